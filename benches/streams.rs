@@ -8,7 +8,7 @@
 //! There are two cases: 500 readers of one task, and 500 tasks with one reader each. For each case,
 //! the program prints the delay, the memory of a stream and the processor time. For comparison, it
 //! prints the delay for 500 readers of a bare server, which sends events of the same size from
-//! memory. Finally, it prints the cost of 500 idle streams beside 10,000 waiting tasks. The readers
+//! memory. Finally, it prints the cost of 500 idle streams while 10,000 tasks wait. The readers
 //! share the machine's processors with the service, so the results are valid only for the machine
 //! on which they were measured.
 
@@ -205,7 +205,7 @@ policy: [ {{ name: reads, tools: [look], decide: allow }} ]
         task["task_id"].as_str().unwrap().to_owned()
     }
 
-    /// Approves the request that a task waits for.
+    /// Approves the open request of a task.
     async fn approve(&self, task: &str) {
         let path = format!("/v1/tasks/{task}");
         let (_, shown) = self.ask("GET", &path, None).await.unwrap();
@@ -431,8 +431,8 @@ async fn idle(service: &Service, address: &str, database: Option<&str>) {
     }
 }
 
-/// Returns the number of transactions of the Postgres database so far; each statement of the
-/// service is one transaction. `None` if `database` is `None` or cannot be read.
+/// Returns the number of transactions that the Postgres database has run so far. Each statement of
+/// the service is one transaction. Returns `None` if `database` is `None` or cannot be read.
 async fn statements(database: Option<&str>) -> Option<i64> {
     let mut connection = PgConnection::connect(database?).await.ok()?;
     // Postgres publishes its statistics with a delay of up to a second.

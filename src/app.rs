@@ -50,7 +50,7 @@ use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     pub log_format: LogFormat,
-    /// A line for the log that says which configuration is in use. `None` if a flag or variable
+    /// A line for the log that says which configuration is in use. `None` if a flag or a variable
     /// names the configuration.
     pub note: Option<&'static str>,
     /// The warnings about the configuration, logged at start.
@@ -93,7 +93,7 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// The reason why the service could not start.
+/// Fails if the service cannot start. The error has the reason.
 pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
     let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
     if let Some(note) = options.note {
@@ -170,7 +170,7 @@ impl Replica {
     /// Opens the database, then listens and starts the worker.
     ///
     /// # Errors
-    /// The reason why the replica could not start.
+    /// Fails if the replica cannot start. The error has the reason.
     pub async fn start(
         config: Config,
         clock: Arc<dyn Clock>,
@@ -232,8 +232,8 @@ impl Replica {
         })
     }
 
-    /// Shuts down as on SIGTERM: reports not ready, begins no new work, answers the HTTP requests
-    /// that wait, and gives calls in flight the time `DRAIN_TIMEOUT` to end. The replica listens
+    /// Shuts down as on SIGTERM: reports not ready, begins no new work, answers waiting HTTP
+    /// requests, and gives calls in flight the time `DRAIN_TIMEOUT` to end. The replica listens
     /// until these calls have ended, so that `/readyz` can report that the replica is not ready.
     pub async fn stop(self) {
         // The engine and the sender stop first, so that no effect begins after `/readyz` has
@@ -444,7 +444,7 @@ async fn census(store: &Store) -> DatabaseCounts {
 /// Applies the migrations of the database.
 ///
 /// # Errors
-/// A migration could not be applied.
+/// Fails if a migration cannot be applied.
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
     Store::migrate(&config.store(true), Arc::new(SystemClock)).await?;
     Ok(())
@@ -463,7 +463,8 @@ pub fn openapi() -> String {
     http::openapi::openapi_json()
 }
 
-/// Prints commands that try the demonstration, and says that its model is scripted.
+/// Prints commands for trying out the demonstration, and says that the model of the demonstration
+/// is scripted.
 fn print_demo_guide(address: SocketAddr) {
     let text = format!(
         "\

@@ -112,8 +112,8 @@ struct Serve {
     permit_unsafe: bool,
 }
 
-/// Runs the command that the process's command line names, with the process's environment. Returns
-/// the exit code.
+/// Runs the command on this process's command line, in this process's environment. Returns the exit
+/// code.
 pub fn run() -> u8 {
     run_with(std::env::args_os(), &Environment::process())
 }
@@ -208,7 +208,7 @@ fn flags(common: &CommonOptions) -> Flags {
     }
 }
 
-/// A configuration without mistakes, with the warnings about it.
+/// A configuration that has no mistakes, and the warnings about it.
 struct Loaded {
     config: Config,
     report: Report,
@@ -217,7 +217,7 @@ struct Loaded {
     note: Option<&'static str>,
 }
 
-/// Loads the configuration; the error lists every mistake.
+/// Loads the configuration. The error text lists every mistake.
 fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, String> {
     let (source, note) = source(common, environment)?;
     match config::load(source, environment, &flags(common), app::check) {
@@ -319,8 +319,8 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// Runs `work` to its end. Threads that are still blocked then, for example in name resolution, do
-/// not keep the process alive.
+/// Runs `work` to its end. If threads are then still blocked, for example in name resolution, the
+/// process can end all the same.
 fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let done = runtime.block_on(work);

@@ -1,7 +1,7 @@
 //! Reads the YAML file, the environment and the flags into typed settings. Invariants: a flag
 //! overrides the environment, the environment overrides the file, and the file overrides the
-//! defaults. All mistakes are reported together, each with its place, and reports are redacted. If
-//! a variable or a flag sets a secret, the unexpanded definitions have the name of the variable or
+//! defaults. All mistakes are reported together, each with its place. Reports are redacted. If a
+//! variable or a flag sets a secret, the unexpanded definitions have the name of the variable or
 //! flag instead of the value.
 
 use std::collections::BTreeMap;
@@ -110,11 +110,11 @@ pub struct Config {
     /// The unexpanded configuration as JSON, with overrides applied. The digests of definitions are
     /// computed from this JSON.
     pub unexpanded: Value,
-    /// The values to redact in texts from outside the service. Each pair has the name that is shown
-    /// instead, and the value.
+    /// The values to redact in texts from outside the service. Each pair is a name and a value. The
+    /// name replaces the value in such texts.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// The source of the variables and files in `${…}`, also for stored definitions that are
-    /// expanded later.
+    /// The source of the variables and files in `${…}`. Stored definitions that are expanded later
+    /// use the same source.
     pub environment: Environment,
     /// The base of relative paths in `${file:…}`.
     pub directory: PathBuf,
@@ -146,7 +146,8 @@ impl Config {
     }
 }
 
-/// The top-level keys. A mistake in one section does not hide mistakes in another.
+/// The top-level keys. Each section is read separately, so that a mistake in a section does not
+/// hide mistakes in other sections.
 const SECTIONS: [&str; 14] = [
     "server",
     "database",
@@ -169,7 +170,7 @@ const SECTIONS: [&str; 14] = [
 /// already.
 ///
 /// # Errors
-/// The report of every mistake.
+/// Fails if there is a mistake. The error is the report of all mistakes.
 pub fn load(
     source: Source,
     environment: &Environment,

@@ -1,11 +1,11 @@
-//! Failpoints: named points at which a test kills or freezes (stops) the real process. Examples are
-//! the points right before and right after each commit and each call. In a release build without
-//! the feature `failpoints`, the functions do nothing.
+//! Failpoints: named points at which a test kills or freezes (stops) the real process. For example,
+//! there are points right before and right after each commit and each call. In a release build
+//! without the feature `failpoints`, the functions do nothing.
 //!
-//! One text arms the points. With `tool_started.committed=abort@2;lease=3s;clock=120s`, the process
-//! dies as by `kill -9` when it reaches the point `tool_started.committed` for the second time.
-//! Leases last 3 s. Postgres' clock is read 120 s ahead, so that the next process finds the leases
-//! of the killed process expired.
+//! One text arms the points. Example: with `tool_started.committed=abort@2;lease=3s;clock=120s`,
+//! the process dies as by `kill -9` when it reaches the point `tool_started.committed` for the
+//! second time. Leases last 3 s. The service adds 120 s to each time that it reads from Postgres'
+//! clock, so that the next process finds the leases of the killed process expired.
 
 /// Whether this build has failpoints.
 pub const COMPILED: bool = cfg!(any(debug_assertions, feature = "failpoints"));
@@ -17,12 +17,13 @@ mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
-    /// The minimum duration of a 1 ms sleep that proves that the process was stopped and continued.
+    /// The minimum time that a sleep of 1 ms must take to prove that the process was stopped and
+    /// continued.
     const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
-    /// The delay before a freeze. A process that is frozen between the permit and the write of a
-    /// call can send the call after it continues, as docs/guarantees.md says. One commit can start
-    /// calls of several tasks. Without the delay, a freeze right after such a commit would often
-    /// come between the permit and the write of another task's call.
+    /// The delay before a freeze. If a process is frozen between the permit and the write of a
+    /// call, it can send the call after it continues, as docs/guarantees.md says. One commit can
+    /// start calls of several tasks. Without the delay, a freeze right after such a commit would
+    /// often come between the permit and the write of another task's call.
     const FREEZE_DELAY: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();
@@ -42,7 +43,8 @@ mod armed {
     /// Arms the points in `text`, once per process.
     ///
     /// # Errors
-    /// A message naming the part that cannot be parsed, or "armed already".
+    /// Fails if a part of `text` cannot be parsed (the message names the part), or if points are
+    /// armed already.
     pub fn arm(text: &str) -> Result<(), String> {
         let mut armed = Armed {
             points: BTreeMap::new(),
@@ -92,8 +94,8 @@ mod armed {
             .ok_or_else(|| format!("{text}: seconds are expected, as in 3s"))
     }
 
-    /// Kills or freezes the process if `point` is armed and due. After a freeze, returns once the
-    /// process is continued.
+    /// Kills or freezes the process if `point` is armed and this is the hit that fires it. After a
+    /// freeze, returns once the process is continued.
     pub fn reach(point: &str) {
         let Some(point) = ARMED.get().and_then(|armed| armed.points.get(point)) else {
             return;
@@ -108,7 +110,7 @@ mod armed {
             rustix::process::Signal::KILL
         };
         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-        // Another thread may receive the signal first. Until the process stops, this thread must do
+        // The signal may reach another thread first. Until the process stops, this thread must do
         // nothing more.
         if !point.freezes {
             std::process::abort();
@@ -120,7 +122,8 @@ mod armed {
         }
     }
 
-    /// Returns the armed duration of leases; `None` leaves leases as the service sets them.
+    /// Returns the armed duration of leases; `None` means that leases last as the service sets
+    /// them.
     pub fn lease_duration() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.lease)
     }
@@ -141,7 +144,7 @@ mod absent {
     /// Ignores the text, because this build has no failpoints.
     ///
     /// # Errors
-    /// Never.
+    /// Never fails.
     #[inline]
     pub fn arm(_text: &str) -> Result<(), String> {
         Ok(())

@@ -3,7 +3,7 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | [`task`] | the domain types and the pure decision of the next step |
+//! | [`task`] | the domain types, and the pure function that decides a task's next step |
 //! | [`people`] | authenticates callers and authorizes them |
 //! | [`policy`] | turns a tool call into a verdict |
 //! | [`model`] | asks a language model |

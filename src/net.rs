@@ -71,7 +71,7 @@ impl Net {
     /// HTTPS fails before anything is sent.
     ///
     /// # Errors
-    /// [`NetError`] if TLS cannot be set up at all.
+    /// Fails if TLS cannot be set up at all.
     pub fn new() -> Result<Self, NetError> {
         let tls = Tls::shared()?;
         if !tls.has_roots {
@@ -113,7 +113,7 @@ fn client(mut tls: ClientConfig) -> Result<Client, NetError> {
         .map_err(|_| NetError)
 }
 
-/// TLS could not be set up.
+/// The error for a machine on which TLS cannot be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the HTTP client could not be built: TLS is not usable on this machine")]
 pub struct NetError;
@@ -150,8 +150,8 @@ impl Failure {
             return Self::NotSent(reqwest_connect_failure(error));
         }
         if error.is_timeout() {
-            // The timeout covers the whole request, including the connecting. So it is possible
-            // that nothing was sent.
+            // The timeout covers the whole request, including connecting. So it is possible that
+            // nothing was sent.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| {
@@ -210,8 +210,9 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
 /// Sends a request and waits until the response begins, at most `within`.
 ///
 /// # Errors
-/// Any [`Failure`]. If `within` ends while connecting, the failure is `Lost` although nothing was
-/// sent: callers may repeat the request anyway, and do not need the difference.
+/// Fails with any [`Failure`]. If `within` ends while connecting, the failure is `Lost` although
+/// nothing was sent. Callers send only requests that may be repeated, so they do not need to know
+/// whether anything was sent.
 pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::from_error(&error)),
@@ -238,7 +239,7 @@ pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option
 /// complete.
 ///
 /// # Errors
-/// [`Failure::Lost`]: the body ended early, or the time ran out.
+/// Fails with [`Failure::Lost`] if the body ended early, or if the time ran out.
 pub async fn next_bytes(
     response: &mut Response,
     within: Duration,
@@ -249,7 +250,7 @@ pub async fn next_bytes(
     }
 }
 
-/// Reads the rest of a body whose relevant part was read, so that the connection can be reused.
+/// Reads the rest of a body after the relevant part was read, so that the connection can be reused.
 /// Waits at most `DRAIN_TIMEOUT`, which is enough only for bytes that the peer has already sent.
 pub async fn drain(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };

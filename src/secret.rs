@@ -1,4 +1,5 @@
-//! Values that must never be shown, and the search for them in text from outside.
+//! Values that must never be shown, and the search for such values in texts of other services and
+//! people.
 
 use std::borrow::Cow;
 use std::fmt;

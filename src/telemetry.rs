@@ -60,8 +60,9 @@ use requests::RequestMetrics;
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
-/// The filter of log lines if `RUST_LOG` is unset or invalid. Under every filter, libraries log
-/// only `warn` and `error`, because their lower levels would print URLs, headers and statements.
+/// The filter of log lines if `RUST_LOG` is unset or invalid. Libraries log only `warn` and
+/// `error`, whatever the filter is, because their lower levels would print URLs, headers and
+/// statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// The format of log lines.
@@ -76,10 +77,10 @@ pub enum LogFormat {
 
 /// Sends log lines to standard error and observations to the metrics. `filter` is the value of
 /// `RUST_LOG`. An invalid filter causes a warning and counts as unset. Only the first call in a
-/// process takes effect; the metrics that a later call returns record nothing.
+/// process takes effect. A later call returns metrics that record nothing.
 ///
 /// # Errors
-/// A metric cannot be built; see [`Metrics::new`].
+/// Fails if a metric cannot be built (see [`Metrics::new`]).
 pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metrics> {
     let metrics = Metrics::new()?;
     let parsed = filter.map(EnvFilter::try_new);
@@ -99,7 +100,8 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metri
     Ok(metrics)
 }
 
-/// Returns the subscriber: one layer prints log lines, the other records observations.
+/// Returns the subscriber. One layer of the subscriber prints log lines, and the other layer
+/// records observations.
 fn layers<W>(
     metrics: Metrics,
     format: LogFormat,
@@ -111,8 +113,8 @@ where
 {
     let printed = filter_fn(|metadata: &Metadata<'_>| {
         let ours = metadata.target() == "holdpoint" || metadata.target().starts_with("holdpoint::");
-        // `sqlx` would print parts of the database's URL. No failure is lost, because `sqlx` also
-        // returns its errors to the store.
+        // Events of `sqlx` would print parts of the database's URL. No failure is lost without
+        // these events, because `sqlx` also returns its errors to the store.
         let is_loud = *metadata.level() <= Level::WARN && !metadata.target().starts_with("sqlx");
         metadata.target() != METRIC_TARGET && (ours || is_loud)
     });
@@ -142,8 +144,8 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// The counts that `telemetry::gauges` reads from the database: tasks by status, open requests by
-/// kind, and waiting deliveries by receiver (the `name` of an entry in `notify.to`).
+/// The counts that `telemetry::gauges` reads from the database. Tasks are counted by status, open
+/// requests by kind, and waiting deliveries by receiver (the `name` of an entry in `notify.to`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatabaseCounts {
     /// Pairs of a status and the number of tasks with this status.
@@ -171,7 +173,7 @@ struct Instruments {
     mcp_changed: IntGaugeVec,
 }
 
-/// Buckets in seconds, up to the maximum timeout of a tool.
+/// Upper bounds of the buckets in seconds, up to the maximum timeout of a tool.
 const DURATION_BUCKETS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 600.0,
@@ -179,11 +181,11 @@ const DURATION_BUCKETS: [f64; 17] = [
 const BATCH_SIZE_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 impl Metrics {
-    /// Builds all metrics, without any observation.
+    /// Builds all metrics. The metrics contain no observations yet.
     ///
     /// # Errors
-    /// A name or label of a metric is invalid. All names and labels are constants, and a test
-    /// builds the metrics.
+    /// Fails if a name or a label of a metric is invalid. A test builds the metrics, and all names
+    /// and labels are constants, so this does not happen in practice.
     pub fn new() -> prometheus::Result<Self> {
         Ok(Self(Arc::new(Instruments::new()?)))
     }
@@ -264,7 +266,7 @@ fn set_server_gauge(gauge: &IntGaugeVec, observation: &Observation) {
         .set(observation.change);
 }
 
-/// Builds instruments and registers each of them.
+/// Builds instruments and registers each instrument.
 struct Builder(Registry);
 
 impl Builder {
@@ -298,8 +300,8 @@ impl Builder {
         Ok(histogram)
     }
 
-    /// Registers `holdpoint_build_info` and the instruments without labels. Returns the gauge of
-    /// open event streams and the histogram of batch sizes.
+    /// Registers `holdpoint_build_info` and the instruments that have no labels. Returns the gauge
+    /// of open event streams and the histogram of batch sizes.
     fn unlabelled(&self) -> prometheus::Result<(IntGauge, Histogram)> {
         let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
         self.0.register(Box::new(streams.clone()))?;

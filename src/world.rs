@@ -22,7 +22,7 @@ pub trait Clock: Send + Sync {
 
     /// Returns the time since the machine booted, including suspended time. Use this time for
     /// intervals, such as the remaining time of a lease right before a call is sent, because
-    /// changes of the wall clock do not affect it.
+    /// changes of the wall clock do not affect the uptime.
     fn uptime(&self) -> Duration;
 
     async fn sleep(&self, time: Duration);
@@ -77,7 +77,8 @@ pub struct NoRandomness;
 /// Returns unpredictable bytes from the operating system, fit for secrets.
 ///
 /// # Errors
-/// [`NoRandomness`]. The function never falls back to weaker bytes.
+/// Fails with [`NoRandomness`] if the system provides no random bytes. The function never falls
+/// back to weaker bytes.
 #[expect(clippy::disallowed_methods, reason = "this is the door for randomness")]
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];

@@ -1,5 +1,5 @@
-//! The first run of a freshly built program in an empty folder without a configuration. The test
-//! runs the commands that the service prints, exactly as printed. The README shows the same
+//! Tests the first run of the program in an empty folder without a configuration. The test runs the
+//! commands that the service prints, exactly as they are printed. The README shows the same
 //! commands.
 
 use std::fs;
@@ -68,7 +68,7 @@ impl Drop for Demonstration {
     fn drop(&mut self) {
         let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
         let _ = self.process.wait();
-        // This copy ends once no process of the group is left to write.
+        // The copying ends once no process of the group can write to the output any more.
         let _ = std::io::copy(&mut self.output, &mut std::io::sink());
     }
 }

@@ -1,4 +1,4 @@
-//! The committed `openapi/openapi.json` is the document that the code generates.
+//! Tests that the committed `openapi/openapi.json` is the document that the code generates.
 
 #[test]
 fn committed_openapi_document_matches_the_code() {

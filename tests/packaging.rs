@@ -1,6 +1,6 @@
-//! The files that ship with the program: the image, the compose file, its configuration, the
-//! systemd unit, the npm package's file and the README's promises. Neither a Docker engine nor
-//! systemd is needed: the tests check the text of the files, and that the program accepts the
+//! Tests the files that ship with the program: the image, the compose file and its configuration,
+//! the systemd unit, the npm package's file and the README's promises. The tests need neither a
+//! Docker engine nor systemd: they check the text of the files, and that the program accepts the
 //! configuration.
 
 use std::collections::BTreeSet;
@@ -141,7 +141,7 @@ fn systemd_unit_gives_the_service_no_rights_and_lets_running_calls_end() {
         ("MemoryDenyWriteExecute", "yes"),
         ("SystemCallFilter", "@system-service"),
         ("SystemCallFilter", "~@privileged"),
-        // A shutdown takes at most 30 s. For the first 25 s a shell tool may end by itself.
+        // A shutdown takes at most 30 s. In the first 25 s, a shell tool may still end by itself.
         ("KillMode", "mixed"),
         ("TimeoutStopSec", "45"),
         // The exit code of a wrong configuration.

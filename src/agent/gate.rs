@@ -36,7 +36,8 @@ pub struct Gate {
     #[schemars(with = "duration_text::Text")]
     pub hold: Duration,
     /// The time within which an approved call must start, counted from the approval. A call starts
-    /// only while its asker waits, or when the asker proposes the call again. 24 hours at most.
+    /// only while the caller waits for the decision, or when the caller proposes the call again.
+    /// 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub use_within: Duration,
@@ -127,7 +128,8 @@ pub enum Report {
     /// A call whose outcome is not reported in time has an unknown outcome.
     #[default]
     Required,
-    /// No report is needed: a call is settled as `released` when it gets its permit.
+    /// No report is needed: as soon as a call gets its permit, the call is settled with the outcome
+    /// `released`.
     Optional,
 }
 
@@ -147,8 +149,8 @@ pub enum Record {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExtAuthz {
-    /// The name of the header in which the gateway puts the user id on the checked request.
-    /// Default, and without that header: the caller is the user of the gateway's key.
+    /// The name of the header in which the gateway puts the user id on the checked request. If this
+    /// setting or the header is missing, the caller is the user of the gateway's key.
     pub user_header: Option<String>,
     /// The name of the header of the checked request in which the gateway puts the user's groups,
     /// separated by commas. Used only with `user_header`. Default: the user has no groups.

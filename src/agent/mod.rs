@@ -116,8 +116,8 @@ impl Agents {
         }
     }
 
-    /// Reads the agent of a stored `definition`. The result has the limits and `open_to` of
-    /// `current`; for a gate, also the settings of `current` that are not pinned.
+    /// Reads an agent or a gate from a stored `definition`. The limits and `open_to` of the result
+    /// come from `current`. For a gate, the settings that are not pinned also come from `current`.
     ///
     /// # Errors
     /// `Damaged` if `definition` cannot be read, does not match the digest `version`, or belongs to
@@ -165,8 +165,8 @@ impl Agents {
         &self.default
     }
 
-    /// Returns the agent with this name; without a name, the default agent. `None` if there is no
-    /// such agent, if the name is that of a gate, or if the caller may not use the agent.
+    /// Returns the agent with this name; if `name` is `None`, the default agent. `None` if there is
+    /// no such agent, if the name is that of a gate, or if the caller may not use the agent.
     #[must_use]
     pub fn find(
         &self,

@@ -35,14 +35,15 @@ pub struct Settings {
     pub limits: Limits,
 }
 
-/// An agent that another agent may call. The configuration has either the name of the agent, or a
-/// map with options.
+/// An agent that another agent may call. In the configuration, the entry is either the name of the
+/// agent or a map with options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubAgent {
     pub agent: String,
     /// The called agent's description, for the model of the calling agent.
     pub description: String,
-    /// Whether the calls of one root task continue the same conversation.
+    /// Whether all calls of this agent below one root task continue the same conversation.
+    /// Otherwise, each call starts a new task.
     pub session: bool,
 }
 
@@ -53,8 +54,8 @@ pub struct SubAgent {
 struct Options {
     /// The name of an agent in `agents`.
     agent: String,
-    /// Whether the calls of one root task continue the same conversation. Default: each call starts
-    /// a new task.
+    /// Whether all calls of the sub-agent below one root task continue the same conversation.
+    /// Default: each call starts a new task.
     session: bool,
 }
 

@@ -17,7 +17,7 @@ use super::{Agent, HumanKind, SubAgent, ToolDescription};
 use crate::task::request::format_sha256;
 use crate::task::text::canonical_json;
 
-/// The keys that a definition leaves out: limits and `open_to` always come from the current
+/// The keys that a definition leaves out. Limits and `open_to` always come from the current
 /// configuration.
 const UNPINNED_KEYS: [&str; 2] = ["limits", "open_to"];
 
@@ -34,9 +34,9 @@ pub(crate) struct UnexpandedTool {
 }
 
 /// Returns the definition of an agent as canonical JSON. The definition has the agent's name, the
-/// unexpanded `settings` (without `UNPINNED_KEYS`), each tool (its description, schema and digest),
-/// and the unexpanded descriptions of the sub-agents. `sub_agents` yields each sub-agent's name and
-/// unexpanded settings.
+/// unexpanded `settings` (without `UNPINNED_KEYS`), the description, schema and digest of each
+/// tool, and the unexpanded descriptions of the sub-agents. `sub_agents` yields each sub-agent's
+/// name and unexpanded settings.
 #[must_use]
 pub(crate) fn definition<'a>(
     name: &str,
@@ -113,7 +113,7 @@ impl VariableExpander {
 }
 
 impl Default for VariableExpander {
-    /// Returns a function that leaves texts unchanged.
+    /// Returns an expander that leaves texts unchanged.
     fn default() -> Self {
         Self::new(|text| Ok(text.to_owned()))
     }
@@ -125,7 +125,7 @@ impl fmt::Debug for VariableExpander {
     }
 }
 
-/// The reason why no agent can be read from a stored definition.
+/// The reason why an agent could not be read from a stored definition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DefinitionError {
     /// The stored text does not match its digest, is not a definition, or is of another agent.
@@ -197,11 +197,12 @@ fn parse(
     serde_json::from_value(definition).map_err(|_| DefinitionError::Damaged)
 }
 
-/// Reads an agent back, with `${…}` expanded. The agent has the default limits and admits every
-/// caller.
+/// Reads an agent from its definition, with each `${…}` expanded. The agent has the default limits
+/// and admits every caller. The digest of the definition is not checked.
 ///
 /// # Errors
-/// [`DefinitionError`]. The digest of the definition is not checked.
+/// Fails if the definition is damaged, if a `${…}` cannot be expanded, or if a name expands to a
+/// tool that the definition does not have.
 pub(crate) fn read(
     definition: &str,
     expander: &VariableExpander,
@@ -216,7 +217,8 @@ pub(crate) fn read(
         return Err(DefinitionError::Damaged);
     }
     let offer = |name: String| {
-        // A name with a `${…}` may have expanded to another name when the definition was stored.
+        // If the tool's name contains a `${…}`, it may have expanded to another name when the
+        // definition was stored.
         let stored_tool = tools.remove(&name).ok_or_else(|| {
             DefinitionError::Missing(format!("the definition has no tool {name:?}"))
         })?;

@@ -92,7 +92,7 @@ fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
 }
 
 /// Returns a function that checks structured results against `schema`. If `schema` cannot be
-/// compiled, no result passes.
+/// compiled, the function rejects every result.
 fn output(schema: &Value) -> OutputCheck {
     let compiled = CompiledSchema::open(schema).ok();
     OutputCheck(Arc::new(move |value| {
@@ -123,8 +123,8 @@ fn annotations(effect: Effect) -> Value {
 }
 
 /// Returns the schema without [`HEADER`], because only this service sends such headers to the MCP
-/// server. `named` is true if the members of `schema` are properties, whose names the author of the
-/// schema chose.
+/// server. If `named` is true, the members of `schema` are properties. A property may itself have
+/// the name [`HEADER`], so it is kept.
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {

@@ -25,7 +25,7 @@ pub struct ReviewResult {
 /// compares these tools with the lock file. Adds `headers` to each request.
 ///
 /// # Errors
-/// A server could not be asked for its tools. The error names the server and the reason.
+/// Fails if a server cannot list its tools. The error names the server and the reason.
 pub async fn review(
     config: &McpConfig,
     only: Option<&str>,

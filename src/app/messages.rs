@@ -18,7 +18,7 @@ use crate::world::{Clock, Ids, RandomIds, SystemClock};
 /// Builds the sender of messages from the configuration.
 ///
 /// # Errors
-/// TLS cannot be set up at all.
+/// Fails if TLS cannot be set up.
 pub(super) fn sender(
     config: &Config,
     store: &Store,
@@ -41,8 +41,8 @@ pub(super) fn sender(
     ))
 }
 
-/// Returns the maker of links in messages to people; `None` if `notify.links` is unset or no
-/// sealing key is valid.
+/// Returns the `Links` that make links in messages to people; `None` if `notify.links` is unset or
+/// no sealing key is valid.
 fn links(config: &Config, settings: &http::Settings) -> Option<Links> {
     let links = config.notify.links.clone()?;
     let public_url = settings.clone().without_trailing_slash().public_url;
@@ -76,8 +76,8 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
 /// there is no such entry.
 ///
 /// # Errors
-/// TLS cannot be set up, or the settings of the entry have mistakes. A failed attempt to send is
-/// not an error: the result then has the reason in `problem`.
+/// Fails if TLS cannot be set up, or if the settings of the entry have mistakes. If only the
+/// attempt to send fails, the result has the reason in `problem`.
 pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<PingResult>> {
     if !config.notify.to.iter().any(|entry| entry.name == name) {
         return Ok(None);

@@ -22,11 +22,11 @@ use crate::world::{Clock, SystemClock};
 /// The maximum number of connections to the separate listener of the metrics.
 const MAX_METRICS_CONNECTIONS: u32 = 16;
 
-/// Listens on an address. Also returns the bound address, which has the actual port if `address`
-/// has port 0.
+/// Listens on an address. Returns the listener and the bound address, which has the actual port if
+/// `address` has port 0.
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// Fails if the address cannot be bound.
 pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(address)
         .await
@@ -35,10 +35,11 @@ pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAd
     Ok((listener, address))
 }
 
-/// Listens on the separate address of the metrics; `None` if the configuration sets none.
+/// Listens on the separate address of the metrics. Returns `None` if the configuration sets no such
+/// address.
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// Fails if the address cannot be bound.
 pub(super) async fn bind_metrics(
     config: &Config,
 ) -> anyhow::Result<Option<(TcpListener, SocketAddr)>> {
@@ -48,10 +49,11 @@ pub(super) async fn bind_metrics(
     })
 }
 
-/// Divides the process's descriptors among connections, database and tools, and logs the result.
+/// Divides the process's file descriptors among connections, database and tools, and logs the
+/// result.
 ///
 /// # Errors
-/// When the process has too few descriptors.
+/// Fails if the process has too few descriptors.
 pub(super) fn share(config: &Config) -> anyhow::Result<DescriptorBudget> {
     let (server, database) = (&config.server, config.database.max_connections);
     let share = DescriptorBudget::new(
@@ -102,8 +104,8 @@ pub(super) fn metrics_server(router: Router, clock: &Arc<dyn Clock>) -> Server {
     server(router, MAX_METRICS_CONNECTIONS, None, clock)
 }
 
-/// Serves until `closed` is cancelled; open connections then have half of [`SHUTDOWN_REMAINDER`] to
-/// end.
+/// Serves until `closed` is cancelled. After that, open connections may last for half of
+/// [`SHUTDOWN_REMAINDER`].
 #[expect(
     clippy::disallowed_methods,
     reason = "the root of the process's own tasks; `Replica::stop` waits for it"

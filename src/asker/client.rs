@@ -1,6 +1,6 @@
-//! The requests of an asker to a gate: the proposal of a call, and the report of the call's
-//! outcome. Invariants: an answer whose status, decision and tool do not fit together is an error;
-//! a proposal is repeated only with the same idempotency key.
+//! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
+//! Invariants: an answer whose status, decision and tool do not fit together is an error; a
+//! proposal is repeated only with the same idempotency key.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// The maximum duration of one attempt to send a report. This duration is shorter than the time
-/// that a hook may run beyond its wait, because a hook whose report gets no answer must not end as
-/// blocked.
+/// The maximum duration of one attempt to send a report. A hook that runs too long is ended with
+/// the exit code that blocks the call. An attempt must time out before that, so this duration is
+/// shorter than the time that a hook may run beyond its wait.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A call to propose.
@@ -36,7 +36,7 @@ pub struct ProposedCall<'c> {
     pub tool: &'c str,
     /// The arguments as JSON text, sent byte for byte.
     pub arguments: &'c RawValue,
-    /// The caller's name for the conversation; `gate` if `None`.
+    /// The caller's own name for the conversation. With `None`, the name is `gate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<&'c str>,
     /// The asker's own words about the call, shown to approvers as unverified.
@@ -89,17 +89,17 @@ pub struct ServiceAnswer {
     pub permit: Option<Permit>,
     /// The result of a call that the service ran, or that a person supplied.
     pub result: Option<GateResult>,
-    /// The open request about the call, else the call's last request; `None` if there was no
-    /// request.
+    /// The open request about the call. If no request is open, the call's last request; `None` if
+    /// there was no request.
     pub request: Option<Request>,
 }
 
 /// The right to run a call once, given to one runner.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permit {
-    /// The time in milliseconds within which the call must start, counted from the moment before
-    /// the client sent its request. The permit therefore never ends later for the client than for
-    /// the service.
+    /// The time in milliseconds within which the call must start. The client counts this time from
+    /// the moment before it sends its request, so the permit never ends later for the client than
+    /// for the service.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,
@@ -138,12 +138,12 @@ pub enum AskError {
     Refused(String),
 }
 
-/// An asker's client: proposes calls at a gate and reports their outcomes.
+/// The client of an asker: proposes calls at a gate and reports their outcomes.
 pub struct GateClient {
     net: Net,
     settings: AskerSettings,
-    /// Names this process to the service. If an answer with a permit is lost, the repeated request
-    /// of the same runner gets the permit again.
+    /// The name of this process for the service. If an answer with a permit is lost, the repeated
+    /// request of the same runner gets the permit again.
     runner: String,
 }
 
@@ -151,7 +151,7 @@ impl GateClient {
     /// Creates a client. `runner` names this process to the service.
     ///
     /// # Errors
-    /// TLS cannot be set up.
+    /// Fails if TLS cannot be set up.
     pub fn new(settings: AskerSettings, runner: String) -> Result<Self, AskError> {
         let net = Net::new().map_err(|error| AskError::Unreachable(error.to_string()))?;
         Ok(Self {
@@ -166,7 +166,7 @@ impl GateClient {
     /// has answered `pending` before. Otherwise, the client returns an error at once.
     ///
     /// # Errors
-    /// No complete and consistent answer arrived.
+    /// Fails if no complete and consistent answer arrives.
     pub async fn ask(
         &self,
         call: &ProposedCall<'_>,
@@ -239,7 +239,7 @@ impl GateClient {
     /// Reports the outcome of a call.
     ///
     /// # Errors
-    /// The service did not confirm that it stored the report.
+    /// Fails if the service does not confirm that the report is stored.
     pub async fn report(&self, report: &OutcomeReport<'_>) -> Result<(), AskError> {
         let request = self.post("/v1/gate/outcomes", report)?;
         exchange(request, REPORT_TIMEOUT).await.map(|_| ())

@@ -1,6 +1,6 @@
 //! Builds the answers of the hook to a coding agent. Claude Code and Codex block a call only on
-//! exit code 2 or on a well-formed refusal. If the hook fails in another way, they run the call. A
-//! hook that gets no verdict therefore ends with exit code 2.
+//! exit code 2 or on a well-formed refusal. If a hook fails in any other way, the coding agent runs
+//! the call. A hook that gets no verdict therefore ends with exit code 2.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -24,8 +24,8 @@ pub enum Host {
 #[derive(Clone, Copy, Debug)]
 pub struct HookOptions {
     pub host: Host,
-    /// Whether a call that a rule allows skips the host's own permission prompt, as a call that a
-    /// person approved does. This option has no effect on Codex.
+    /// Whether a call that a rule allows skips the host's own permission prompt. A call that a
+    /// person approved always skips this prompt. This option has no effect on Codex.
     pub is_final: bool,
     /// Whether reports contain the tool's output.
     pub includes_content: bool,
@@ -107,7 +107,7 @@ pub async fn answer(client: &GateClient, settings: &HookSettings<'_>, text: &str
             Ok(answer) => answer,
             Err(why) => HookAnswer::blocked(&why),
         },
-        // The call has already run. The hook therefore does not block, even if the report fails.
+        // The call has already run, so the hook does not block the call, even if the report fails.
         HookEvent::Succeeded | HookEvent::Failed => {
             let stderr = match report_outcome(client, settings.options, &input).await {
                 Ok(()) => String::new(),
@@ -152,10 +152,10 @@ async fn propose_call(
     answer_for_verdict(settings.options, &verdict.answer, arguments)
 }
 
-/// Returns the answer to the host for the verdict `answer` on a call with `arguments`.
+/// Translates the verdict `answer` on a call with `arguments` into the answer to the host.
 ///
 /// # Errors
-/// The approved arguments are not JSON.
+/// Fails if the approved arguments are not JSON.
 pub fn answer_for_verdict(
     options: HookOptions,
     answer: &ServiceAnswer,

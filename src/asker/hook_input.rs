@@ -36,11 +36,11 @@ pub struct HookInput<'t> {
 }
 
 impl<'t> HookInput<'t> {
-    /// Parses the input. Refuses an input that has an unknown event and a call but no result,
-    /// because the host may be about to run that call.
+    /// Parses the input. If the event is unknown and the input has a call without a result, refuses
+    /// the input, because the host may be about to run that call.
     ///
     /// # Errors
-    /// The input is malformed or refused. The error is one line for a person.
+    /// Fails if the input is malformed or refused. The error is one line for a person.
     pub fn read(text: &'t str) -> Result<Self, String> {
         let Members(members) = serde_json::from_str(text)
             .map_err(|error| format!("the hook's input cannot be read: {error}"))?;
@@ -76,7 +76,7 @@ impl<'t> HookInput<'t> {
     /// Returns the name of the tool.
     ///
     /// # Errors
-    /// The input has no `tool_name`.
+    /// Fails if the input has no `tool_name`.
     pub fn tool(&self) -> Result<String, String> {
         self.text("tool_name")
     }
@@ -84,7 +84,7 @@ impl<'t> HookInput<'t> {
     /// Returns the arguments, byte for byte as in the input.
     ///
     /// # Errors
-    /// `tool_input` is missing or is not an object.
+    /// Fails if `tool_input` is missing or is not an object.
     pub fn arguments(&self) -> Result<&'t RawValue, String> {
         self.member("tool_input")
             .filter(|value| value.get().starts_with('{'))
@@ -95,7 +95,7 @@ impl<'t> HookInput<'t> {
     /// a hash of the host's session id.
     ///
     /// # Errors
-    /// The input has no `session_id`.
+    /// Fails if the input has no `session_id`.
     pub fn session(&self) -> Result<String, String> {
         let session = self.text("session_id")?;
         let fits = session.len() <= MAX_SESSION_ID_BYTES
@@ -106,7 +106,7 @@ impl<'t> HookInput<'t> {
     /// Returns the idempotency key of the call. The proposal and the report have the same key.
     ///
     /// # Errors
-    /// `session_id` or `tool_use_id` is missing.
+    /// Fails if `session_id` or `tool_use_id` is missing.
     pub fn key(&self) -> Result<String, String> {
         let (session, tool_use) = (self.text("session_id")?, self.text("tool_use_id")?);
         let key = format!("{session}:{tool_use}");
@@ -140,8 +140,8 @@ impl<'t> HookInput<'t> {
             .or_else(|| self.member("error"))
     }
 
-    /// Returns the call's result, cut to 64 KiB: a string without its quotes, another value as
-    /// JSON. Empty if there is no result.
+    /// Returns the call's result, cut to 64 KiB. A string is returned without its quotes, and any
+    /// other value as JSON. The text is empty if there is no result.
     #[must_use]
     pub fn content(&self) -> String {
         let Some(result) = self.result() else {

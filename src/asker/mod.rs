@@ -1,7 +1,7 @@
 //! The client side of a gate: proposes a call, waits for its verdict, reports its outcome, and
 //! translates between the gate's API and the hooks of coding agents. Invariant: only a complete,
-//! consistent answer of the service lets a call run. Every other result is an error, and the
-//! callers refuse the call on an error.
+//! consistent answer of the service lets a call run. Every other result is an error, and on an
+//! error the hook or command refuses the call.
 
 pub mod client;
 pub mod hook;
@@ -14,7 +14,8 @@ use crate::task::units;
 
 /// The base URL of the service if `HOLDPOINT_URL` is unset.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
-/// The wait if `HOLDPOINT_WAIT` is unset. Older hosts kill their hooks after 60 s.
+/// The default of `HOLDPOINT_WAIT`. It is below 60 s because older hosts kill their hooks after
+/// 60 s.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(50);
 
 /// The service, the key and the gate that an asker uses.
@@ -35,7 +36,8 @@ impl AskerSettings {
     /// with the given name.
     ///
     /// # Errors
-    /// A value is malformed. The error is one line for a person and does not contain the value.
+    /// Fails if a value is malformed. The error is one line for a person and does not contain the
+    /// value.
     pub fn read<'v>(variable: impl Fn(&str) -> Option<&'v str>) -> Result<Self, String> {
         let set = |name| variable(name).filter(|value| !value.is_empty());
         let url = set("HOLDPOINT_URL").unwrap_or(DEFAULT_URL);
@@ -58,7 +60,7 @@ impl AskerSettings {
 /// Parses a wait such as `0s`, `50s` or `10m`.
 ///
 /// # Errors
-/// `text` is not a duration.
+/// Fails if `text` is not a duration.
 pub fn parse_wait(text: &str) -> Result<Duration, String> {
     units::parse_duration(text)
         .ok_or_else(|| "expected a duration such as `50s` or `10m`".to_owned())

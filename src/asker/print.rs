@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::hook::Host;
 
 /// The seconds by which the host's timeout for the hook exceeds the hook's own wait. A hook must
-/// end before this timeout, because a host that ends a hook then runs the call.
+/// end before this timeout, because the host runs the call if the timeout ends the hook.
 const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
-/// Returns the settings for `host` as JSON text. In these settings, the hook waits for `wait`, and
-/// the host's timeouts are longer.
+/// Returns the settings for `host` as JSON text. The settings let the hook wait for `wait`, and set
+/// a longer timeout after which the host ends the hook.
 #[must_use]
 pub fn settings(host: Host, wait: Duration) -> String {
     let name = match host {

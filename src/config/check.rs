@@ -272,7 +272,7 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else {
             continue;
         };
-        // Without a valid provider, the other keys cannot be checked.
+        // Without a valid provider, the other keys of the model cannot be checked.
         let has_provider = node
             .get("provider")
             .is_some_and(|provider| !provider.broken);

@@ -120,9 +120,10 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
     }
 }
 
-/// Warns about each rule that holds calls of the gate but has too few approvers for the calls of
-/// every key in `keys`. The user of a key is the owner of the key's calls. The owner may approve a
-/// call only under a rule that admits the owner.
+/// Warns about each rule that holds calls of the gate and requires more approvers than any of these
+/// calls can have. The number of possible approvers is counted for each of `keys`. The user of the
+/// key is the owner of the key's calls, and the owner may approve a call only under a rule that
+/// admits the owner.
 fn check_approvers(
     config: &Config,
     gate_name: &str,
@@ -172,8 +173,8 @@ fn is_admitted(open_to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
     (key.act_as && names_people) || open_to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
 }
 
-/// Checks `ext_authz` against the keys. Warns about settings that Envoy cannot follow: required
-/// reports, and rules that allow `edit`.
+/// Checks that a key may speak for the user in `user_header`. Warns about settings that Envoy
+/// cannot follow: required reports, and rules that allow `edit`.
 fn check_ext_authz(
     config: &Config,
     gate_name: &str,

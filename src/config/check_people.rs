@@ -117,7 +117,8 @@ fn check_people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that the entry of a person who has a key names no groups, or the same groups as the key.
+/// If a person has a key, checks that the person's entry names no groups or the same groups as the
+/// key.
 fn check_groups_of_key(
     auth: &Settings,
     person: &PersonSettings,

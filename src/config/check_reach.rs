@@ -1,6 +1,6 @@
 //! Finds three kinds of mistakes: entries of `notify.to` that send to people who may not decide any
-//! question, times of reminders after the deadline of every question, and rules whose questions
-//! reach no person.
+//! question, reminders whose time comes after the deadline of every question, and rules whose
+//! questions reach no person.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::policy::{Decide, Expiry, Rule};
 use crate::task::verdict::{Approvers, Terms};
 use crate::world::Mistakes;
 
-/// An owner's id that no person has. With this owner, no person has the rights of an owner.
+/// An id that no person has. If the owner of a question has this id, no person gets the rights of
+/// an owner.
 const NO_OWNER: &str = "";
 
 /// The terms of a rule's questions. If `rule` is `None`, these are the terms of questions about
@@ -26,8 +27,9 @@ struct QuestionTerms<'c> {
     expires_in: Option<Duration>,
 }
 
-/// Checks the people of every entry that sends mail, and the times of every entry. Warns about
-/// rules whose questions reach no person.
+/// Checks that each entry's messages are sent before the deadline of some question, and that the
+/// people of each entry that sends mail may decide some question. Warns about rules whose questions
+/// reach no person.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let is_readable = |path: &[&str]| root.at(path).is_none_or(|node| !node.broken);
     if !is_readable(&["auth"]) || !is_readable(&["policy"]) {
@@ -59,8 +61,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Returns one line for each rule that holds calls: the recipients of the rule's questions, each
-/// with the entry that sends to them. Empty if there are no entries.
+/// Returns one line for each rule that holds calls. The line names the recipients of the rule's
+/// questions, each with the entry that sends to them. Returns no lines if there are no entries.
 pub(crate) fn recipient_lines(config: &Config) -> Vec<String> {
     if config.notify.to.is_empty() {
         return Vec::new();
@@ -203,8 +205,8 @@ fn check_recipients(
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
     let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
-    // Questions that no rule opens are the owner's, and any person may own a task. They count only
-    // if there are no others.
+    // Only the owner may decide questions that no rule opens, and any person may be an owner. These
+    // questions therefore count only if no rule opens questions.
     let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
         of_rules().collect()
     } else {
@@ -228,8 +230,8 @@ fn check_recipients(
     }
 }
 
-/// Splits the named recipients: for each name its key, its index, and recipients with this name
-/// only.
+/// Splits the named recipients into single names. Returns for each name its key (`groups` or
+/// `users`), its index in that list, and a `Named` that has only this name.
 fn single_names(named: &Named) -> Vec<(&'static str, usize, Named)> {
     let groups = named.groups.iter().map(|group| Named {
         groups: vec![group.clone()],

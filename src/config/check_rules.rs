@@ -1,5 +1,5 @@
 //! Finds mistakes in the rules. The module `policy` checks the expressions, and `check_people.rs`
-//! the number of approvers.
+//! checks the number of approvers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -33,8 +33,9 @@ impl Config {
         }
     }
 
-    /// Returns one line for each rule that holds calls: the recipients of the rule's questions,
-    /// each with the entry of `notify.to` that sends to them. Empty if there are no entries.
+    /// Returns one line for each rule that holds calls. The line names the recipients of the rule's
+    /// questions, each with the entry of `notify.to` that sends to them. Returns no lines if there
+    /// are no entries.
     #[must_use]
     pub fn recipient_lines(&self) -> Vec<String> {
         check_reach::recipient_lines(self)
@@ -85,8 +86,8 @@ impl Config {
         self.secrets.sealer()
     }
 
-    /// Returns the maker of links under this public URL; `None` if messages have no links, or no
-    /// sealing key is valid.
+    /// Returns the `Links` that make links under this public URL; `None` if messages have no links,
+    /// or no sealing key is valid.
     #[must_use]
     pub fn links(&self, public_url: &str) -> Option<Links> {
         let settings = self.notify.links.clone()?;
@@ -253,9 +254,8 @@ impl Config {
         }
     }
 
-    /// Returns specs of the tools for which `usable` is false, because their settings have
-    /// mistakes. Without such a spec, each rule that names the tool would be reported as a mistake,
-    /// too.
+    /// Returns specs of the tools whose settings have mistakes: those for which `usable` is false.
+    /// Without such a spec, each rule that names the tool would also be reported as a mistake.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,
@@ -297,7 +297,7 @@ impl Config {
     }
 }
 
-/// Returns a spec for the check of rules only: except `name` and `kind`, its fields are
+/// Returns a spec that is used only to check rules. Except `name` and `kind`, its fields are
 /// placeholders.
 fn placeholder_spec(name: &str, kind: ToolKind) -> ToolSpec {
     ToolSpec {

@@ -227,7 +227,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     ) -> Result<V::Value, Fault> {
         match &self.0.kind {
             Kind::Map(_) => self.deserialize_any(visitor),
-            // serde would accept a list for a struct, with the fields in order.
+            // For a struct, serde would also accept a list of the values of its fields.
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) => Err(
                 de::Error::custom(format_args!("expected a map, found {}", self.0.noun())),
             ),

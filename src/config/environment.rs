@@ -1,6 +1,6 @@
-//! The only access to environment variables, to the configuration file, to the lock file, and to
-//! the files of `${file:…}`. All other code takes an [`Environment`] as a parameter, so that a test
-//! can supply its own variables and files.
+//! Reads environment variables, the configuration file, the lock file, and the files of
+//! `${file:…}`. No other module reads them. All other code takes an [`Environment`] as a parameter,
+//! so that a test can supply its own variables and files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -63,7 +63,7 @@ impl Environment {
     /// Reads a file.
     ///
     /// # Errors
-    /// When the file cannot be read, or is not UTF-8.
+    /// Fails if the file cannot be read or is not UTF-8.
     pub fn file(&self, path: &Path) -> std::io::Result<String> {
         match &self.files {
             None => std::fs::read_to_string(path),

@@ -33,7 +33,8 @@ pub(crate) struct Interpolation<'a> {
 /// Returns the expanded text, and the values that were inserted into it.
 ///
 /// # Errors
-/// The mistake, or the name of the missing variable or file; never a value.
+/// Fails if a `${…}` is malformed, or if its variable or file is missing. The error describes the
+/// mistake, or names the variable or file. The error never contains a value.
 pub(crate) fn expand_text(
     text: &str,
     environment: &Environment,

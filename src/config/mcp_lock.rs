@@ -44,7 +44,7 @@ impl McpConfig {
 /// Loads the MCP servers and their lock file.
 ///
 /// # Errors
-/// The report of every mistake in these parts.
+/// Fails if these parts have mistakes. The error is the report of all these mistakes.
 pub fn load_mcp(
     source: Source,
     environment: &Environment,

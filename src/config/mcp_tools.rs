@@ -58,7 +58,7 @@ pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes)
     expand_globs(config, &exposed, mistakes);
 }
 
-/// The advice in a report about a server or tool that the lock file lacks.
+/// The advice in the report if the lock file does not have a server or a tool.
 const REVIEW_ADVICE: &str = "review its tools with `holdpoint mcp lock`";
 
 fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Option<Lock> {

@@ -131,7 +131,8 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
     }
 }
 
-/// Returns the position of a mistake as numbers to sort by and as text, and the path of its keys.
+/// Returns the position of a mistake, first as numbers for sorting and then as text, and the path
+/// of keys to the mistake.
 fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
     let (explicit, path) = match mistake.place.split_first() {
         Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),

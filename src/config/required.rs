@@ -1,6 +1,6 @@
-//! Checks the required keys. The check uses the tree, before the settings are read, so that a
-//! missing key is reported along with all other mistakes. The setting of a missing key has an empty
-//! value, which no later check reports again.
+//! Checks the required keys. The check runs on the tree before the settings are read, so that a
+//! missing key is reported along with all other mistakes. A missing key leaves its setting empty;
+//! no later check reports the empty value again.
 
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;

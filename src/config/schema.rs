@@ -22,8 +22,8 @@ struct File {
     server: ServerSettings,
     /// The database in which tasks, requests and messages are stored.
     database: store::Settings,
-    /// The accounts. Default: no accounts; the service listens on loopback only, and every caller is
-    /// the user `local`.
+    /// The accounts. Default: no accounts; the service listens on loopback only, and every caller
+    /// is the user `local`.
     auth: Option<people::settings::Settings>,
     /// The keys with which stored credentials and links in messages are sealed.
     secrets: secret::settings::Settings,
@@ -33,8 +33,9 @@ struct File {
     models: BTreeMap<String, model::Settings>,
     /// The MCP servers whose tools agents may call, by name.
     mcp: BTreeMap<String, mcp::Settings>,
-    /// The file with the reviewed definitions of the servers' tools, written by `holdpoint mcp lock`.
-    /// Default: `holdpoint.mcp.json`. A relative path is relative to the configuration file.
+    /// The file with the reviewed definitions of the servers' tools, written by
+    /// `holdpoint mcp lock`. Default: `holdpoint.mcp.json`. A relative path is relative to the
+    /// configuration file.
     mcp_lock: Option<String>,
     /// The tools that agents and gates may offer, by name.
     tools: BTreeMap<String, catalog::Settings>,

@@ -21,7 +21,7 @@ pub(super) fn section<T: for<'de> Deserialize<'de> + Default>(
 }
 
 /// Reads a map of settings by name. An unreadable entry is kept with the defaults, because other
-/// settings may refer to its name.
+/// settings may refer to the entry by its name.
 pub(super) fn section_map<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     key: &str,

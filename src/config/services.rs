@@ -1,6 +1,6 @@
-//! The credentials that an agent may ask a person for, and the tools that receive them. Invariant:
-//! an agent asks for a credential only if one of its tools, or a tool of an agent below it, takes
-//! the credential, and the credential's form names every such tool.
+//! Determines which credentials an agent may ask a person for, and which tools receive these
+//! credentials. Invariant: an agent asks for a credential only if one of its tools, or a tool of an
+//! agent below it, takes the credential, and the credential's form names every such tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,9 +49,9 @@ impl Config {
             .collect()
     }
 
-    /// Returns the `request_…` tools of all agents for the check of rules. Agents with different
-    /// credentials have tools with the same name and different parameters. Of tools with the same
-    /// name and the same parameters, only the first is returned.
+    /// Returns the `request_…` tools of all agents, so that rules can be checked against them.
+    /// Agents with different credentials have tools with the same name and different parameters. If
+    /// several tools have the same name and the same parameters, only the first is returned.
     pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {

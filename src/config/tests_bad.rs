@@ -1,4 +1,4 @@
-//! Tables of faulty files, each with all of its messages.
+//! Tables of faulty files. Each file is listed with all messages about it.
 
 use super::layers::Flags;
 use super::tests::{read, with};
@@ -14,7 +14,7 @@ pub(super) const BASE: &str =
 pub(super) const TOOL: &str = "tools: { t: { http: { url: 'http://h/' } }, s: { shell: {} } }\n";
 const AUTH: &str = "auth: { api_keys: [ { user: bob, groups: [g], key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdeF' } ] }\n";
 
-/// Each entry has the text that follows [`BASE`] in a file, and all messages about that file.
+/// Each entry has a text, and all messages about the file in which this text follows [`BASE`].
 const BAD: &[(&str, &[&str])] = &[
     // unknown keys, at every level
     (
@@ -290,7 +290,7 @@ fn every_mistake_is_found_at_its_place() {
     }
 }
 
-/// Each entry has a whole file about models, tools and agents, and all messages about that file.
+/// Each entry is a whole file about models, tools and agents, and all messages about that file.
 const BAD_PARTS: &[(&str, &[&str])] = &[
     (
         "",

@@ -27,7 +27,7 @@ pub enum Origin {
 pub struct Node {
     pub origin: Origin,
     pub kind: Kind,
-    /// Whether a mistake was reported for this node, so that it is not read as a setting.
+    /// Whether a mistake was reported for this node. A broken node is not read as a setting.
     pub broken: bool,
 }
 
@@ -204,7 +204,7 @@ enum OpenCollection {
 }
 
 impl OpenCollection {
-    /// Returns the finished node, and the number of its anchor (0: no anchor).
+    /// Returns the finished node, and the number of its anchor (0 if it has no anchor).
     fn close(self) -> (Node, usize) {
         match self {
             Self::List {
@@ -222,8 +222,9 @@ impl OpenCollection {
     }
 }
 
-/// The state while the tree is built from the parser's events. `anchors` maps each anchor to its
-/// node and the number of nodes in it. `nodes` counts all nodes so far.
+/// The state while the tree is built from the parser's events. `anchors` maps the number of each
+/// anchor to the anchor's node, and to the number of nodes in that node. `nodes` counts all nodes
+/// so far.
 struct Builder<'m> {
     origin: Option<Origin>,
     open: Vec<OpenCollection>,
@@ -234,7 +235,7 @@ struct Builder<'m> {
     mistakes: &'m mut Mistakes,
 }
 
-/// Reads a text as one YAML document; an empty document is [`Kind::Null`]. If `origin` is given,
+/// Reads a text as one YAML document. An empty document gives [`Kind::Null`]. If `origin` is given,
 /// every node gets this origin instead of a line and a column. A repeated key is reported, and the
 /// first value of the key counts. `None` if the text is not YAML, has several documents, is too
 /// large or nests too deeply.

@@ -38,8 +38,8 @@ use crate::store::Store;
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids};
 
-/// The maximum time that releasing leases may take at shutdown. A lease that is not released in
-/// this time runs out at its stored end.
+/// The maximum time for releasing leases at shutdown. A lease that is not released in this time
+/// ends at its stored end time.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Limits of the engine in this process.
@@ -51,7 +51,7 @@ pub struct Settings {
     /// The duration of a lease. The worker renews its leases whenever a third of this time has
     /// passed.
     pub lease: Duration,
-    /// The number of lost leases after which a task fails. A lost lease counts if the task was
+    /// The number of lost leases after which a task fails. A lost lease counts only if the task was
     /// driven alone and got no new item.
     pub takeovers: i32,
 }
@@ -136,8 +136,8 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Returns an engine without drivers. The engine carries out commands at once, and claims tasks
-    /// only while [`Engine::work`] runs.
+    /// Returns an engine without drivers. The engine accepts commands from the beginning, but
+    /// claims tasks only while [`Engine::work`] runs.
     #[must_use]
     pub fn new(parts: EngineParts) -> Arc<Self> {
         let replica = parts.ids.fresh().to_string();

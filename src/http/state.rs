@@ -35,7 +35,7 @@ pub(crate) struct Http {
     pub authenticator: Arc<dyn Authenticator>,
     pub ids: Arc<dyn Ids>,
     /// Measures timeouts, gives the current time to pages, and decides whether links have expired.
-    /// Whether the deadline of a request has passed is decided by the clock of the database.
+    /// But the clock of the database decides whether the deadline of a request has passed.
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
     /// The origins whose pages may change something. [`super::routers`] derives them from the

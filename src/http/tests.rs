@@ -1,5 +1,5 @@
-//! Tests of responses that need neither the engine nor the database: the engine has no agents, and
-//! the store is closed.
+//! Tests of responses that need neither the engine nor the database. In these tests, the engine has
+//! no agents, and the store is closed.
 
 mod bodies;
 mod origins;

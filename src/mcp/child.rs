@@ -1,5 +1,6 @@
-//! A child process that speaks MCP over its standard input and output, one message per line.
-//! Invariant: each pending request ends with its answer or with the end of the child.
+//! Exchanges MCP messages with a child process over the child's standard input and output, one
+//! message per line. Invariant: each pending request ends when its answer arrives or when the child
+//! ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,26 +31,26 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long [`Child::end`] waits for a child to end. This is longer than the five seconds after
 /// which the guard kills the child.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long a child may take to read the reply to one of its own requests.
+/// How long a child may take to read the reply to a request that the child made.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of bytes of a child's standard error that are logged per second.
 const MAX_LOGGED_BYTES_PER_SECOND: usize = 4 * 1024;
 
 const NO_GUARD: &str = "its guard could not be started";
 
-/// A child process under a guard. The guard ends the child once the child's input is closed.
+/// A child process that runs under a guard. The guard is a second process, which ends the child
+/// once the child's input is closed.
 #[derive(Debug)]
 pub(super) struct Child {
     input: tokio::sync::Mutex<Option<ChildStdin>>,
     shared: Arc<Shared>,
 }
 
-/// Maps the id of each pending request to a channel, which carries the answer and the result
-/// exactly as the server wrote it.
+/// Maps the id of each pending request to a channel. The channel carries the answer and, if the
+/// answer is a result, the text of the result exactly as the server wrote it.
 type PendingAnswers = BTreeMap<String, oneshot::Sender<(Answer, Option<String>)>>;
 
-/// The state that a [`Child`], the pending requests to the child and the reader of the child's
-/// output share.
+/// The state shared by a [`Child`], its pending requests and the reader of its output.
 #[derive(Debug)]
 struct Shared {
     /// The pending requests. No two requests to one child have the same id.
@@ -72,18 +73,20 @@ struct Shared {
 pub(super) struct Pending {
     id: String,
     answer: oneshot::Receiver<(Answer, Option<String>)>,
-    /// The result exactly as the server wrote it; `None` before the answer and for an error.
+    /// The result exactly as the server wrote it; `None` before the answer, and if the answer is an
+    /// error.
     pub(super) raw: Option<String>,
     shared: Arc<Shared>,
 }
 
 impl Child {
-    /// Starts a child under a guard. `changes` counts the notifications by which the child reports
-    /// changed tools. `log` redacts the lines of the child's standard error before they are logged;
-    /// without `log`, the lines are dropped.
+    /// Starts a child under a guard. `changes` counts the notifications in which the child reports
+    /// that its tools have changed. `log` redacts the lines of the child's standard error before
+    /// they are logged; without `log`, the lines are dropped.
     ///
     /// # Errors
-    /// The reason why the child did not start; holds no value of an environment variable.
+    /// Fails if the child does not start. The error is the reason, which contains no value of an
+    /// environment variable.
     pub(super) async fn start(
         guard: &GuardCommand,
         name: &str,
@@ -159,8 +162,9 @@ impl Child {
     /// child's input is closed, because no message may follow an incomplete line.
     ///
     /// # Errors
-    /// `false` if nothing was written: `may_send` returned false, the child had ended, or other
-    /// messages occupied the input until `until`. `true` if the message may have been written.
+    /// Fails if the message was not written completely. The error is `false` if nothing was
+    /// written: `may_send` returned false, the child had ended, or other messages occupied the
+    /// input until `until`. The error is `true` if the message may have been written.
     pub(super) async fn write(
         &self,
         message: &str,
@@ -214,7 +218,7 @@ impl Child {
         self.input.lock().await.take();
     }
 
-    /// Replies to the child's requests, and ends the child when it is idle.
+    /// Replies to the child's requests, and ends the child once the child is idle.
     async fn reply_until_idle(self: Arc<Self>, mut replying: mpsc::Receiver<String>) {
         loop {
             let next = tokio::select! {
@@ -348,7 +352,7 @@ async fn read_messages(
 /// Reads one line into `line`, without its line break. Returns false at the end of the input.
 ///
 /// # Errors
-/// An I/O error, also if the line is longer than `max_bytes` bytes.
+/// Fails if the input cannot be read, or if the line is longer than `max_bytes` bytes.
 async fn read_line(
     input: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,

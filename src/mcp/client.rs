@@ -52,7 +52,7 @@ pub(crate) struct Listing {
 
 /// One attempt at a call.
 pub(crate) struct Call<'c> {
-    /// The name of the tool at its server.
+    /// The tool's name at its server, without the prefix that the configuration adds.
     pub(crate) tool: &'c str,
     /// The approved arguments as JSON text, which is sent unchanged. A blank text is sent as `{}`.
     pub(crate) arguments: &'c str,
@@ -65,17 +65,18 @@ pub(crate) struct Call<'c> {
     pub(crate) permit: &'c AttemptPermit,
     /// Redacts the server's answers.
     pub(crate) redactor: &'c Redactor,
-    /// If an earlier attempt ended with questions: the server's state and the answers to the
+    /// The server's state and the answers to its questions, if an earlier attempt ended with
     /// questions. `None` for the first attempt.
     pub(crate) resume: Option<Resume>,
-    /// The slot for a future that waits for the answer after the timeout. Only the client of a
-    /// child process fills the slot.
+    /// A slot for a future that continues to wait for the answer after the timeout. Only the client
+    /// of a child process fills the slot.
     pub(crate) late: &'c LateSlot,
-    /// The slot for the result exactly as the server wrote it.
+    /// A slot for the text of the result, exactly as the server wrote it.
     pub(crate) raw: &'c RawSlot,
 }
 
-/// The outcome of an attempt, or of one of its requests. The texts hold no known secret.
+/// The outcome of an attempt, or of one of its requests. The texts in an outcome contain no known
+/// secret.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
     /// The text for the model.
@@ -88,14 +89,14 @@ pub(crate) enum Outcome {
     Suspect(String),
     /// The reason why the outcome is not known.
     Unknown(String),
-    /// The server answered with a task, which this client does not support. Every further request
-    /// would get the same answer, and the task may have an effect.
+    /// The server answered with an MCP task, which this client does not support. Every further
+    /// request would get the same answer, and the MCP task may have an effect.
     NeedsTasks,
     /// The server has questions for a person. The attempt is over; a further attempt sends the
     /// answers.
     Elicitation(Box<Elicitation>),
-    /// The server asks for input or returns nothing but its state. This request is over; the
-    /// attempt may continue.
+    /// The server asks for input, or returns only its state. The request is over, but the attempt
+    /// may continue.
     InputRequired(Box<elicitation::CheckedInput>),
 }
 
@@ -103,7 +104,7 @@ impl Outcome {
     /// Returns the answer that settles the call.
     ///
     /// # Errors
-    /// The outcome itself, if it does not settle the call.
+    /// Fails if the outcome does not settle the call. The error is the unchanged outcome.
     pub(super) fn settled(self) -> Result<ToolAnswer, Self> {
         let http_status = None;
         match self {
@@ -138,8 +139,8 @@ impl Call<'_> {
         }
     }
 
-    /// Puts the result exactly as the server wrote it into the call's slot `raw`, if the result is
-    /// complete and holds no secret.
+    /// Stores the text of the result in the call's slot `raw`, exactly as the server wrote it.
+    /// Stores nothing if the answer is not a complete result, or if the text contains a secret.
     pub(super) fn store_raw_result(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
         let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds_secret_in(raw));
         if let Some(raw) = raw {
@@ -233,7 +234,8 @@ impl Client {
     /// Asks the server for its tools.
     ///
     /// # Errors
-    /// If the server cannot be reached, refuses, answers wrongly, or takes too long.
+    /// Fails if the server cannot be reached, refuses the request, answers wrongly, or takes too
+    /// long.
     pub(crate) async fn list(&self, headers: &HeaderMap) -> Result<Listing, ClientError> {
         match &self.connection {
             Connection::Http(http) => {
@@ -244,8 +246,8 @@ impl Client {
         }
     }
 
-    /// Performs one attempt within the timeout. While the server returns nothing but its state, the
-    /// call is sent again, as a further request of the same attempt.
+    /// Performs one attempt within the timeout. If the server returns only its state, sends the
+    /// call again as a further request of the same attempt.
     pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
         let mut resume = call.resume.clone();
         let (mut until, mut secrets, mut pause) = (None, Vec::new(), PAUSES.0);
@@ -324,7 +326,7 @@ impl Client {
         }
     }
 
-    /// Sets the metric `mcp_server_up` to 1: the server has listed its tools.
+    /// Sets the metric `mcp_server_up` to 1, because the server has listed its tools.
     pub(crate) fn observe_success(server: &str) {
         tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 1);
     }

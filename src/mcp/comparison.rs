@@ -1,7 +1,7 @@
-//! The comparison of a server's tools with their reviewed definitions. Invariants: If the server
-//! lists a tool with another definition, twice, or not at all, the tool counts as changed until a
-//! later comparison finds the reviewed definition again. A comparison counts only for the headers
-//! with which the server was asked.
+//! Compares a server's tools with their reviewed definitions. Invariants: A tool counts as changed
+//! if the server lists the tool with another definition, twice, or not at all. The tool counts as
+//! changed until a later comparison finds the reviewed definition again. A comparison is valid only
+//! for the request headers with which the server was asked for its tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -93,7 +93,7 @@ impl Comparisons {
     }
 }
 
-/// The result of the comparisons so far with one set of headers.
+/// The result of all comparisons so far that used one set of headers.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     state: Mutex<State>,
@@ -153,7 +153,7 @@ impl Comparison {
     /// Compares the server's tools with `locked`, unless the last comparison suffices for `need`.
     ///
     /// # Errors
-    /// The reason why the server's tools could not be listed.
+    /// Fails if the server's tools cannot be listed. The error is the reason.
     pub(super) async fn compare(
         &self,
         need: Need,

@@ -10,9 +10,9 @@ use crate::secret::Redactor;
 use crate::task::text::cut;
 use crate::tool::output;
 
-/// The maximum number of bytes that are kept of the message of an error.
+/// The maximum number of bytes of an error's message that are kept.
 const MAX_ERROR_BYTES: usize = 2 * 1024;
-/// The maximum number of bytes that are kept of the name of an unknown method.
+/// The maximum number of bytes of an unknown method's name that are kept.
 const MAX_METHOD_BYTES: usize = 64;
 
 /// Converts the server's answer into the outcome of the request.
@@ -69,7 +69,7 @@ fn complete(result: &Value, redactor: &Redactor) -> Outcome {
     }
 }
 
-/// Returns whether `text` is JSON and its value is `value`.
+/// Returns whether `text` is the JSON of `value`.
 fn is_json_of(text: &str, value: &Value) -> bool {
     text.trim_start().starts_with(['{', '['])
         && serde_json::from_str::<Value>(text).is_ok_and(|parsed| parsed == *value)

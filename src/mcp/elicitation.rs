@@ -1,7 +1,7 @@
 //! The questions that a server asks in the middle of a call (`elicitation/create`, MCP revision
 //! 2026-07-28). Invariants: A form that asks for a secret is declined and not shown to a person.
-//! The page of a question is never fetched. A text of the server is searched for secrets before the
-//! text is stored.
+//! The page to which a question sends the user is never fetched. A text of the server is searched
+//! for secrets before the text is stored.
 
 use serde_json::{Map, Value, json};
 use url::{Host, Url};
@@ -18,13 +18,13 @@ const MAX_MESSAGE_BYTES: usize = 4 * 1024;
 /// The maximum length of a question's key, in bytes.
 const MAX_KEY_BYTES: usize = 256;
 const MAX_URL_BYTES: usize = 2 * 1024;
-/// The maximum size of the state that a server asks to get back, in bytes.
+/// The maximum size, in bytes, of the state that a server asks to get back.
 const MAX_STATE_BYTES: usize = 64 * 1024;
 
 /// A server's request for input, not yet checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct InputRequest {
-    /// The questions, each with the key of its answer. Empty if the server has no question and only
+    /// The questions, each with the key under which the answer is sent. Empty if the server only
     /// asks to get its state back.
     pub(super) requests: Vec<(String, Question)>,
     /// The state that the server asks to get back with the answers.
@@ -33,7 +33,7 @@ pub(super) struct InputRequest {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Question {
-    /// The user fills in a form. `schema` describes its fields as JSON Schema.
+    /// The user fills in a form. `schema` describes the form's fields as JSON Schema.
     Form { message: String, schema: Value },
     /// The user opens the page at `url`.
     Url { message: String, url: String },

@@ -124,7 +124,7 @@ pub(super) fn older(seen: &Seen, session: &str) -> Option<Response> {
     }
 }
 
-/// A clock that records its sleeps and ends them at once.
+/// A clock that records each sleep, and whose sleeps end at once.
 #[derive(Default)]
 pub(super) struct Quick(pub(super) Mutex<Vec<Duration>>);
 

@@ -1,15 +1,14 @@
-//! The list of a server's tools, read page by page and limited in size.
+//! Reads the list of a server's tools page by page, and limits the size of the list.
 
 use serde_json::Value;
 
 use super::client::Listing;
 use super::wire::{Answer, Revision};
 
-/// The maximum number of pages in one list.
 const MAX_PAGES: usize = 100;
-/// The maximum number of tools in one list.
+/// The maximum number of tools in one list, over all pages.
 const MAX_TOOLS: usize = 1000;
-/// The maximum size of one list, in bytes of JSON.
+/// The maximum size of one list over all pages, in bytes of JSON.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// The pages of a list that have been read so far.
@@ -36,7 +35,7 @@ impl Pages {
     /// Adds a page. Returns whether another page follows.
     ///
     /// # Errors
-    /// The reason why the list cannot be used.
+    /// Fails if the list cannot be used. The error is the reason.
     pub(super) fn add(&mut self, page: Answer) -> Result<bool, String> {
         let page = match page {
             Answer::Result(page) => page,

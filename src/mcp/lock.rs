@@ -69,8 +69,8 @@ impl Lock {
     /// Parses a lock file and checks its digests.
     ///
     /// # Errors
-    /// A text for each mistake: the file has another format, or a definition does not match its
-    /// digest or its name.
+    /// Fails if the file has another format, or if a definition does not match its digest or its
+    /// name. The error has one text for each mistake.
     pub fn read(text: &str) -> Result<Self, Vec<String>> {
         let lock: Self = serde_json::from_str(text)
             .map_err(|error| vec![format!("is not a lock file of MCP tools: {error}")])?;
@@ -109,7 +109,8 @@ impl Lock {
 }
 
 impl LockedTool {
-    /// Computes the digest of `definition`, which must be exactly as the server listed it.
+    /// Creates the entry for a tool, with the digest of `definition`. `definition` must be exactly
+    /// as the server listed it.
     #[must_use]
     pub fn new(definition: Value) -> Self {
         Self {
@@ -135,8 +136,8 @@ impl LockedTool {
         description.and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Returns the JSON Schema of the arguments, without a `$schema` that names an equivalent
-    /// dialect.
+    /// Returns the JSON Schema of the arguments. Leaves out `$schema` if it names an older dialect
+    /// that is accepted.
     #[must_use]
     pub fn parameters(&self) -> Value {
         parameters(&self.definition)
@@ -166,7 +167,7 @@ pub fn tool_name(definition: &Value) -> Option<&str> {
     definition.get("name").and_then(Value::as_str)
 }
 
-/// Returns the JSON Schema of the arguments, without a `$schema` that names one of
+/// Returns the JSON Schema of the arguments. Leaves out `$schema` if it names one of
 /// [`OLDER_DIALECTS`].
 fn parameters(definition: &Value) -> Value {
     let schema = definition.get("inputSchema");

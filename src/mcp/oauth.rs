@@ -1,4 +1,5 @@
-//! Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4). Tokens are kept only in memory.
+//! Fetches access tokens for MCP servers with OAuth 2.0 client credentials (RFC 6749, section 4.4).
+//! Tokens are kept only in memory.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::settings::OAuth;
 use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, next_bytes, send_request};
 use crate::secret::{Redactor, Secret};
 
-/// How long before its expiry a token is replaced.
+/// The time before the expiry of a cached token at which the token is replaced.
 const RENEWAL_MARGIN: Duration = Duration::from_mins(1);
 /// The assumed lifetime of a token if the endpoint's answer has no `expires_in`.
 const DEFAULT_LIFETIME: Duration = Duration::from_mins(5);
@@ -61,7 +62,8 @@ impl Tokens {
     /// expires within [`RENEWAL_MARGIN`].
     ///
     /// # Errors
-    /// The reason why there is no token; never quotes the endpoint's answer.
+    /// Fails if no token can be fetched. The error is the reason, and never quotes the endpoint's
+    /// answer.
     pub(super) async fn token(&self, net: &Net) -> Result<Secret<String>, String> {
         let mut cached = self.cached.lock().await;
         if let Some(token) = cached.as_ref().filter(|token| Instant::now() < token.until) {
@@ -75,7 +77,8 @@ impl Tokens {
         Ok(text)
     }
 
-    /// Forgets the token that the server refused, unless another token has replaced it already.
+    /// Forgets the token that the server refused, unless another token has already replaced that
+    /// token.
     pub(super) async fn forget(&self, refused: &Secret<String>) {
         let mut cached = self.cached.lock().await;
         if cached.as_ref().is_some_and(|token| token.text == *refused) {

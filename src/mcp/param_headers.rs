@@ -1,5 +1,5 @@
-//! `Mcp-Param-…` headers (revision 2026-07-28, transports, "Custom headers"): headers that repeat
-//! arguments of a call, as the tool's schema demands.
+//! Makes the `Mcp-Param-…` headers (revision 2026-07-28, transports, "Custom headers"). These
+//! headers repeat arguments of a call, as the tool's schema demands.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
-/// The keyword by which the schema of a property names the header.
+/// The keyword by which the schema of a property names the header for that property.
 const KEYWORD: &str = "x-mcp-header";
 
 /// Returns the reason why a tool with this schema must not be used; `None` if the headers in the
@@ -60,8 +60,9 @@ pub(super) fn param_headers(schema: &Value, arguments: &Value) -> Vec<(HeaderNam
     headers.collect()
 }
 
-/// Encodes a text as a header's value. The text stays as it is if it is printable ASCII without
-/// spaces at its ends and does not look like encoded text; otherwise it is encoded in Base64.
+/// Encodes a text as a header's value. The text is kept if all its characters are printable ASCII,
+/// if no space is at its beginning or end, and if it does not look like encoded text. Any other
+/// text is encoded in Base64.
 pub(super) fn encode_header_value(text: &str) -> String {
     let visible = text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     let marked = text.starts_with("=?base64?") && text.ends_with("?=");
@@ -71,8 +72,8 @@ pub(super) fn encode_header_value(text: &str) -> String {
     format!("=?base64?{}?=", BASE64_STANDARD.encode(text))
 }
 
-/// Returns the properties whose schemas have [`KEYWORD`]: for each property, its path, the
-/// keyword's value, and its schema.
+/// Finds the properties whose schemas have [`KEYWORD`]. Returns the path of each property, the
+/// value of the keyword, and the property's schema.
 fn annotated(schema: &Value) -> Vec<(Vec<&str>, &Value, &Value)> {
     let mut found = Vec::new();
     let mut waiting = vec![(Vec::new(), schema)];

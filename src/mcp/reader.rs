@@ -10,7 +10,7 @@ use super::wire::{Answer, Message, is_list_change, raw_result};
 use crate::net::ResponseSink;
 use crate::net::sse::Decoder;
 
-/// The longest message that is read, in bytes.
+/// The maximum size of a message that is read, in bytes.
 pub(super) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// The HTTP response to a request.
@@ -52,8 +52,8 @@ enum Body {
 
 impl Reader {
     /// Creates a reader for the answer to the request with this id. The server's own requests go to
-    /// `server_requests`; `changes` counts the notifications by which the server reports changed
-    /// tools.
+    /// `server_requests`; `changes` counts the notifications in which the server reports that its
+    /// tools have changed.
     pub(super) fn new(
         id: &str,
         server_requests: RequestQueue,

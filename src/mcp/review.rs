@@ -1,5 +1,5 @@
-//! The review of a server's tools before their definitions go into the lock file. Invisible
-//! characters in the server's texts are made visible.
+//! Reviews a server's tools before their definitions are written to the lock file. Makes invisible
+//! characters in the server's texts visible.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,11 +17,11 @@ use crate::task::time::Time;
 
 /// The number of bytes above which a definition gets a warning about its length.
 const LONG_DEFINITION_BYTES: usize = 4 * 1024;
-/// The maximum number of bytes that the review quotes of one member of a definition.
+/// The maximum number of bytes that the review quotes from one member of a definition.
 const MAX_QUOTED_BYTES: usize = 16 * 1024;
 
-/// Matches a tag that presents the text after it as an instruction of higher rank than a
-/// description.
+/// Matches a tag such as `<important>` or `<system>`. Such a tag may make a model treat the text
+/// after it as an instruction.
 static INSTRUCTION_TAG: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r"(?i)<\s*/?\s*(important|system|instructions?|secret|admin)\s*>").ok()
 });
@@ -41,8 +41,8 @@ pub struct Review {
 }
 
 /// Compares the tools that a server lists with `old`, the server's entry in the lock file. `others`
-/// maps the name of each tool of the other servers to the name of its server. The lock file is
-/// under version control, so a definition that repeats a secret known to `redactor` is left out.
+/// maps the name of each tool of another server to the name of that server. The lock file is under
+/// version control, so a definition that repeats a secret known to `redactor` is left out.
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,
@@ -127,8 +127,8 @@ pub fn removal_report(name: &str) -> String {
     format!("{name}: not in the configuration any more; it leaves the lock file\n")
 }
 
-/// Returns whether two names of tools differ, and differ only in case or in characters that look
-/// alike.
+/// Returns whether two tool names are not equal but look alike. Such names differ only in case and
+/// in characters that look similar.
 fn is_similar(one: &str, other: &str) -> bool {
     let look = |letter: u8| match letter.to_ascii_lowercase() {
         b'i' | b'l' | b'1' => b'l',

@@ -18,8 +18,8 @@ use crate::tool::shell::Env;
 /// The maximum `timeout` of one call.
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// An MCP server whose tools agents may call: over Streamable HTTP (`url`), or as a child process
-/// that speaks over its standard input and output (`command`).
+/// An MCP server whose tools agents may call. The server speaks Streamable HTTP (`url`), or is a
+/// child process that speaks over its standard input and output (`command`).
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "McpServer", extend("oneOf" = ["url", "command"].map(|key| json!({"required": [key]}))))]
@@ -32,8 +32,8 @@ pub struct Settings {
     /// The OAuth client credentials with which the service fetches a token for `url`. Not allowed
     /// together with an `Authorization` header in `headers`.
     pub oauth: Option<OAuth>,
-    /// The program, with its arguments, of a server that runs as a child process. No shell
-    /// interprets them.
+    /// The program and its arguments, for a server that runs as a child process. The program is
+    /// started without a shell.
     pub command: Vec<Secret<String>>,
     /// The directory in which `command` runs. A relative path is relative to the configuration
     /// file.
@@ -51,13 +51,13 @@ pub struct Settings {
     /// The prefix of the tools' names in this configuration. Default: the server's name and `_`.
     pub prefix: Option<String>,
     /// The effects of repeating a call, by names and globs of the server's tools. An exact name
-    /// takes precedence over globs; of several matching globs, the strictest effect counts.
-    /// Default: `once`.
+    /// takes precedence over globs; if several globs match, the strictest effect counts. Default:
+    /// `once`.
     pub effects: BTreeMap<String, Effect>,
     /// Whether the server's own annotations count as effects: `readOnlyHint` as `read_only`, else
     /// `idempotentHint` as `idempotent`.
     pub trust_annotations: bool,
-    /// The treatment of a call whose tool the server has changed since its definition was reviewed.
+    /// How a call is treated if the server has changed the tool's definition since the review.
     pub on_change: OnChange,
 }
 
@@ -80,7 +80,7 @@ impl Default for Settings {
     }
 }
 
-/// The treatment of calls of a tool that the server has changed since its definition was reviewed.
+/// How a call is treated if the server has changed the tool's definition since the review.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "McpOnChange")]

@@ -21,7 +21,7 @@ use crate::task::elicitation::Resume;
 use crate::tool::guard;
 use crate::tool::shell::GuardCommand;
 
-/// The time for which the answer to a call is still awaited after the call's timeout.
+/// How long the service continues to wait for the answer to a call after the call's timeout.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
 /// The minimum time that a server is given to answer `initialize`, because a program such as `npx`
 /// may download the server first. If the timeout of the server's calls is longer, that timeout
@@ -33,7 +33,7 @@ const MAX_CALLS: usize = 16;
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// The number of consecutive failed starts after which the server counts as down.
 const FAILURES_UNTIL_DOWN: u32 = 5;
-/// The failure text for a child that ended before the request was written to it.
+/// The failure text if the child ended before the request was written.
 const PROCESS_ENDED: &str = "its process had ended";
 const ANSWER_LOST: &str = "its process ended before it answered";
 
@@ -44,7 +44,7 @@ pub(super) type ServerCommand = (
     BTreeMap<String, Secret<String>>,
 );
 
-/// The time limits of a server. Tests shorten them.
+/// The time limits of a server. Tests use shorter limits.
 #[derive(Clone, Copy, Debug)]
 struct TimeLimits {
     /// The maximum time for the server's answer to `initialize`.
@@ -98,7 +98,7 @@ struct Running {
     failed_at: Option<Instant>,
 }
 
-/// A running child, with the revision that the server speaks and its `serverInfo`.
+/// A running child, with the revision that the server speaks and the server's `serverInfo`.
 #[derive(Clone, Debug)]
 struct Session {
     child: Arc<Child>,
@@ -180,8 +180,8 @@ impl Stdio {
                 Ok(session) => session,
                 Err(why) => return Outcome::NotSent(why),
             };
-            // The number makes each id unique. The child may still answer a request of an earlier
-            // attempt.
+            // The number makes each id unique, because the child may still answer a request of an
+            // earlier attempt.
             let number = self.ids.fetch_add(1, Ordering::Relaxed);
             let id = format!("{}#{number}", call.request_id(request_index));
             let text = call.request(&id, resume).text(session.revision);
@@ -263,7 +263,7 @@ impl Stdio {
     /// Returns the running child, or starts a new one.
     ///
     /// # Errors
-    /// The reason why there is no child.
+    /// Fails if no child is running and none can be started now. The error is the reason.
     async fn session(&self) -> Result<Session, String> {
         let mut running = self.running.lock().await;
         if let Some(session) = &running.session

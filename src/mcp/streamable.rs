@@ -1,7 +1,7 @@
-//! Implements the client of a server over Streamable HTTP. Invariant: each `tools/call` is sent on
-//! its own connection, and the first byte is written only with the permit. A request of a call is
-//! sent again only if the answer proves that the server did not execute the request. The text of an
-//! outcome contains no URL, no header's value and no known secret.
+//! Implements the client of a server that speaks Streamable HTTP. Invariant: each `tools/call` is
+//! sent on its own connection, and the first byte is written only with the permit. A request of a
+//! call is sent again only if the answer proves that the server did not execute the request. The
+//! text of an outcome contains no URL, no header's value and no known secret.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -38,7 +38,7 @@ use crate::tool::headers::headers_digest;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum time for the answer to `server/discover`. Older servers may ignore the request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum time in which a server accepts the reply to a request that the server made.
+/// The maximum time for sending the reply to a server's own request.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time in which [`Streamable::close`] ends all sessions.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -276,8 +276,8 @@ impl Streamable {
         let newest = context(Conversation::new(Revision::July2026));
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
-            // An error about an unsupported revision may nevertheless list this revision as
-            // supported. So the probe is repeated once.
+            // An error about an unsupported revision may nevertheless list the requested revision
+            // as supported. So the probe is repeated once.
             answer = self.probe(&newest).await?;
         }
         let answer = answer.filter(is_stateless);
@@ -332,7 +332,7 @@ impl Streamable {
     /// there was a session or token to forget.
     async fn renew(&self, operator: &HeaderMap, context: &Context, status: StatusCode) -> bool {
         match (status, &self.tokens, &context.token) {
-            // Many servers answer 400 instead of 404 to an unknown session.
+            // Many servers answer an unknown session with 400 instead of 404.
             (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, _, _)
                 if context.conversation.session.is_some() =>
             {
@@ -347,7 +347,7 @@ impl Streamable {
         }
     }
 
-    /// Forgets the session of `context`, unless another session has replaced it.
+    /// Forgets the session of `context`, unless another session has already replaced that session.
     fn forget(&self, operator: &HeaderMap, context: &Context) {
         let mut known = self.lock();
         let key = headers_digest(operator);
@@ -449,7 +449,7 @@ impl Streamable {
         Ok(reader.finish())
     }
 
-    /// Replies to a request that the server made while it answers a request of this client.
+    /// Replies to a request that the server makes in its answer to a request of this client.
     async fn respond(&self, context: &Context, id: &Value, method: &str) {
         let http = self.post(context, reply(id, method));
         let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);

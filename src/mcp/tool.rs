@@ -1,6 +1,7 @@
-//! Performs the calls of tools of MCP servers. Invariant: a call is sent only if the comparison
-//! that the call needs has found the server's definition of the tool unchanged since the review, or
-//! if a person has seen the change and approved the call.
+//! Performs the calls of tools of MCP servers. Invariant: a call is sent only in two cases. In the
+//! first case, a comparison has found that the server's definition of the tool is unchanged since
+//! the review; `Need` says how recent that comparison must be. In the second case, a person has
+//! seen the change and approved the call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ struct Server {
 }
 
 impl Server {
-    /// Whether the headers hold credentials of a task's user.
+    /// Returns whether the headers hold credentials of a task's user.
     fn sends_user_credentials(&self) -> bool {
         self.headers.credential_names().next().is_some()
     }
@@ -151,7 +152,7 @@ pub(crate) async fn list(
 
 struct McpTool {
     spec: ToolSpec,
-    /// The name of the tool at its server.
+    /// The tool's name at its server, without the prefix that the configuration adds.
     tool: String,
     schema: Value,
     server: Arc<Server>,

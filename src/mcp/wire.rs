@@ -125,14 +125,14 @@ struct ErrorObject {
     message: String,
 }
 
-/// Reads an explicit `null` as `Some`, in contrast to a missing member.
+/// Deserializes an explicit `null` as `Some(Null)`. A missing member becomes `None`.
 fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(from).map(Some)
 }
 
 impl Answer {
-    /// Whether the answer is a complete result. An error, a task and a request for input are not
-    /// complete results.
+    /// Returns whether the answer is a complete result. An error, a task and a request for input
+    /// are not complete results.
     pub(super) fn is_complete(&self) -> bool {
         let Self::Result(result) = self else {
             return false;
@@ -141,8 +141,8 @@ impl Answer {
         result.is_object() && kind.is_none_or(|kind| kind == "complete")
     }
 
-    /// Whether the answer proves that the request was not executed: either the error code says so,
-    /// or the session is unknown (the official servers answer -32001 with status 404).
+    /// Returns whether the answer proves that the request was not executed: either the error code
+    /// says so, or the session is unknown (the official servers answer -32001 with status 404).
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Error { code, .. } if NOT_EXECUTED.contains(code) || *code == -32001)
     }
@@ -193,12 +193,12 @@ pub(super) fn reply(id: &Value, method: &str) -> String {
     reply.to_string()
 }
 
-/// Whether the id of a server's request is a number or a text of at most 256 bytes.
+/// Returns whether the id of a server's request is a number or a text of at most 256 bytes.
 fn is_short(id: &Value) -> bool {
     id.is_number() || id.as_str().is_some_and(|id| id.len() <= 256)
 }
 
-/// Whether `method` is the notification that the server's tools have changed.
+/// Returns whether `method` is the notification that the server's tools have changed.
 pub(super) fn is_list_change(method: &str) -> bool {
     method == "notifications/tools/list_changed"
 }
@@ -206,12 +206,14 @@ pub(super) fn is_list_change(method: &str) -> bool {
 /// The error codes that prove that a call was not executed.
 pub(super) const NOT_EXECUTED: [i64; 7] = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
 
-/// Whether the server answers that it does not support the revision of the request.
+/// Returns whether the answer is the error that the server does not support the revision of the
+/// request.
 pub(super) fn is_unsupported(answer: &Answer) -> bool {
     matches!(answer, Answer::Error { code: -32022, .. })
 }
 
-/// Whether the answer to `server/discover` says that the server speaks the stateless revision.
+/// Returns whether the answer to `server/discover` says that the server speaks the stateless
+/// revision.
 pub(super) fn is_stateless(answer: &Answer) -> bool {
     let Answer::Result(result) = answer else {
         return false;

@@ -14,7 +14,8 @@ mod request;
 mod stream;
 mod turn;
 
-/// `POST …/v1/messages`, as Anthropic documents it and compatible endpoints implement it.
+/// The protocol of `POST …/v1/messages`, which Anthropic documents and compatible endpoints
+/// implement.
 pub(super) struct Messages;
 
 impl Protocol for Messages {
@@ -40,10 +41,10 @@ impl Protocol for Messages {
         request::body(prompt, model, extra, mode, earlier_thinking)
     }
 
-    /// Whether the error text is about thinking blocks of earlier turns. Newer models refuse these
-    /// blocks once anything before the blocks has changed, such as the agent's instructions or
-    /// tools, or a late result. The error text names the place in the conversation (`messages.…`)
-    /// and the refused `thinking`.
+    /// Returns whether the error text is about thinking blocks of earlier turns. Newer models
+    /// refuse these blocks once anything before the blocks has changed: for example the agent's
+    /// instructions, the tools, or a result that arrived late. The error text names the place in
+    /// the conversation (`messages.…`) and the refused `thinking`.
     fn is_about_thinking(error_text: &str) -> bool {
         error_text.contains("messages.") && error_text.contains("thinking")
     }

@@ -128,7 +128,7 @@ fn endpoint<P: Protocol>(settings: Settings, net: Net, clock: &Arc<Quick>) -> Bo
     Box::new(Endpoint::<P>::new(settings, net, clock, redactor).unwrap())
 }
 
-/// A clock that records its sleeps and ends them at once.
+/// A clock that records each sleep, and whose sleeps end at once.
 #[derive(Debug, Default)]
 struct Quick(Mutex<Vec<Duration>>);
 

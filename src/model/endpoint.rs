@@ -75,7 +75,7 @@ impl<P: Protocol> Endpoint<P> {
     /// Creates the client of one model.
     ///
     /// # Errors
-    /// [`ModelError`] for settings in which [`Settings::check`] finds mistakes.
+    /// Fails if [`Settings::check`] finds mistakes in the settings.
     pub(super) fn new(
         settings: Settings,
         net: Net,

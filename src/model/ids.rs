@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_CHARS: usize = 64;
 
 /// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`.
-/// They refuse an id that is long, or that two calls of a conversation share. Stored ids may come
-/// from another provider: they can have any characters and any length, and can repeat in every
-/// turn.
+/// Endpoints refuse an id that is too long, or that two calls of a conversation share. Stored ids
+/// may come from another provider: they can have any characters and any length, and can repeat in
+/// every turn.
 #[derive(Debug, Default)]
 pub(super) struct CallIds {
     used: BTreeSet<String>,

@@ -39,7 +39,7 @@ pub trait ModelClient: Send + Sync {
     /// they arrive.
     ///
     /// # Errors
-    /// [`ModelError`] when there is no usable answer after the client's own retries.
+    /// Fails if there is no usable answer after the client's own retries.
     async fn answer(&self, prompt: &Prompt, sink: &dyn PieceSink) -> Result<Answer, ModelError>;
 }
 
@@ -47,15 +47,15 @@ pub trait ModelClient: Send + Sync {
 pub trait PieceSink: Send + Sync {
     fn receive(&self, piece: Piece<'_>);
 
-    /// Whether the sink may have a listener. If there is no listener, a client need not pace the
-    /// pieces, because pacing would only take time.
+    /// Returns whether the sink may have a listener. If there is no listener, a client may emit all
+    /// pieces at once instead of spreading them over time.
     fn has_listener(&self) -> bool {
         true
     }
 }
 
-/// A piece of an answer that is not complete yet. Pieces are redacted like the whole answer. They
-/// add up to the answer's texts, unless a `Reset` voids them. `call` is the call's index in
+/// A piece of an answer that is not complete yet. Pieces are redacted like the whole answer. The
+/// pieces add up to the answer's texts, unless a `Reset` voids them. `call` is the call's index in
 /// [`Answer::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
@@ -107,8 +107,8 @@ pub struct Answer {
     pub calls: Vec<AnswerCall>,
     pub finish_reason: FinishReason,
     pub usage: Usage,
-    /// The provider's own JSON of the message, redacted. Later model calls send this JSON back.
-    /// Null if the same JSON can be written from the other members.
+    /// The provider's own JSON of the message, redacted. Later requests to the model send this JSON
+    /// back. Null if the same JSON can be written from the other members.
     pub raw: Value,
 }
 
@@ -131,7 +131,8 @@ pub struct AnswerCall {
 #[error("{detail}")]
 pub struct ModelError {
     pub detail: String,
-    /// How the last attempt ended, safe to log.
+    /// How the last attempt ended. The value contains no text from the endpoint, so it may be
+    /// logged.
     pub attempt_end: AttemptEnd,
 }
 
@@ -155,8 +156,8 @@ impl ModelError {
     }
 }
 
-/// Presents data about the user to the model, marked as data. The data is JSON on one line, so that
-/// no value can imitate a message or an instruction.
+/// Returns a text that presents data about the user to the model, and marks the data as data. The
+/// data is JSON on one line, so that no value can imitate a message or an instruction.
 fn data_about_the_user(context: &BTreeMap<String, String>) -> String {
     let data = json!(context);
     format!(

@@ -16,7 +16,8 @@ mod reply;
 mod request;
 mod stream;
 
-/// `POST …/chat/completions`, as `OpenAI` documents it and compatible endpoints implement it.
+/// The protocol of `POST …/chat/completions`, which `OpenAI` documents and compatible endpoints
+/// implement.
 pub(super) struct ChatCompletions;
 
 impl Protocol for ChatCompletions {

@@ -16,7 +16,7 @@ mod request;
 mod stream;
 mod turn;
 
-/// `POST …/responses`, as `OpenAI` documents it and compatible endpoints implement it.
+/// The protocol of `POST …/responses`, which `OpenAI` documents and compatible endpoints implement.
 pub(super) struct Responses;
 
 impl Protocol for Responses {
@@ -49,12 +49,12 @@ impl Protocol for Responses {
         request::body(prompt, model, extra, mode, earlier_thinking)
     }
 
-    /// Whether the error text is about encrypted reasoning, which is bound to an organization and a
-    /// model. There are three cases. An endpoint with another key or model refuses the reasoning
-    /// ("The encrypted content … could not be verified"). If the reasoning is missing, the endpoint
-    /// does not find the item by its id ("Item with id 'rs_…' not found"). A model that does not
-    /// reason refuses the request for encrypted reasoning ("Encrypted content is not supported with
-    /// this model").
+    /// Returns whether the error text is about encrypted reasoning, which is bound to an
+    /// organization and a model. There are three cases. An endpoint with another key or model
+    /// refuses the reasoning ("The encrypted content … could not be verified"). If the reasoning is
+    /// missing, the endpoint does not find the item by its id ("Item with id 'rs_…' not found"). A
+    /// model that does not reason refuses the request for encrypted reasoning ("Encrypted content
+    /// is not supported with this model").
     fn is_about_thinking(error_text: &str) -> bool {
         error_text.contains("ncrypted content")
             || error_text.contains("encrypted_content")

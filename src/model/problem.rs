@@ -17,8 +17,8 @@ pub(super) fn error_text_in(body: &str) -> String {
     }
 }
 
-/// Whether a member has a value that is not empty. Some endpoints send an empty `error` together
-/// with an answer.
+/// Returns whether a member has a value that is not empty. Some endpoints send an empty `error`
+/// together with an answer.
 pub(super) fn is_non_empty(member: &Value) -> bool {
     match member {
         Value::Null | Value::Bool(false) => false,

@@ -14,14 +14,14 @@ use crate::net::sse::Event;
 pub(super) trait Protocol: Send + Sync + 'static {
     /// The reader of a streamed answer.
     type StreamReader: StreamReader;
-    /// The base URL to use if none is configured: the provider's own.
+    /// The provider's own base URL, which is used if none is configured.
     const BASE_URL: &'static str;
     /// The path that is appended to `base_url`.
     const PATH: &'static str;
     /// The members of a request's body that a configuration may not set.
     const RESERVED_MEMBERS: &'static [&'static str];
     /// The fixed headers of each request (names in lower case). The header that carries the key and
-    /// the headers of HTTP itself are not among them.
+    /// the headers of HTTP itself are not included.
     const HEADERS: &'static [(&'static str, &'static str)];
     /// The request modes in order of preference. If an endpoint refuses a mode, the client tries
     /// the next mode.
@@ -33,7 +33,7 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// Writes the request body. `extra` holds further members from the configuration.
     ///
     /// # Errors
-    /// The body cannot be written as JSON; no prompt is known to cause this.
+    /// Fails if the body cannot be written as JSON. No known prompt causes this.
     fn body(
         prompt: &Prompt,
         model: &str,
@@ -42,8 +42,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
         earlier_thinking: EarlierThinking,
     ) -> serde_json::Result<String>;
 
-    /// Whether the endpoint's error text is about thinking of earlier turns in the request. If so,
-    /// the request is repeated without that thinking.
+    /// Returns whether the endpoint's error text is about thinking of earlier turns in the request.
+    /// If so, the request is repeated without that thinking.
     fn is_about_thinking(_error_text: &str) -> bool {
         false
     }
@@ -58,10 +58,11 @@ pub(super) trait Protocol: Send + Sync + 'static {
 
 /// Reads the events of one streamed answer.
 pub(super) trait StreamReader: Send {
-    /// Takes the next event and emits the pieces that it adds.
+    /// Takes the next event and emits the pieces that the event adds.
     ///
     /// # Errors
-    /// The outcome of the attempt, if the event ends the attempt without an answer.
+    /// Fails if the event ends the attempt without an answer. The error is the outcome of the
+    /// attempt.
     fn read_event(
         &mut self,
         event: &Event,
@@ -87,20 +88,20 @@ pub(super) enum StreamState {
 /// How a request asks for the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestMode {
-    /// The answer is a stream, and the request asks for the usage at its end.
+    /// The answer is a stream, and the request asks for the token counts at the end of the stream.
     StreamedWithUsage,
-    /// The answer is a stream, and the request does not ask for the usage.
+    /// The answer is a stream, and the request does not ask for the token counts.
     Streamed,
     /// The answer is one body instead of a stream.
     Unstreamed,
 }
 
-/// All of the earlier thinking is sent back, unchanged.
+/// Whether the model's earlier thinking is sent back to the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EarlierThinking {
-    /// No thinking is sent back, because the endpoint refused the earlier thinking.
+    /// All of the earlier thinking is sent back, unchanged.
     Included,
-    /// No thinking is sent back, because the endpoint refused it.
+    /// No thinking is sent back, because the endpoint refused the earlier thinking.
     Omitted,
 }
 
@@ -108,8 +109,8 @@ pub(super) enum EarlierThinking {
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
     Answered(Box<Answer>),
-    /// The attempt may succeed when it is repeated. The duration is the wait for which the endpoint
-    /// asked, if it asked for one.
+    /// The attempt may succeed when it is repeated. The duration is the wait that the endpoint
+    /// asked for; `None` if the endpoint asked for no wait.
     Retry(String, Option<Duration>),
     /// The endpoint refused the request mode, or the model's earlier thinking. A simpler request
     /// may succeed.
@@ -127,7 +128,7 @@ pub(super) fn too_many_calls() -> String {
     format!("it asked for more than {MAX_CALLS} calls")
 }
 
-/// Returns a failed attempt that may succeed when repeated.
+/// Returns the outcome of a failed attempt that may succeed when it is repeated.
 pub(super) fn retryable(why: &str) -> AttemptOutcome {
     AttemptOutcome::Retry(why.to_owned(), None)
 }

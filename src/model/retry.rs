@@ -12,7 +12,8 @@ const MAX_WAIT: Duration = Duration::from_secs(8);
 /// limit.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// Whether a request that was answered with this HTTP status may succeed when it is repeated.
+/// Returns whether a request that was answered with this HTTP status may succeed when it is
+/// repeated.
 pub(crate) fn is_retryable(status: u16) -> bool {
     matches!(status, 429 | 500..=599)
 }

@@ -1,7 +1,8 @@
 //! Implements a model that answers from rules, for the demonstration and for tests. The model is
 //! deterministic: the same conversation gets the same answer. Like some providers, this model
 //! repeats its call ids in every answer, so that no code comes to rely on unique ids. Answers are
-//! emitted in pieces. The built-in script paces the pieces, but only for a sink with a listener.
+//! emitted in pieces. The built-in script spreads the pieces over time, but only for a sink with a
+//! listener.
 
 use std::fmt;
 use std::path::Path;
@@ -31,7 +32,7 @@ const NO_RULE: &str = "This model is scripted, and no rule of its script matches
 /// How long the built-in script waits before it emits an answer to a listener. The wait gives a
 /// page time to reload after the page has posted a person's decision.
 const THINKING_TIME: Duration = Duration::from_millis(350);
-/// The pause per piece of a paced answer.
+/// The pause before each piece of a paced answer.
 const PAUSE_PER_PIECE: Duration = Duration::from_millis(60);
 /// The maximum time in which all pieces of a paced answer are emitted.
 const MAX_PACED_TIME: Duration = Duration::from_millis(600);
@@ -39,7 +40,7 @@ const MAX_PACED_TIME: Duration = Duration::from_millis(600);
 pub(crate) struct Scripted {
     name: String,
     script: Script,
-    /// Whether answers to a listener are paced.
+    /// Whether an answer to a listener is spread over time.
     is_paced: bool,
     clock: Arc<dyn Clock>,
 }

@@ -28,12 +28,12 @@ use crate::world::{Clock, Mistakes};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Provider {
-    /// Chat Completions, of `OpenAI` or at any other `base_url`.
+    /// The Chat Completions API of `OpenAI`, or of a compatible endpoint at `base_url`.
     #[default]
     Openai,
-    /// The Responses API, of `OpenAI` or at any other `base_url`.
+    /// The Responses API of `OpenAI`, or of a compatible endpoint at `base_url`.
     OpenaiResponses,
-    /// Messages, of Anthropic or at any other `base_url`.
+    /// The Messages API of Anthropic, or of a compatible endpoint at `base_url`.
     Anthropic,
     /// Answers from the rules of a file, for demonstrations and tests.
     Scripted,
@@ -64,8 +64,8 @@ pub struct Settings {
     /// The number of further attempts after status 429 or 5xx, a connection error, or an incomplete
     /// answer.
     pub retries: u32,
-    /// The headers that are added to each request. A header replaces the provider's own of the same
-    /// name.
+    /// The headers that are added to each request. A configured header replaces the provider's own
+    /// header of the same name.
     pub headers: BTreeMap<String, Secret<String>>,
     /// The parameters that are added to the URL of each request.
     pub query: BTreeMap<String, Secret<String>>,
@@ -121,7 +121,7 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
 /// added to `mistakes`.
 ///
 /// # Errors
-/// [`ModelError`] for settings in which [`check`] finds mistakes.
+/// Fails if [`check`] finds mistakes in the settings, apart from mistakes in a script.
 pub fn client(
     settings: &Settings,
     net: &Net,

@@ -24,13 +24,13 @@ struct Flags {
 }
 
 impl SendProgress {
-    /// Whether the first write of the request was permitted, so that the peer may have received a
-    /// part of the request.
+    /// Returns whether the first write of the request was permitted, so that the peer may have
+    /// received a part of the request.
     pub(super) fn has_begun(&self) -> bool {
         self.0.begun.load(Ordering::SeqCst)
     }
 
-    /// Whether `may_send` returned false at the first write, so that nothing was sent.
+    /// Returns whether `may_send` returned false at the first write, so that nothing was sent.
     pub(super) fn is_refused(&self) -> bool {
         self.0.refused.load(Ordering::SeqCst)
     }

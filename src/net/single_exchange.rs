@@ -49,7 +49,7 @@ pub struct SendPermit {
     pub may_send: MaySend,
 }
 
-/// The host's name could not be resolved.
+/// The error for a host name that could not be resolved.
 #[derive(Debug)]
 pub(super) struct Unresolved(io::Error);
 
@@ -120,10 +120,10 @@ impl<F: FnOnce(StatusCode) -> BodyLimits + Send> ResponseSink for BodyCollector<
 impl Net {
     /// Sends one request on its own connection and returns the response. The deadline is `within`
     /// after the call of this function or after the time of the permit's decision, whichever is
-    /// later. `limits` returns the limits of the body for the status.
+    /// later. `limits` takes the response's status and returns the limits of the body.
     ///
     /// # Errors
-    /// As [`Net::send_single_into`], except that a response which is lost after
+    /// Fails like [`Net::send_single_into`]. However, a response that is lost after
     /// [`BodyLimits::enough_bytes`] bytes is not an error.
     pub async fn send_single(
         &self,
@@ -151,13 +151,14 @@ impl Net {
         }
     }
 
-    /// Like [`Net::send_single`], but passes the response to `sink` as it arrives, until the sink
-    /// needs no further bytes.
+    /// Sends one request like [`Net::send_single`], but passes the response to `sink` as the
+    /// response arrives, until the sink needs no further bytes.
     ///
     /// # Errors
-    /// - [`Failure::NotSent`]: the request could not be built, no connection was made, the permit
+    /// Fails with:
+    /// - [`Failure::NotSent`] if the request could not be built, no connection was made, the permit
     ///   refused the request, or the peer closed the connection before the write.
-    /// - [`Failure::Lost`]: the request was or may have been written, but no complete response
+    /// - [`Failure::Lost`] if the request was or may have been written, but no complete response
     ///   arrived.
     pub async fn send_single_into(
         &self,
@@ -196,7 +197,7 @@ impl Net {
     }
 }
 
-/// The failure text when the peer closed the connection before anything was written to it.
+/// The failure text when the peer closed the connection before anything was written.
 const CLOSED_BEFORE_WRITE: &str = "the connection was closed before the request was written";
 
 fn connector_failure(error: &(dyn Error + 'static)) -> &'static str {
@@ -228,7 +229,7 @@ fn prepare_request(request: Request) -> Option<(Uri, http::Request<Body>)> {
     Some((uri, request))
 }
 
-/// Sends the request, and passes the response to `sink` as it arrives.
+/// Sends the request, and passes the response to `sink` as the response arrives.
 async fn exchange(
     connection: GuardedConnection<Connection>,
     request: http::Request<Body>,

@@ -11,7 +11,7 @@ pub(crate) struct Event {
     pub(crate) data: String,
 }
 
-/// An incomplete event exceeds the decoder's limit.
+/// The error for an incomplete event that exceeds the decoder's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
@@ -21,12 +21,12 @@ pub(crate) struct Decoder {
     line: Vec<u8>,
     name: Vec<u8>,
     data: Vec<u8>,
-    /// Whether the last byte was a CR. If so, a following LF belongs to the same line end.
+    /// Whether the event has a `data` field, possibly an empty one.
     has_data: bool,
-    /// Whether the first line is not complete yet. Only in the first line, a byte order mark is
-    /// skipped.
+    /// Whether the last byte was a CR. If so, a following LF belongs to the same line end.
     after_cr: bool,
-    /// Whether the first line is not complete yet: only in this line, a byte order mark is skipped.
+    /// Whether the first line is not complete yet. A byte order mark is skipped only in the first
+    /// line.
     first: bool,
     max_bytes: usize,
 }
@@ -51,7 +51,7 @@ impl Decoder {
     /// after the event has arrived.
     ///
     /// # Errors
-    /// [`TooLong`].
+    /// Fails if an incomplete event exceeds the decoder's limit.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
         let mut events = Vec::new();
         let mut rest = bytes;

@@ -24,7 +24,7 @@ impl Tls {
     /// Returns the settings of this process.
     ///
     /// # Errors
-    /// [`NetError`] when TLS cannot be set up at all.
+    /// Fails if TLS cannot be set up at all.
     pub(super) fn shared() -> Result<&'static Self, NetError> {
         TLS.as_ref().ok_or(NetError)
     }

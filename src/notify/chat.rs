@@ -10,14 +10,12 @@ use crate::task::id::RequestId;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
-/// The maximum number of questions of which a message shows all details. If a message has more
-/// questions, it has one line for each question.
+/// The maximum number of questions that a message shows with all details. A message with more
+/// questions has one line for each question.
 pub(super) const MAX_DETAILED_QUESTIONS: usize = 5;
-/// The maximum number of characters of a title.
 const MAX_TITLE_CHARS: usize = 200;
 /// The maximum number of characters of a rule's message.
 const MAX_MESSAGE_CHARS: usize = 200;
-/// The maximum number of characters of a summary.
 const MAX_SUMMARY_CHARS: usize = 100;
 /// The maximum number of tools that a title names.
 const MAX_TITLE_TOOLS: usize = 3;
@@ -44,7 +42,7 @@ impl RoomMessage {
         questions.any(|question| question.request_id == request)
     }
 
-    /// Whether the message shows all details of each question.
+    /// Returns whether the message shows all details of each question.
     pub(super) fn shows_details(&self) -> bool {
         self.digest.questions.len() <= MAX_DETAILED_QUESTIONS
     }
@@ -99,7 +97,7 @@ pub(super) struct ListedQuestion<'s> {
 }
 
 impl ListedQuestion<'_> {
-    /// Whether the question still waits for an answer.
+    /// Returns whether the question still waits for an answer.
     pub(super) fn is_open(&self) -> bool {
         self.outcome.is_none_or(|outcome| outcome.is_open)
     }
@@ -204,7 +202,7 @@ pub(super) mod samples {
         "\"}],\"blocks\":[]",
     ];
 
-    /// A message about `count` questions, all of them open.
+    /// Returns a message about `count` questions, all of them open.
     pub(in crate::notify) fn room_message(count: usize) -> RoomMessage {
         let question = |index: usize| Question {
             request_id: RequestId(Uuid::from_u128(index as u128)),

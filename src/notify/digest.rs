@@ -1,5 +1,5 @@
-//! Collects the questions of one message to a person or a room in a digest. Each channel makes the
-//! body of its message from the digest.
+//! Makes digests. A digest holds the questions of one message to a person or a room. Each channel
+//! makes the body of its message from the digest.
 //!
 //! Invariant: a digest contains no text that an agent wrote, except for the arguments in the tools'
 //! summaries.
@@ -30,7 +30,7 @@ pub(super) struct Digest {
 pub(super) enum Reason {
     /// The questions are new.
     New,
-    /// The questions have been open for the time that the entry sets.
+    /// The deadlines of the questions are near.
     Expiring,
     /// The questions have waited for the time that the entry sets.
     Waiting,
@@ -49,11 +49,11 @@ pub(super) struct Question {
     pub(super) message: Option<String>,
     /// The time at which the request was opened.
     pub(super) created_at: Time,
-    /// The deadline of the request; `None` if it has none.
+    /// The deadline of the request; `None` if the request has no deadline.
     pub(super) expires_at: Option<Time>,
     /// The URL of the request's page, which asks the reader to sign in.
     pub(super) url: String,
-    /// The recipient's sealed link; `None` for a room, and if messages have no links.
+    /// The recipient's own sealed link. `None` for a room, or if links are not configured.
     pub(super) link: Option<String>,
     /// The summaries of the question's first calls; empty if the entry does not ask for summaries.
     pub(super) summaries: Vec<String>,

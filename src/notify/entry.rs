@@ -79,7 +79,7 @@ pub(super) struct WebhookChannel {
 }
 
 impl Channel {
-    /// Returns the channel of these settings; `None` if they have mistakes.
+    /// Returns the channel of these settings; `None` if the settings have mistakes.
     fn from_settings(settings: &EntrySettings) -> Option<Self> {
         if let Some(webhook) = &settings.webhook {
             return WebhookChannel::from_settings(webhook).map(Self::Webhook);
@@ -93,7 +93,7 @@ impl Channel {
         settings.mail.clone().map(Self::Mail)
     }
 
-    /// Returns the channel as the store keeps it in the entry's deliveries.
+    /// Returns the channel in the form in which the store keeps the channel of a delivery.
     pub(super) fn delivery_channel(&self) -> DeliveryChannel {
         match self {
             Self::Webhook(_) => DeliveryChannel::Webhook,
@@ -113,12 +113,12 @@ impl Channel {
         attempt + RECORD_TIMEOUT
     }
 
-    /// Whether posted messages are updated with the outcomes of their questions.
+    /// Returns whether posted messages are updated with the outcomes of their questions.
     pub(super) fn can_update(&self) -> bool {
         matches!(self, Self::Slack(slack) if slack.can_update())
     }
 
-    /// Whether messages show the tools' summaries of the calls.
+    /// Returns whether messages show the tools' summaries of the calls.
     pub(super) fn shows_summaries(&self) -> bool {
         match self {
             Self::Webhook(hook) => hook.shows_summaries,
@@ -154,7 +154,7 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Entry {
-    /// Returns the entry of these settings; `None` if they have mistakes.
+    /// Returns the entry of these settings; `None` if the settings have mistakes.
     #[must_use]
     pub(crate) fn from_settings(settings: &EntrySettings) -> Option<Self> {
         Some(Self {
@@ -192,19 +192,19 @@ impl Entry {
         })
     }
 
-    /// Whether the entry sends a message about every event that its filter matches, no matter to
-    /// which request the event belongs.
+    /// Returns whether the entry sends a message about every event that its filter matches, no
+    /// matter to which request the event belongs.
     pub(super) fn sends_every_event(&self) -> bool {
         let events = matches!(self.channel, Channel::Webhook(_));
         events && self.when.is_none() && !self.selects_requests()
     }
 
-    /// Whether this entry gets only requests that its groups or users may decide.
+    /// Returns whether this entry gets only requests that its groups or users may decide.
     pub(super) fn selects_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
-    /// Whether one of the entry's groups or users may decide this request.
+    /// Returns whether one of the entry's groups or users may decide this request.
     pub(super) fn selects(&self, request: &RequestRow, accounts: Option<&Directory>) -> bool {
         let approvers = &request.spec.terms.approvers;
         let (tenant, owner) = (request.tenant.as_str(), request.owner.as_str());
@@ -219,9 +219,11 @@ impl Entry {
     }
 }
 
-/// Returns a user as a caller, with the groups of the user's key that may decide. Without such a
-/// key, a person who decides by link has their groups, and any other user has none. The caller may
-/// decide only by such a key, by a link, or through a key that speaks for other people.
+/// Returns a caller that stands for a user. The caller's groups come from a key of the user, if
+/// that key may decide. Otherwise the caller has the groups of the user who decides by link, or no
+/// groups if the user does not decide by link. The caller may decide in four cases: the user has a
+/// key that may decide, the user decides by link, the tenant has a key that decides for other
+/// people, or the service has no accounts.
 fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let by_key = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     let by_link = accounts.and_then(|accounts| accounts.groups_of_link_decider(tenant, user));

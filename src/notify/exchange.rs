@@ -25,7 +25,7 @@ pub(super) struct HttpResponse {
 /// Sends a request. Waits at most `body_timeout` for each part of the answer's body.
 ///
 /// # Errors
-/// The reason why there is no answer, in fixed words.
+/// Fails if there is no answer. The error is the reason, in fixed words.
 pub(super) async fn exchange(
     clock: &dyn Clock,
     request: RequestBuilder,

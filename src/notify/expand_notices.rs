@@ -1,5 +1,5 @@
-//! Replaces notices by deliveries. For each event of a notice, each entry that wants the event gets
-//! a delivery. An entry with mail gets a delivery for each person.
+//! Turns the notices of commits into deliveries. For each event of a notice, each entry that wants
+//! the event gets a delivery. An entry with mail gets a delivery for each person.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -67,7 +67,7 @@ impl Sender {
         Ok(last.filter(|last| notices.len() == BATCH && before != Some(*last)))
     }
 
-    /// Returns the deliveries for the events of a notice's change.
+    /// Returns the deliveries for the events of the commit that wrote this notice.
     async fn deliveries(&self, notice: &Notice) -> Result<Vec<NewDelivery>, ReadError> {
         let change = self.store.change_events(notice).await?;
         let mut requests = BTreeMap::new();

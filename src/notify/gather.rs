@@ -74,7 +74,7 @@ impl Sender {
     /// Returns the person to whom a delivery goes; `None` for a room.
     ///
     /// # Errors
-    /// The reason why no mail can reach the person.
+    /// Fails if no mail can reach the person. The error is the reason.
     fn recipient(&self, claimed: &ClaimedDelivery) -> Result<Option<&Person>, &'static str> {
         if claimed.person.is_empty() {
             return Ok(None);
@@ -95,8 +95,8 @@ impl Sender {
         let rows = match self.store.requests_by_id(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // One damaged request makes the read of all requests fail, so each request is read by
-            // itself. A damaged request cannot be decided and is left out.
+            // One damaged request makes the read of all requests fail, so each request is read
+            // separately. A damaged request cannot be decided and is left out.
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {

@@ -27,7 +27,7 @@ pub(super) struct Mailer {
 }
 
 impl Mailer {
-    /// Returns the mailer of these settings; `None` if they have mistakes.
+    /// Returns the mailer of these settings; `None` if the settings have mistakes.
     pub(super) fn from_settings(settings: &MailServer) -> Option<Self> {
         let from = settings.sender()?;
         let domain = from.email.domain().to_owned();

@@ -70,7 +70,7 @@ impl Sender {
     /// request as it is now, and has the time at which the reminder was due.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or the event cannot be read.
+    /// Fails if the database does not answer, or if the event cannot be read.
     pub(super) async fn message(
         &self,
         entry: &Entry,

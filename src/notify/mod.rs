@@ -61,7 +61,7 @@ const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum number of attempts that a process makes at once, for all entries together.
 const SLOTS_PER_PROCESS: usize = 32;
 
-/// A future with the JSON text for a message, or with the reason why the content cannot be read.
+/// A future that returns the JSON text for a message, or the reason why the text cannot be made.
 pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
 
 /// Functions that write requests and events for messages, in the form in which the API shows them.

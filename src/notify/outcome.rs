@@ -15,8 +15,8 @@ const MAX_PERSON_CHARS: usize = 64;
 pub(super) struct Outcome {
     /// Whether the question still waits for an answer.
     pub(super) is_open: bool,
-    /// For an open question, the number of approvals so far. Otherwise the decision with its person
-    /// and time, or another end of the question.
+    /// For an open question, the number of approvals so far. For a closed question, the decision
+    /// with its person and time, or another way in which the question ended.
     pub(super) text: String,
 }
 

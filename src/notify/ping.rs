@@ -32,7 +32,7 @@ pub struct PingResult {
 /// entry's settings have mistakes.
 ///
 /// # Errors
-/// [`NetError`] when TLS cannot be set up at all.
+/// Fails if TLS cannot be set up at all.
 pub async fn ping(
     settings: &Settings,
     name: &str,

@@ -26,7 +26,7 @@ pub(super) fn mail_recipients<'d>(
         .collect()
 }
 
-/// Whether these recipients include the person.
+/// Returns whether these recipients include the person.
 pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &Directory) -> bool {
     match to {
         Recipients::Approvers => true,
@@ -41,9 +41,9 @@ pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &D
     }
 }
 
-/// Whether a message about a request is still needed: the request is open, and the entry's `groups`
-/// and `users` still select the request. If the message goes to a `person`, the person must also be
-/// able to decide the request.
+/// Returns whether a message about a request is still needed: the request is open, and the entry's
+/// `groups` and `users` still select the request. If the message goes to a `person`, the person
+/// must also be able to decide the request.
 pub(super) fn is_message_needed(
     entry: &Entry,
     person: Option<&Person>,

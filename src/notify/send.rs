@@ -38,8 +38,8 @@ enum PreparedMessage {
 pub(super) struct EntryState {
     pub(super) entry: Entry,
     slots: Arc<Semaphore>,
-    /// Whether the next pass should claim deliveries of this entry. This is so if deliveries are
-    /// known to be due, or if the last claim filled every free slot.
+    /// Whether the next pass should claim deliveries of this entry. True if deliveries are known to
+    /// be due, or if the last claim filled every free slot.
     may_have_due: AtomicBool,
     health: Mutex<Health>,
 }
@@ -247,7 +247,7 @@ impl Sender {
     /// therefore cannot be decided.
     ///
     /// # Errors
-    /// [`ReadError::Unavailable`] when the database does not answer.
+    /// Fails with [`ReadError::Unavailable`] if the database does not answer.
     pub(super) async fn readable_request(
         &self,
         id: RequestId,

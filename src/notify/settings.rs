@@ -1,5 +1,5 @@
-//! The settings of messages, and the checks of these settings that need no other section of the
-//! configuration.
+//! Declares the settings of messages. Checks these settings, except for checks that need other
+//! sections of the configuration.
 
 mod chat;
 mod mail;
@@ -25,7 +25,6 @@ use crate::world::Mistakes;
 /// The keys of an entry that set its channel. An entry must have exactly one of them.
 pub const CHANNELS: [&str; 4] = ["webhook", "mail", "slack", "teams"];
 
-/// The default of `events`.
 const DEFAULT_EVENTS: [&str; 8] = [
     "task.paused",
     "task.completed",
@@ -36,7 +35,8 @@ const DEFAULT_EVENTS: [&str; 8] = [
     "request.expired",
     "request.withdrawn",
 ];
-/// The prefix of the names of events that an entry with `groups` or `users` may list.
+/// The prefix of the names of all events about requests. An entry with `groups` or `users` may list
+/// only events with this prefix.
 const REQUEST_EVENT_PREFIX: &str = "request.";
 /// The event of a new request.
 const REQUEST_CREATED: &str = "request.created";
@@ -66,7 +66,8 @@ pub struct Settings {
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "NotifyEntry", extend("required" = ["name"]))]
 pub struct EntrySettings {
-    /// The name of the entry, for lists of deliveries and metrics: 1 to 64 of `A-Z a-z 0-9 _ -`.
+    /// The name of the entry, for lists of deliveries and metrics. A name has 1 to 64 characters of
+    /// `A-Z a-z 0-9 _ -`.
     pub name: String,
     /// The webhook that gets the messages. An entry must have exactly one of `webhook`, `mail`,
     /// `slack` and `teams`.
@@ -95,11 +96,12 @@ pub struct EntrySettings {
     #[serde(with = "optional_duration")]
     #[schemars(with = "Option<duration_text::Text>")]
     pub gather: Option<Duration>,
-    /// The names of groups. If set, the entry gets messages only about requests that a member of
-    /// one of these groups may decide, and no events of tasks.
+    /// The names of groups. If set, the entry gets no events of tasks, and it gets only messages
+    /// about requests that a member of one of these groups may decide.
     pub groups: Vec<String>,
-    /// The ids of users. If set, the entry gets messages only about requests that one of these
-    /// users may decide, also as a member of a group, and no events of tasks.
+    /// The ids of users. If set, the entry gets no events of tasks, and it gets only messages about
+    /// requests that one of these users may decide. The right to decide may also come from a group
+    /// of the user.
     pub users: Vec<String>,
 }
 
@@ -164,12 +166,12 @@ impl EntrySettings {
         self.gather.unwrap_or(usual)
     }
 
-    /// Whether the entry gets only events of requests, because it names groups or users.
+    /// Returns whether the entry gets only events of requests, because it names groups or users.
     pub(super) fn gets_only_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
-    /// Whether the entry gets a message about each new question.
+    /// Returns whether the entry gets a message about each new question.
     #[must_use]
     pub fn sends_new_questions(&self) -> bool {
         self.wanted_events().contains(REQUEST_CREATED)

@@ -20,7 +20,8 @@ pub(super) struct Key(Hmac<Sha256>);
 /// Parses a secret.
 ///
 /// # Errors
-/// A text that describes the expected form and does not contain the value.
+/// Fails if the secret does not have the expected form. The error describes the expected form and
+/// does not contain the secret.
 pub(super) fn parse_key(secret: &Secret<String>) -> Result<Key, &'static str> {
     const EXPECTED: &str =
         "expected `whsec_` and the base64 of 24 bytes or more: `openssl rand -base64 32` makes one";

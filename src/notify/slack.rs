@@ -64,7 +64,7 @@ impl SlackChannel {
         })
     }
 
-    /// Whether posted messages can be updated.
+    /// Returns whether posted messages can be updated.
     pub(super) fn can_update(&self) -> bool {
         matches!(self.transport, Transport::Bot(_))
     }

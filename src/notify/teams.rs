@@ -2,7 +2,7 @@
 //! a workflow of Teams expects. A posted message cannot be updated.
 //!
 //! Invariant: a text that this service did not write is a `TextRun`, in which Markdown has no
-//! effect. An action of the card only opens a page, and decides nothing.
+//! effect. The actions of a card only open pages: none of them answers a question.
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub(super) struct TeamsChannel {
 }
 
 impl TeamsChannel {
-    /// Returns the channel with these settings; `None` if the settings have mistakes.
+    /// Returns the channel with these settings; `None` if the URL in the settings is not valid.
     pub(super) fn from_settings(settings: &Settings) -> Option<Self> {
         Some(Self {
             url: parse_url(settings.url.reveal())?,
@@ -109,7 +109,8 @@ fn card(content: &[Value], actions: &[Value]) -> Value {
     })
 }
 
-/// Returns the elements for a question that is shown in full: title, message, summaries and facts.
+/// Returns the card's elements for a question that is shown in full: its title, message, summaries
+/// and facts.
 fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
     let mut content = vec![text_block(title, true)];
     let lines = listed.message().into_iter().chain(listed.summaries());
@@ -128,9 +129,9 @@ fn text_block(text: &str, strong: bool) -> Value {
     json!({"type": "RichTextBlock", "inlines": [run]})
 }
 
-/// Returns the actions of a message: one link to the inbox if the message does not show its
-/// questions in full, otherwise a link to each question. If there is no inbox, returns links to the
-/// first `MAX_DETAILED_QUESTIONS` questions.
+/// Returns the actions of a message. If there is an inbox and the message does not show its
+/// questions in full, the only action is a link to the inbox. Otherwise each of the first
+/// `MAX_DETAILED_QUESTIONS` questions gets a link.
 fn actions(message: &RoomMessage) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});

@@ -1,10 +1,10 @@
 //! Updates posted messages with the outcomes of their questions. When a request is answered,
-//! expires or is withdrawn, each entry whose messages can be updated gets a delivery. The attempt
-//! at such a delivery replaces the content of the posted message.
+//! expires or is withdrawn, each entry whose messages can be updated gets a new delivery. An
+//! attempt at this delivery replaces the content of the posted message.
 //!
 //! Invariant: the last update of a message shows the committed state, even if two updates are sent
 //! in the wrong order. After the receiver has accepted an update, the sender reads the requests
-//! again. The delivery ends only if the message should still have the content that was sent.
+//! again. The delivery ends only if the sent content is still the correct content of the message.
 
 use std::slice::from_ref;
 
@@ -27,11 +27,11 @@ const NO_MESSAGE_LISTS_REQUEST: &str = "no message lists this request";
 
 /// The result of an attempt to update a message.
 enum UpdateResult {
-    /// Nothing is recorded: the delivery is claimed again after its lease.
+    /// No attempt is recorded. The delivery is claimed again when its lease has ended.
     RetryLater,
     /// The delivery is dropped, because there is no message to update. The text is the reason.
     NothingToUpdate(&'static str),
-    /// The receiver was asked to update the message, with this result.
+    /// The update was sent to the receiver. The value is the result of this attempt.
     Attempted(AttemptResult),
 }
 
@@ -51,7 +51,7 @@ impl Sender {
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
             Ok(UpdateResult::RetryLater) => return,
-            // The delivery is claimed again after its lease.
+            // No attempt is recorded, so the delivery is claimed again when its lease has ended.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "a message could not be read");
                 return;
@@ -63,7 +63,7 @@ impl Sender {
         let next = schedule::next(&result, claimed.attempts);
         let took = self.clock.uptime().saturating_sub(began);
         let result = AttemptResult {
-            // The delivery that posted the message already has the reference of the message.
+            // `None` keeps the stored reference of the message.
             reference: None,
             ..result
         };
@@ -116,7 +116,7 @@ impl Sender {
         }
     }
 
-    /// Returns the content that a posted message should have now.
+    /// Returns the content that a posted message should have, by the current state of its requests.
     async fn current_message(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Makes one attempt at a webhook message: a signed POST.
+//! Makes one attempt to send a message to a webhook, as a signed POST.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::world::Clock;
 /// can be used again.
 const BODY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Signs a message and posts it to a webhook. After an answer with the status 410, the message is
-/// not sent again.
+/// Signs a message and posts it to a webhook. If the answer has the status 410, the message is not
+/// sent again.
 pub(super) async fn post(
     net: &Net,
     clock: &dyn Clock,

@@ -20,21 +20,22 @@ pub trait Authenticator: Send + Sync {
     /// Returns the caller that these headers identify.
     ///
     /// # Errors
-    /// Any [`AuthError`].
+    /// Fails if the headers do not identify a caller (see [`AuthError`]).
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
 
-    /// Returns the value that binds a session to the key that opens it; `None` when the key is
-    /// unknown. A service without accounts has no keys and no sessions.
+    /// Returns the value that binds a session to the key that opens the session; `None` if this key
+    /// is unknown. A service without accounts has no keys and no sessions.
     fn session_binding(&self, _token: &Token, _key: &str) -> Option<String> {
         None
     }
 
-    /// Returns the caller of a session: the user of the account whose key, combined with the
-    /// session's token, yields the session's binding.
+    /// Returns the caller of a session, who is the user of the key that opened the session. A
+    /// configured key opened the session if the key and the session's token together yield the
+    /// session's binding.
     ///
     /// # Errors
-    /// `Missing` when no configured key yields the binding any more; `Forbidden` on any
-    /// `Holdpoint-…` header.
+    /// Fails with `Missing` if no configured key yields the binding any more. Fails with
+    /// `Forbidden` if the request has a `Holdpoint-…` header.
     fn authenticate_session(
         &self,
         _headers: &HeaderMap,
@@ -49,7 +50,7 @@ pub trait Authenticator: Send + Sync {
 /// code of the problem that the client gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// The request has no key, or no configured key fits its session: `unauthorized`.
+    /// The request has no key, or no configured key opened the request's session: `unauthorized`.
     #[error("a key is needed: `Authorization: Bearer <key>`")]
     Missing,
     /// The key is unknown or malformed: `unauthorized`.
@@ -75,7 +76,7 @@ const KNOWN_HEADERS: [&str; 4] = [
     "holdpoint-session",
 ];
 
-/// The authenticator of a service with accounts: reads `Authorization: Bearer <key>`.
+/// The authenticator of a service with accounts, which reads `Authorization: Bearer <key>`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyAuthenticator {
     directory: Directory,
@@ -141,7 +142,7 @@ impl Authenticator for KeyAuthenticator {
 
 impl KeyAuthenticator {
     /// Returns the key's own user as the caller. `door` tells whether the request came with the key
-    /// or with a session of the key.
+    /// itself or with a session that the key opened.
     fn account_caller(&self, account: &Account, door: Door) -> Caller {
         let user = self.directory.user(&account.tenant, &account.user);
         caller(account, user, account.groups.clone(), door)
@@ -152,7 +153,7 @@ impl KeyAuthenticator {
 /// would not be safe.
 ///
 /// # Errors
-/// `BadHeader` on a `Holdpoint-…` header that is not in `KNOWN_HEADERS`.
+/// Fails with `BadHeader` if a `Holdpoint-…` header is not in `KNOWN_HEADERS`.
 pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthError> {
     let unknown = |name: &str| name.starts_with("holdpoint-") && !KNOWN_HEADERS.contains(&name);
     if headers.keys().any(|name| unknown(name.as_str())) {
@@ -168,7 +169,7 @@ pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthErro
 /// a header.
 ///
 /// # Errors
-/// `Forbidden` on any `Holdpoint-…` header.
+/// Fails with `Forbidden` if the request has a `Holdpoint-…` header.
 pub(crate) fn refuse_holdpoint_headers(headers: &HeaderMap) -> Result<(), AuthError> {
     if headers
         .keys()

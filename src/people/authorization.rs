@@ -112,14 +112,14 @@ pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec)
             .is_some_and(|editor| caller.user_id.is(editor))
 }
 
-/// The current accounts, for checking approvals again long after they were given. Empty for a
-/// service without accounts.
+/// The current accounts, by which approvals are checked again long after they were given. The value
+/// is `None` in a service without accounts.
 #[derive(Clone, Debug, Default)]
 pub struct Roster(Option<Arc<Directory>>);
 
 impl Roster {
-    /// Returns the person whom messages to this user reach, and the caller that a link in such a
-    /// message authenticates. `None` if messages no longer reach the user.
+    /// Returns the person who gets the messages to this user, and the caller that a link in such a
+    /// message authenticates. Returns `None` if messages no longer reach the user.
     #[must_use]
     pub fn link_caller(&self, tenant: &str, user: &str) -> Option<(&Person, Caller)> {
         let directory = self.0.as_ref()?;
@@ -142,8 +142,8 @@ impl Roster {
             .unwrap_or_default()
     }
 
-    /// Returns the number of different people, except `except`, who could approve; 0 in a service
-    /// without accounts.
+    /// Returns how many different people could approve, not counting the user `except`; 0 in a
+    /// service without accounts.
     fn possible_approver_count(
         &self,
         tenant: &str,
@@ -161,9 +161,9 @@ impl Roster {
 
     /// Whether an earlier approval (`vote`) would be accepted with the current accounts. If the
     /// approval was given through a key with `act_as`, the user of that key must still have a key
-    /// with `act_as` that may decide; the approver's groups are then the groups named with the
-    /// approval. If the approval was given by a link, messages must still reach the approver, links
-    /// must give the right to decide, and `approvers` must accept links.
+    /// with `act_as` that may decide. The approver's groups are in this case those that the
+    /// approval named. If the approval was given by a link, messages must still reach the approver,
+    /// links must give the right to decide, and `approvers` must accept links.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -189,8 +189,9 @@ impl Roster {
         })
     }
 
-    /// Whether these votes still suffice, with the current accounts and under these approvers. If
-    /// several approvals are required, the approval of the arguments' editor does not count.
+    /// Whether enough of these votes would be accepted with the current accounts and these
+    /// approvers. If several approvals are required, the approval of the arguments' editor does not
+    /// count.
     #[must_use]
     pub fn votes_suffice(
         &self,
@@ -245,11 +246,11 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
 }
 
 /// Checks that `caller` may propose calls at gates. A key that may decide is refused, because the
-/// agent that holds the key could approve its own calls; the key's user can have a second key. In a
-/// service without accounts every caller may propose calls.
+/// agent that holds the key could approve its own calls. The key's user can have a second key to
+/// decide with. In a service without accounts every caller may propose calls.
 ///
 /// # Errors
-/// The reason for the refusal, in words for the caller.
+/// Fails if the caller does not have this right. The error is the reason, in words for the caller.
 pub fn may_ask_at_gate(caller: &Caller) -> Result<(), &'static str> {
     if caller.without_accounts {
         return Ok(());
@@ -284,7 +285,7 @@ pub enum Command {
 /// An admin of the tenant may cancel and retry. Every command needs a key with `create`.
 ///
 /// # Errors
-/// The reason for the refusal, in words for the caller.
+/// Fails if the caller does not have this right. The error is the reason, in words for the caller.
 pub fn may_command(
     caller: &Caller,
     command: Command,

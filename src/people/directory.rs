@@ -42,14 +42,15 @@ impl fmt::Debug for Account {
 /// All configured accounts, and the people whom messages reach.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    /// The accounts, each with the comparison key of its user's id.
+    /// The accounts, each with the `UserKey` by which its user's id is compared.
     accounts: Vec<(UserKey, Account)>,
-    /// The people whom messages reach, each with the comparison key of the person's id.
+    /// The people whom messages reach, each with the `UserKey` by which the person's id is
+    /// compared.
     people: Vec<(UserKey, Person)>,
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
-    /// The user ids in other parts of the configuration. They give the spelling of these users'
-    /// ids, in every tenant.
+    /// The user ids that other parts of the configuration contain. In every tenant, the ids of
+    /// these users get the spelling of the configuration.
     named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }
@@ -202,18 +203,18 @@ impl Directory {
             .any(|(key, account)| account.act_as && *key == wanted)
     }
 
-    /// Whether a key of the tenant may both decide and speak for other people, so that any user may
-    /// decide through it.
+    /// Whether the tenant has a key that may both decide and speak for other people. Any user may
+    /// decide through such a key.
     #[must_use]
     pub fn has_service_decider(&self, tenant: &str) -> bool {
         self.deciders(tenant).any(|(_, account)| account.act_as)
     }
 
-    /// Returns the number of different people of a tenant, except `except`, who could approve under
-    /// these approvers, by a key or by a link. If a key of the tenant may both decide and speak for
-    /// other people, every user in `approvers.users` counts, and the number is unbounded
-    /// (`usize::MAX`) if `approvers.groups` is not empty. If `owner` is `None` (not known) and the
-    /// approvers include the owner, the owner counts as one more person.
+    /// Returns how many different people of a tenant could approve a request with these approvers,
+    /// by a key or by a link. The user `except` is not counted. If a key of the tenant may both
+    /// decide and speak for other people, every user in `approvers.users` counts, and the number is
+    /// unbounded (`usize::MAX`) if `approvers.groups` is not empty. If `owner` is `None` (not
+    /// known) and the approvers include the owner, the owner counts as one more person.
     #[must_use]
     pub fn possible_approver_count(
         &self,

@@ -111,8 +111,8 @@ pub struct Links {
 const VERSION: u8 = 1;
 
 impl Links {
-    /// Creates a maker of links that begin with `public_url`, the service's public URL without a
-    /// slash at its end.
+    /// Creates a `Links` with these settings. `public_url` is the service's public URL, without a
+    /// slash at its end. Every link begins with this URL.
     #[must_use]
     pub fn new(settings: LinkSettings, sealer: Sealer, public_url: &str) -> Self {
         Self {
@@ -124,7 +124,8 @@ impl Links {
 
     /// Returns the URL of a new link for the message of a delivery. The link gives `person` the
     /// right to a request. `deadline` is the request's deadline, if any; `now` is the time by the
-    /// clock of the machine. `None` if the deadline has passed, or the link cannot be sealed.
+    /// clock of the machine. Returns `None` if the deadline has passed, or the link cannot be
+    /// sealed.
     #[must_use]
     pub fn url(
         &self,
@@ -150,9 +151,9 @@ impl Links {
         Some(format!("{}{token}", self.base))
     }
 
-    /// Returns the contents of a link's token. `None` if the token is changed, cut, or sealed with
-    /// a key that is not configured. Does not check whether the link has ended (see
-    /// [`Links::has_ended`]).
+    /// Returns the contents of a link's token. Returns `None` if the token was changed or cut off,
+    /// or was sealed with a key that is not configured. Does not check whether the link has ended
+    /// (see [`Links::has_ended`]).
     #[must_use]
     pub fn open(&self, token: &str) -> Option<Link> {
         let opened = self.sealer.open_link(token).ok()?;

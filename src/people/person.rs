@@ -12,7 +12,7 @@ pub struct Person {
     pub tenant: String,
     /// The person's groups. A person who has a key gets the key's groups.
     pub groups: Vec<String>,
-    /// The person's mail address; `None` if mails do not reach them.
+    /// The person's mail address; `None` if the person gets no mails.
     pub email: Option<String>,
     /// The language of messages to the person.
     pub language: Language,

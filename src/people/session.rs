@@ -41,7 +41,7 @@ impl Token {
         BASE64_URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    /// Returns the hash of the token, under which the store has the session.
+    /// Returns the hash of the token. The store finds the session by this hash.
     #[must_use]
     pub fn digest(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(self.0))

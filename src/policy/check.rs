@@ -1,10 +1,11 @@
-//! Type-checks an expression against a tool's arguments. Finds the members of `args` that the
-//! expression reads, members that the tool does not declare with one type, and parts whose types
-//! never fit together.
+//! Type-checks an expression against a tool's arguments. Finds three things: the members of `args`
+//! that the expression reads, those of them to which the tool does not give exactly one type, and
+//! parts of the expression whose types never fit together.
 //!
-//! Invariant: an expression that reads a member without a single type in the tool's schema is a
-//! mistake. An expression whose evaluation always fails (types that do not fit, a result that is
-//! not boolean) is only a warning, because it never allows a call.
+//! Invariant: an expression is refused as a mistake if it reads a member to which the tool's schema
+//! does not give exactly one type. If the evaluation of an expression always fails (its types do
+//! not fit, or its result is not boolean), there is only a warning, because such an expression
+//! never allows a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 

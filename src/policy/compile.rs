@@ -22,8 +22,8 @@ const HEAVY_ARGUMENT_BYTES: usize = 16 * 1024;
 pub struct Policy {
     pub(super) rules: Vec<CompiledRule>,
     shapes: Vec<(ToolSpec, Shape)>,
-    /// The bases (`Offer::basis`) of the standing decisions that the rules offer, each without the
-    /// part for a call's arguments.
+    /// The bases (`Offer::basis`) of the standing decisions that the rules offer. Each basis lacks
+    /// the part that depends on a call's arguments.
     pub(super) offered: BTreeSet<String>,
 }
 

@@ -188,9 +188,9 @@ impl<'a> Evaluator<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// Replaces a text, or each text in a list, by its comparison key. The evaluator does this for
-    /// both sides of a comparison with the user's id, so that another spelling of an id does not
-    /// evade a rule.
+    /// Replaces a text, or each text in a list, by the text of its `UserKey`. The evaluator does
+    /// this for both sides of a comparison with the user's id, so that another spelling of an id
+    /// does not evade a rule.
     fn with_user_keys(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;
@@ -220,8 +220,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Evaluates the parts of `&&` or `||` from left to right, up to the first part that equals
-    /// `decisive`. If an earlier part faults, returns the fault.
+    /// Evaluates the parts of `&&` or `||` from left to right. Ends at the first part that equals
+    /// `decisive` or faults.
     fn eval_logical(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {

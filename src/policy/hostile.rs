@@ -1,5 +1,5 @@
-//! Tests with hostile arguments and hostile expressions: they never let a call run, and never cause
-//! a panic.
+//! Tests that hostile arguments and hostile expressions never let a call run, and never cause a
+//! panic.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

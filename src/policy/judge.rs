@@ -140,7 +140,7 @@ fn judgement_without_rule(verdict: Verdict, reason: Option<String>) -> Judgement
 }
 
 /// Combines the opinions for the agents of the path, in the order of the path. The last opinion is
-/// for the agent that made the call. `Opinion::None` has no effect if it is for another agent.
+/// for the agent that made the call. An `Opinion::None` for any other agent has no effect.
 fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement {
     let own_opinion = opinions
         .pop()

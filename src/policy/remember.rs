@@ -234,8 +234,8 @@ impl super::Policy {
         rule.map(|rule| &rule.terms)
     }
 
-    /// Whether a standing decision with this basis may still count, because the rule and the tool
-    /// of the standing decision are unchanged.
+    /// Whether the rule and the tool of a standing decision with this basis are unchanged, so that
+    /// the standing decision may still count.
     #[must_use]
     pub fn offers(&self, basis: &str) -> bool {
         let tool_basis = basis

@@ -66,7 +66,8 @@ impl Shape {
         }
     }
 
-    /// Whether each part of `value` has the type that this shape declares for it, if any.
+    /// Whether each part of `value` has the type that this shape declares. A part without a
+    /// declared type always fits.
     pub(super) fn fits(&self, value: &Value) -> bool {
         match (self, value) {
             (Self::Free | Self::Untyped, _)
@@ -100,8 +101,8 @@ impl Shape {
     }
 }
 
-/// Returns a JSON number as an integer if the number is integral: `5.0` is 5. `None` for a double
-/// beyond ±2^53.
+/// Returns a JSON number as an integer if the number is integral: `5.0` is 5. Returns `None` for
+/// any other number, and for a double beyond ±2^53.
 #[expect(clippy::cast_possible_truncation, reason = "whole and within 2^53")]
 pub(super) fn integer(number: &serde_json::Number) -> Option<i64> {
     number.as_i64().or_else(|| {

@@ -9,7 +9,7 @@ use crate::task::tool_spec::{ToolKind, ToolSpec};
 pub(super) struct ToolPatterns {
     pub(super) names: Vec<String>,
     /// The configured tools that have one of `names`, each with its kind. `None` until `limit_to`
-    /// sets them; until then, a name matches every tool of that name.
+    /// has set these tools. While the value is `None`, a name matches every tool of that name.
     known: Option<Vec<(String, ToolKind)>>,
     globs: Vec<GlobMatcher>,
 }

@@ -56,8 +56,8 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// Returns the member with this name; `None` if the object has no such member. A member that
-    /// the shape does not declare is a fault, and so is a value that is no object.
+    /// Returns the member with this name; `None` if the object has no such member. Faults if the
+    /// shape does not declare the member, or if this value is not an object.
     pub(super) fn member(&self, name: &str) -> Result<Option<Self>, Fault> {
         match self {
             Self::Object(object, shape) => {
@@ -98,7 +98,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Returns the length of a list; a fault for any other value.
+    /// Returns the length of a list. Faults if this value is not a list.
     pub(super) fn list_len(&self) -> Result<usize, Fault> {
         match self {
             Self::Array(items, _) => Ok(items.len()),
@@ -114,8 +114,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Returns the item of a list at this index; a fault if the index is out of range, or the value
-    /// is no list.
+    /// Returns the item of a list at this index. Faults if the index is out of range, or if this
+    /// value is not a list.
     pub(super) fn list_item(&self, at: usize) -> Result<Self, Fault> {
         match self {
             Self::Array(items, shape) => items
@@ -137,8 +137,8 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Whether two values are equal. Unlike types are a fault, not `false`; only null may be
-    /// compared with any type.
+    /// Whether two values are equal. Faults if the values have unlike types, except that null may
+    /// be compared with any type.
     pub(super) fn equals(&self, other: &Self, fuel: &Fuel) -> Result<bool, Fault> {
         fuel.spend(1)?;
         match (self, other) {

@@ -1,5 +1,5 @@
-//! The unescaped forms of a text, in which the redactor searches for secrets. Each form has a map
-//! from its bytes back to the original text. Invariant: each level of unescaping applies one syntax
+//! Computes the unescaped forms of a text. The redactor searches these forms for secrets. Each form
+//! maps its bytes back to the original text. Invariant: each level of unescaping applies one syntax
 //! (JSON by RFC 8259, percent-encoding by RFC 3986, or form fields) to the whole text, as any
 //! decoder of that syntax does. So a secret is found in any mixture of escaped and plain
 //! characters.
@@ -15,12 +15,13 @@ pub(super) struct Layer<'p> {
     parent: Option<&'p Layer<'p>>,
     /// The text at this level; it may be invalid UTF-8.
     pub bytes: Cow<'p, [u8]>,
-    /// The origin of each part of `bytes` in the parent, in ascending order; empty for the
-    /// outermost layer.
+    /// The place in the parent from which each part of `bytes` comes, in ascending order. Empty for
+    /// the outermost layer.
     runs: Vec<Run>,
     /// The offset in the parent where this layer's text ends.
     parent_end: usize,
-    /// Whether line ends are removed, to undo the wrapping of base64.
+    /// Whether the line ends of the parent are removed, so that base64 that is wrapped in lines is
+    /// found.
     pub joined: bool,
 }
 
@@ -58,8 +59,8 @@ pub(super) struct UnescapeOptions {
     pub more_follows: bool,
 }
 
-/// Calls `visit` with the text itself, with the result of each sequence of up to [`MAX_DEPTH`]
-/// unescapings, and with each of these texts without its line ends.
+/// Calls `visit` with the text itself, and with the result of each sequence of up to [`MAX_DEPTH`]
+/// unescapings. Also calls `visit` with each of these texts without its line ends.
 pub(super) fn for_each_layer(
     text: &str,
     options: UnescapeOptions,
@@ -308,8 +309,8 @@ fn pair(first: u32, rest: &[u8]) -> Escape {
     }
 }
 
-/// Parses four hexadecimal digits; `None` if the text ends before the fourth, an error if a digit
-/// is not hexadecimal.
+/// Parses four hexadecimal digits. Returns `None` if the text ends before the fourth digit, and an
+/// error if a digit is not hexadecimal.
 fn unit(text: &[u8]) -> Result<Option<u32>, ()> {
     let digits = text.get(..4).unwrap_or(text);
     let number = digits

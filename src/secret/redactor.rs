@@ -1,4 +1,4 @@
-//! Finds known secrets in text from outside.
+//! Finds and replaces known secrets in texts of other services and of people.
 //!
 //! Invariant: a secret of 8 or more characters is redacted in plain form and in base64 at any
 //! offset, even under up to three levels of JSON, percent or form escapes. The search takes time
@@ -19,7 +19,7 @@ use super::layer::{self, Layer, UnescapeOptions};
 /// The minimum length of a secret in characters; shorter values are not searched for.
 const MIN_SECRET_CHARS: usize = 8;
 
-/// Finds known secrets in text from outside.
+/// Finds and replaces known secrets in texts of other services and of people.
 #[derive(Clone, Default)]
 pub struct Redactor {
     sets: Vec<Arc<SecretSet>>,
@@ -43,12 +43,13 @@ struct SecretSet {
     has_spaces: bool,
 }
 
-/// A range of the outermost text that a placeholder replaces.
+/// A range of the original text. A placeholder replaces this range.
 #[derive(Clone, Copy)]
 struct Match<'r> {
     start: usize,
     end: usize,
-    /// The length of the longest match in the range. `placeholder` belongs to this match.
+    /// The length of the longest match in the range. `placeholder` is the placeholder of this
+    /// match.
     longest: usize,
     placeholder: &'r str,
 }
@@ -106,7 +107,7 @@ impl Redactor {
         }
     }
 
-    /// Creates a redactor for the secrets of both redactors.
+    /// Returns a redactor for the secrets of both `self` and `other`.
     #[must_use]
     pub fn merged_with(&self, other: &Self) -> Self {
         Self {
@@ -137,8 +138,8 @@ impl Redactor {
         Cow::Owned(out)
     }
 
-    /// Redacts `text`, the beginning of a longer text, and cuts off an end that may be the
-    /// beginning of a secret.
+    /// Redacts `text`, which is the beginning of a longer text. If the end of `text` may be the
+    /// beginning of a secret, this end is cut off.
     #[must_use]
     pub fn redact_prefix<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.redact(text.get(..self.safe_prefix_len(text)).unwrap_or_default())
@@ -146,7 +147,7 @@ impl Redactor {
 
     /// Returns the length in bytes of the longest needle if each of its bytes is written as an
     /// escape of six bytes (`\u0041`). A caller that keeps only the beginning of a text reads this
-    /// many bytes more than it keeps, so that a secret at the cut is found.
+    /// many additional bytes, so that a secret at the cut is found.
     #[must_use]
     pub fn max_escaped_secret_len(&self) -> usize {
         self.sets

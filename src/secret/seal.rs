@@ -3,8 +3,9 @@
 //! credential is stored only as a keyed hash. The contents of a link in a message are ciphertext.
 //! Credentials, hashes and links use three different keys, derived from a configured key.
 //!
-//! Invariant: a nonce is random and used once. Each bound part is preceded by its length, so that
-//! no two rows bind the same bytes. An error reveals nothing of the sealed value.
+//! Invariant: a nonce is random and used once. The parts that identify a row are bound to the
+//! ciphertext, each preceded by its length, so that no two rows bind the same bytes. An error
+//! reveals nothing of the sealed value.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -31,10 +32,10 @@ const FOR_LINKS: &[u8] = b"holdpoint 1 links";
 const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";
-/// The reason why a value could not be sealed or opened.
+/// The length of a nonce in bytes.
 const NONCE_BYTES: usize = 24;
 
-/// Why a value could not be sealed or opened.
+/// The reason why a value could not be sealed or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// The system has no randomness, or the value is too long.
@@ -43,8 +44,8 @@ pub enum SealError {
     /// No configured key has the id that the sealed value names.
     #[error("the key that sealed it is not in the configuration")]
     UnknownKey,
-    /// The text cannot be opened for this row: it was changed, cut, moved from another row, or
-    /// sealed with another key.
+    /// The text cannot be opened for this row: the text was changed, cut off, moved from another
+    /// row, or sealed with another key.
     #[error("it is not what was sealed here")]
     OpeningFailed,
 }
@@ -180,7 +181,7 @@ impl Sealer {
     /// Seals a value for the row that the parts of `bound` identify.
     ///
     /// # Errors
-    /// [`SealError::SealingFailed`].
+    /// [`SealError::SealingFailed`] if the system has no randomness, or the value is too long.
     pub fn seal(&self, bound: &[&[u8]], plain: &[u8]) -> Result<Sealed, SealError> {
         let key = &self.sealing_key;
         let bytes = key.encrypt(&key.cipher, bound, plain)?;
@@ -193,7 +194,9 @@ impl Sealer {
     /// Opens a value that was sealed for the row that the parts of `bound` identify.
     ///
     /// # Errors
-    /// [`SealError::UnknownKey`] or [`SealError::OpeningFailed`].
+    /// [`SealError::UnknownKey`] if the key that sealed the value is not configured.
+    /// [`SealError::OpeningFailed`] if the value was changed or cut off, or was not sealed for this
+    /// purpose.
     pub fn open(&self, bound: &[&[u8]], sealed: &Sealed) -> Result<Secret<Vec<u8>>, SealError> {
         let key = self.key(&sealed.key_id).ok_or(SealError::UnknownKey)?;
         let bytes = BASE64_STANDARD
@@ -206,7 +209,7 @@ impl Sealer {
     /// and the ciphertext.
     ///
     /// # Errors
-    /// [`SealError::SealingFailed`].
+    /// [`SealError::SealingFailed`] if the system has no randomness, or the value is too long.
     pub fn seal_link(&self, plain: &[u8]) -> Result<String, SealError> {
         let key = &self.sealing_key;
         let bytes = key.encrypt(&key.links, LINK, plain)?;
@@ -217,7 +220,9 @@ impl Sealer {
     /// Opens a token of [`Sealer::seal_link`] and returns the contents of the link.
     ///
     /// # Errors
-    /// [`SealError::UnknownKey`] or [`SealError::OpeningFailed`].
+    /// [`SealError::UnknownKey`] if the key that sealed the value is not configured.
+    /// [`SealError::OpeningFailed`] if the value was changed or cut off, or was not sealed for this
+    /// purpose.
     pub fn open_link(&self, token: &str) -> Result<Secret<Vec<u8>>, SealError> {
         let (key_id, text) = token.split_once('.').ok_or(SealError::OpeningFailed)?;
         let key = self.key(key_id).ok_or(SealError::UnknownKey)?;

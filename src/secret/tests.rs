@@ -408,8 +408,8 @@ proptest! {
         let clean = redactor.redact(&text).into_owned();
         prop_assert!(clean.contains("[secret KEY]") && redactor.finds_secret_in(&text), "{clean:?}");
         prop_assert!(!holds(&clean, &secret), "{clean:?}");
-        // The result is equal for a text that arrives in pieces. For a text that is cut off, the
-        // result is a prefix.
+        // A text that arrives in pieces has the same result. A text that is cut off has a prefix of
+        // this result.
         let at = (0..=cut.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let mut redacting = StreamRedactor::new(std::sync::Arc::new(redactor.clone()));
         let pieces = redacting.push(&text[..at]) + &redacting.push(&text[at..]) + &redacting.finish();

@@ -20,8 +20,8 @@ use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 
 /// Turns a change into rows. Returns `None` if the change cannot be stored, for example because a
-/// text has a NUL, a task is named twice, or a task with `Guard::Any` gets items. The change gets a
-/// notice if one of its events matches `event_filters`.
+/// text contains a NUL character, the change names a task twice, or a task with `Guard::Any` gets
+/// items. The change gets a notice if one of its events matches `event_filters`.
 pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Rows> {
     let mut rows = Rows {
         gets_notice: event_filters.matches(&change),

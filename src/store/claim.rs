@@ -16,8 +16,8 @@ use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
 /// The number of fruitless leases after which a task is driven alone (see [`Drive::Alone`]). A
-/// lease is fruitless if it expires after work has begun; a new item of the task resets the count.
-/// The SQL statements that claim tasks, and some indexes, repeat this number.
+/// lease is fruitless if the lease expires after work has begun. A new item of the task resets the
+/// number. The SQL statements that claim tasks, and some indexes, repeat this number.
 pub const LONE_DRIVE_AFTER: i32 = 2;
 
 /// Sets whether the current lease counts as fruitless if it expires.
@@ -30,8 +30,8 @@ const SET_BEGUN: Sql = sql!(
 ///
 /// The two texts differ because only Postgres has row locks and the table `claimable_task`.
 /// Postgres first locks the rows in order of id, as every writer of several rows does. A renewal
-/// writes `claimable_task.due_at` only if that time is less than half a lease away. So most
-/// renewals do without this write, and claims still do not find a task that is being driven.
+/// writes `claimable_task.due_at` only if the stored time is less than half a lease away. So most
+/// renewals need no such write, and claims still find no task that is being driven.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -105,14 +105,14 @@ record! {
 pub struct ClaimedTask {
     /// The task's id; the claim does not read the journal.
     pub task: TaskId,
-    /// The number of the task's leases that expired after work had begun, since the task's last new
-    /// item.
+    /// The way in which the process has to drive the task.
     pub drive: Drive,
-    /// How many leases of the task ran out after work had begun, since its last new item.
+    /// The number of the task's fruitless leases, which are those that expired after work had
+    /// begun. A new item of the task resets the number.
     pub fruitless: i32,
 }
 
-/// How to drive a claimed task.
+/// The way in which a process drives a claimed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drive {
     /// The task is driven concurrently with other tasks.
@@ -194,11 +194,11 @@ impl LastServed {
     }
 }
 
-/// Returns the name that a claim served last. The names are either tenants, or users of one tenant.
-/// `names` has one name for each claimed task; `last` is the name that the previous claim served
-/// last. A claim serves names in turns: in alphabetical order from the first name after `last` to
-/// the end, then from the beginning. So the result is the last name in this order among the most
-/// frequent names.
+/// Returns the name that this claim served last. Names are either tenants, or the users of one
+/// tenant. `names` has one name for each task of this claim; `last` is the name that the previous
+/// claim served last. A claim serves names in turns: in alphabetical order from the first name
+/// after `last` to the end, then from the beginning. So the result is the last name in this order
+/// among the most frequent names.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
@@ -215,9 +215,10 @@ fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) ->
 impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
     /// and parked tasks whose wake time has come. If `alone` is true, at most one of the claimed
-    /// tasks is a task that must be driven alone. If `alone` is false, none of them is. Increments
-    /// the version of each claimed task, which fences off the task's old driver. For an expired
-    /// lease, also increments `takeovers`, and `fruitless` if work had begun.
+    /// tasks is a task that must be driven alone. If `alone` is false, none of the claimed tasks is
+    /// such a task. Increments the version of each claimed task, which fences off the task's old
+    /// driver. For an expired lease, also increments `takeovers`, and `fruitless` if work had
+    /// begun.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -230,7 +231,7 @@ impl Store {
     ) -> Result<Vec<ClaimedTask>, ReadError> {
         let mut claimed = Vec::new();
         // Each statement corrects `claimable_task` for the candidates that are not to be claimed,
-        // so the next statement does not find them again.
+        // so the next statement does not find these candidates again.
         for _ in 0..MAX_STATEMENTS_PER_CLAIM {
             let remaining = limit - i64::try_from(claimed.len()).unwrap_or(limit);
             let alone = alone

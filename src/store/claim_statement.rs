@@ -19,7 +19,7 @@
 //! | `$1` | `Value::Now` |
 //! | `$2`, `$3` | the owner of the leases, their duration |
 //! | `$4` | the maximum number of tasks |
-//! | `$5` | the tenant that the last claim ended with |
+//! | `$5` | the tenant whose task was claimed last |
 //! | `$6` | JSON pairs: a tenant, and the user of this tenant whose task was claimed last |
 //! | `$7` | whether the process accepts a task to be driven alone |
 
@@ -94,9 +94,9 @@ macro_rules! queued {
     };
 }
 
-/// Puts the candidates in the order in which they are claimed, with the tasks of the tables `over`
-/// and `lone` among them. `over` has tasks whose lease or sleep has ended; `lone` has at most one
-/// task, which is to be driven alone.
+/// Combines the candidates with the tasks of the tables `over` and `lone`, in the order in which
+/// all these tasks are claimed. `over` has tasks whose lease or sleep has ended; `lone` has at most
+/// one task, which is to be driven alone.
 macro_rules! first {
     () => {
         "due as (

@@ -42,8 +42,8 @@ const MAX_LOOKUPS: usize = 48;
 /// The backoff between two attempts to write or look up a change. `send_alone` multiplies the
 /// backoff by the number of attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The maximum number of times that a single change is sent (including the first time) if each
-/// attempt fails because of locks of other transactions.
+/// The maximum number of times that a single change is sent, including the first time, if each
+/// attempt fails because of the locks of other transactions.
 const MAX_SENDS: u32 = 3;
 
 /// The maximum number of changes of a failed batch that are repeated concurrently.
@@ -159,7 +159,7 @@ impl Committer {
             Ok(result) => result,
             Err(_) if writer.withdraw(id) => return Err(CommitError::Unavailable),
             // A writer has taken the change, so the change may still be written. Each statement of
-            // the writer has a time limit, so an answer comes.
+            // the writer has a time limit, so this wait ends.
             Err(_) => receiver.await,
         };
         result.unwrap_or(Err(CommitError::Unknown))
@@ -229,9 +229,10 @@ impl Committer {
         }
     }
 
-    /// Handles a failed batch change by change, because a change that cannot be stored must not
-    /// fail the other changes. Looks up the changes if the commit result was lost. Meanwhile the
-    /// writer goes on with other roots, so a change that waits for a lock delays only its own root.
+    /// Handles the changes of a failed batch one by one, because a change that cannot be stored
+    /// must not make the other changes fail. Looks up the changes if the commit result was lost.
+    /// Meanwhile the writer goes on with other roots, so a change that waits for a lock delays only
+    /// its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || is_lock_conflict(&failure));
@@ -267,7 +268,7 @@ impl Committer {
         });
     }
 
-    /// Publishes a written change, and answers the caller of `commit`.
+    /// Publishes the change if it was written, and sends the result to the caller of `commit`.
     fn finish(&self, waiting: QueuedChange, result: CommitReply) {
         let QueuedChange {
             rows,
@@ -326,7 +327,8 @@ impl Committer {
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
                 Err(failure) if failure.sent && is_lock_conflict(&failure) && sent < MAX_SENDS => {
-                    // The pauses differ, so that changes that collided do not collide again.
+                    // Different changes pause for different times, so that changes that collided do
+                    // not collide again.
                     let spread = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
                     let pause = RETRY_BACKOFF * sent + RETRY_BACKOFF / 8 * spread;
                     self.db.clock.sleep(pause).await;
@@ -370,13 +372,14 @@ impl Committer {
                 Ok(Some(at)) => return Ok(Committed { at: Time(at) }),
                 Ok(None) => {}
                 Err(failure) if failure.sent => continue,
-                // A later attempt may get a connection and find out the outcome.
+                // A later lookup may get a connection and find out the outcome.
                 Err(_) => {
                     self.db.clock.sleep(RETRY_BACKOFF).await;
                     continue;
                 }
             }
-            // The change was sent again and refused, and is still missing, so it was not written.
+            // The change was sent again and refused, and the lookup does not find the change. So
+            // the change was not written.
             if let Some(error) = last {
                 return Err(error);
             }
@@ -433,7 +436,7 @@ impl Writer {
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
-        // A root's later changes stay in the queue behind an earlier change that is not written.
+        // A root's later changes stay in the queue until the root's earlier change is finished.
         let mut roots: HashSet<TaskId> = queue.repeated_roots.clone();
         let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {

@@ -117,8 +117,8 @@ impl Extras {
     }
 }
 
-/// Returns the statement of each combination of extras. These statements are for Postgres only,
-/// because `SQLite` has no data-modifying CTEs, no arrays and no row locks (see
+/// Returns the statement for each combination of the parts in `Extras`. These statements are for
+/// Postgres only, because `SQLite` has no data-modifying CTEs, no arrays and no row locks (see
 /// `commit_sqlite.rs`).
 pub(super) fn statements() -> [Sql; 4] {
     Extras::ALL.map(Extras::statement)
@@ -228,7 +228,8 @@ with changes as materialized (
 ){written_grants}{inserted_notices}
 select c.change, m.at from taken c cross join moment m";
 
-/// Locks the standing decisions that started calls rely on, after `held` has locked the requests.
+/// Locks the standing decisions on which the started calls rely. The locks are taken after `held`
+/// has locked the requests.
 const GRANTS_HELD: &str = ", used_grants as materialized (
     select w.change, w.grant_id, w.calls, sum(w.calls) over (partition by w.grant_id order by w.change) as upto from {uses w}
 ), held_grants as materialized (
@@ -257,8 +258,7 @@ const GRANTS_WRITTEN: &str = ", inserted_grants as (
      where s.grant_id = w.grant_id
 )";
 
-/// Writes the notices of the batch. The statement of a batch without notices does not have this
-/// part.
+/// Writes the notices of the batch. The statement has this part only if the batch has notices.
 const NOTICES_INSERTED: &str = ", inserted_notices as (
     insert into notice ({notice.columns})
     select {notice.values}

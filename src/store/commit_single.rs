@@ -2,16 +2,16 @@
 //! concerns only a root, and answers or closes at most one request (see `is_single`). Most changes
 //! are of this shape; `commit_postgres.rs` writes all other changes.
 //!
-//! A line of the subquery `n` is one change. The statement finds the change's items, requests,
-//! approvers, decisions and key by their line numbers in the lists, which `LINE_RANGES` gives. So
-//! the statement joins no two lists, and its cost is linear in the number of changes. The update
-//! itself compares the task's version, so tasks are locked before the update only if a change of
-//! the batch answers or closes a request, or changes an asker's presence.
+//! A line of the subquery `n` is one change. `LINE_RANGES` gives, for each change, the line numbers
+//! of its items, requests, approvers, decisions and key in their lists. So the statement joins no
+//! two lists, and its cost is linear in the number of changes. The update itself compares the
+//! task's version, so tasks are locked before the update only if a change of the batch answers or
+//! closes a request, or changes an asker's presence.
 //!
 //! Invariant: task rows are locked in order of id and before request rows, because the lines are
 //! sorted. The time of a change that answers a request or changes an asker's presence is read after
 //! the locks are held. Nothing is written for a change whose task has another version, or whose
-//! request is closed or out of time.
+//! request is closed or past its deadline.
 
 use std::sync::OnceLock;
 
@@ -178,7 +178,7 @@ const UNLOCKED: &str = "
 )";
 
 /// The part `ready` of a batch with `NEEDS_LOCKS`. `held` returns each request as it is after the
-/// wait for its lock.
+/// wait for the request's lock.
 const LOCKED: &str = "
 , locked as materialized (
     select t.task_id from agent_task t where t.task_id = any({tasks.task_id}) order by t.task_id for update of t
@@ -291,8 +291,8 @@ const CLAIMABLE_DELETED: &str = "
     delete from claimable_task c using k where k.lease <> 0 and k.due_at is null and c.task_id = k.task_id
 )";
 
-/// Writes the notices. A batch has few notices, so a search of the array for each change costs
-/// little.
+/// Writes the notices. The statement searches the array of notices once for each change, which
+/// costs little because a batch has few notices.
 const NOTICES_INSERTED: &str = "
 , inserted_notices as (
     insert into notice ({notice.columns})
@@ -309,8 +309,9 @@ pub(super) fn statements() -> impl Iterator<Item = Sql> {
 }
 
 /// Whether the line changes the presence of a stored task's asker. Such a change needs the time
-/// that is read after the locks are held. The statement must return the time from which
-/// `asker_until` counts, and without new items `updated_at` is not this time.
+/// that is read after the locks are held. The statement must return this time, because
+/// `asker_until` counts from it. A change without items does not set `updated_at`, so `updated_at`
+/// cannot be returned instead.
 fn changes_presence(line: &TaskLine) -> bool {
     line.guard == VERSION && line.asker.is_some()
 }

@@ -25,7 +25,7 @@ const READ_TASK: &str = "select task_id, root_task_id, version, last_seq,
 const READ_REQUEST: &str =
     "select request_id, status, expires_at from intervention_request where request_id = $1";
 
-/// Inserts items. Runs before `UPDATE_TASKS`, so `{base}` still is the number of the tree's last
+/// Inserts items. Runs before `UPDATE_TASKS`, so `{base}` is still the number of the tree's last
 /// event before this batch.
 const INSERT_ITEMS: &str = "insert into agent_task_item ({agent_task_item.columns})
 select {agent_task_item.values} from {items i}";

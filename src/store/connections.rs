@@ -19,7 +19,8 @@ const PING_TIMEOUT: Duration = Duration::from_millis(500);
 /// The idle time after which a connection is checked before it is used.
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
 
-/// The maximum wait for the answer to a statement whose future was dropped.
+/// The maximum time for which the service waits for the answer to a statement whose future was
+/// dropped.
 const ABANDONED_TIMEOUT: Duration = Duration::from_secs(12);
 /// The maximum age of a connection. Older connections are replaced, so that changes of the server's
 /// settings take effect.
@@ -52,10 +53,11 @@ impl ConnectionFailures {
         }
     }
 
-    /// Whether a connection that was idle for `idle_for` may be used.
+    /// Whether a connection that was idle for `idle_for` may be used. Sends a ping first if the
+    /// connection may be dead.
     ///
     /// # Errors
-    /// The connection did not answer and must be discarded.
+    /// Fails if the connection does not answer. Such a connection must be discarded.
     pub(super) async fn is_usable(
         &self,
         connection: &mut PgConnection,
@@ -76,7 +78,7 @@ impl ConnectionFailures {
     }
 }
 
-/// Whether `moment` lies within the last `idle_for`.
+/// Whether `moment` is at most `idle_for` ago.
 fn is_within(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
     moment
         .lock()
@@ -175,9 +177,9 @@ impl Pool {
         })
     }
 
-    /// Takes an idle connection, or opens a new one. Retries until the pool's `timeout` if the
-    /// server is just starting or has no connection to spare, or if the comparison of the server's
-    /// identity failed.
+    /// Takes an idle connection, or opens a new connection. If the attempt may succeed later,
+    /// retries until the pool's `timeout` ends. Examples are a server that is starting or has no
+    /// free connection, and a failed comparison of the server's identity (see `identity::compare`).
     pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
         let acquire = async {
             let mut pause = MIN_RETRY_PAUSE;
@@ -230,8 +232,8 @@ impl CheckedOut {
         drop(self.0.take());
     }
 
-    /// Returns the connection to its pool after an error of the server, once the rest of the answer
-    /// is read.
+    /// Returns the connection to its pool after an error of the server. A ping first reads the rest
+    /// of the answer.
     pub(super) async fn put_back_after_error(mut self) {
         if let Some(connection) = &mut self.0
             && matches!(timeout(PING_TIMEOUT, connection.ping()).await, Ok(Ok(())))
@@ -250,7 +252,7 @@ impl CheckedOut {
 
 impl Drop for CheckedOut {
     /// Runs when the statement's future was dropped. The server still runs the statement, so the
-    /// connection keeps its place in the pool until the answer has come, at most for
+    /// connection counts as part of the pool until the answer has come, at most for
     /// `ABANDONED_TIMEOUT`. So clients that hang up cannot make the pool open more connections than
     /// its maximum.
     fn drop(&mut self) {

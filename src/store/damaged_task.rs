@@ -108,7 +108,7 @@ impl Store {
         }))
     }
 
-    /// Like [`Store::damaged_task`], for any task, and without a read of the journal, so `newer` is
+    /// Like [`Store::damaged_task`], but for any task. Does not read the journal, so `newer` is
     /// always `false`. Returns `None` if the task does not exist.
     ///
     /// # Errors

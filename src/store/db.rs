@@ -1,4 +1,5 @@
-//! Runs statements with their parameters on the engine in use, and reads rows.
+//! Runs statements with their parameters on the engine in use (`SQLite` or Postgres), and reads the
+//! rows that the statements return.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -47,16 +48,16 @@ pub(super) enum Value {
 pub(super) enum Engine {
     /// The pools of Postgres. Each statement is its own transaction.
     Postgres {
-        /// For the committer: one connection for each writer, with the settings of `keyed` except
-        /// for a shorter `lock_timeout`.
+        /// The pool of the committer, with one connection for each writer. The settings are those
+        /// of `keyed`, except for a shorter `lock_timeout`.
         writers: Pool,
-        /// For statements that find every row by its key. Postgres plans these statements once,
-        /// without scans of tables.
+        /// The pool for statements that find every row by its key. Postgres plans these statements
+        /// once, without scans of tables.
         keyed: Pool,
-        /// For all other statements. Postgres plans these statements again on each execution, with
-        /// the parameters of that execution.
+        /// The pool for all other statements. Postgres plans these statements again on each
+        /// execution, with the parameters of that execution.
         lists: Pool,
-        /// For the readiness probe, so that load on the other pools does not delay the probe.
+        /// The pool of the readiness probe. Load on the other pools does not delay the probe.
         probe: Pool,
         /// The only connection of the relay, which the relay holds all the time.
         relay: PgPool,
@@ -117,9 +118,9 @@ impl Db {
         }
     }
 
-    /// Reads all rows of a statement that repeats the columns of a head `H` in every row. Returns
-    /// the head, read from the first row, and the other columns of each row as `R`; `None` if there
-    /// is no row.
+    /// Reads all rows of a statement that returns the same head columns in every row. Returns these
+    /// columns, read from the first row, as `H`. Returns the other columns of each row as `R`.
+    /// Returns `None` if there is no row.
     pub(super) async fn all_with_head<H: Record, R: Record>(
         &self,
         sql: Sql,
@@ -226,7 +227,7 @@ impl Db {
     }
 
     /// Sends a batch of changes to Postgres on a writer's connection. A batch that is `repeated`
-    /// takes another connection, so that the writer can go on.
+    /// uses a connection of another pool, so that the writer can write further batches.
     pub(super) async fn write_batch<R: Record>(
         &self,
         sql: &'static str,
@@ -246,8 +247,8 @@ impl Db {
         }
     }
 
-    /// Reads on Postgres. Repeats a read whose connection is lost, within the time limit for one
-    /// statement.
+    /// Reads on Postgres. If the connection is lost, repeats the read. All attempts together have
+    /// the time limit of one statement.
     async fn read_postgres(
         &self,
         pool: &Pool,
@@ -321,8 +322,8 @@ impl Db {
         self.record_reachability(answer)
     }
 
-    /// Records in `outage` whether the database was reached. An error that the database returns
-    /// counts as reached.
+    /// Records in `outage` whether the database was reached. A database that returns an error was
+    /// reached.
     fn record_reachability<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
             Err(failure) if failure.is_unreached() => {

@@ -1,7 +1,7 @@
 //! Claims due deliveries, records the result of each attempt, and removes old deliveries that have
-//! ended. A delivery is a message about one event or reminder for one entry of the configuration.
-//! If the entry sends to people, there is one delivery for each person. `delivery_list.rs` lists
-//! deliveries for admins.
+//! ended. A delivery is a message to one entry of the configuration, about one event or as one
+//! reminder. If the entry sends to people, there is one delivery for each person.
+//! `delivery_list.rs` lists deliveries for admins.
 //!
 //! Invariant: an attempt is recorded only while the row still has the lease under which the attempt
 //! was made. A delivery has at most one unexpired lease. So two processes send a delivery at the
@@ -24,8 +24,8 @@ const RETENTION: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after it has become `Dead`.
 const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
 /// How long the deliveries of a message are kept after the last journal item about a request that
-/// the message lists. The message can be changed while its deliveries are kept. All attempts to
-/// deliver a change together take less than this time.
+/// the message lists. The message can be changed while its deliveries are kept. The attempts to
+/// deliver one change of the message take less than this time in total.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
 /// How long a due delivery waits for a replica that has the delivery's entry in its configuration,
 /// before the delivery is dropped.
@@ -52,8 +52,8 @@ pub struct ClaimedDelivery {
     pub kind: String,
     /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The number of attempts before this claim. Starts again at 0 if an ended delivery is made due
-    /// again.
+    /// The number of attempts before this claim. The number starts again at 0 if a delivery that
+    /// has ended is made due again.
     pub attempts: i64,
     /// The end of the claim's lease, in microseconds. The value fences off slow senders: an attempt
     /// is recorded only while the row has this value.
@@ -67,7 +67,7 @@ pub struct ClaimedDelivery {
 pub struct Attempt {
     /// The delivery's state after the attempt.
     pub next: NextState,
-    /// The status of the HTTP answer; `None` if there was none.
+    /// The status of the HTTP answer; `None` if there was no answer.
     pub http_status: Option<u16>,
     /// The reason for the failure, a fixed text; empty after a success.
     pub problem: &'static str,
@@ -155,8 +155,8 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
     by_key: false,
 };
 
-/// Records an attempt at the deliveries $2, made under the lease $3. A dropped delivery was not
-/// sent, so its number of attempts stays the same. The rows are found by their ids: `coalesce`
+/// Records an attempt that was made at the deliveries $2 under the lease $3. A dropped delivery was
+/// not sent, so its number of attempts stays the same. The rows are found by their ids: `coalesce`
 /// keeps the planner from using the partial index on due deliveries instead.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end, lease_until = null,
@@ -301,8 +301,8 @@ impl Store {
     /// Claims at most `limit` due deliveries of an entry, the oldest first, each for `lease`.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. Deliveries may have been claimed
-    /// nevertheless; they can be claimed again after their lease.
+    /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed
+    /// nevertheless. They can be claimed again when their leases have ended.
     pub async fn claim_deliveries(
         &self,
         target: &str,
@@ -312,11 +312,10 @@ impl Store {
         self.claim_by_kind(target, limit, lease, &[]).await
     }
 
-    /// Like [`Self::claim_deliveries`], but claims only deliveries that change a message that was
-    /// sent earlier.
+    /// Like [`Self::claim_deliveries`], but claims only deliveries that change an earlier message.
     ///
     /// # Errors
-    /// As [`Self::claim_deliveries`].
+    /// The errors of [`Self::claim_deliveries`].
     pub async fn claim_updates(
         &self,
         target: &str,
@@ -346,9 +345,9 @@ impl Store {
         Ok(claimed.into_iter().map(ClaimRecord::claimed).collect())
     }
 
-    /// Records one attempt at deliveries that were claimed together, under the lease `lease_until`.
-    /// Returns the ids of the deliveries for which the attempt was recorded. Leaves out deliveries
-    /// that another process has claimed since, and deliveries that have ended.
+    /// Records one attempt at deliveries that were claimed together with the lease `lease_until`.
+    /// Returns the ids of the deliveries for which the attempt was recorded. The result lacks
+    /// deliveries that another process has claimed in the meantime, and deliveries that have ended.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

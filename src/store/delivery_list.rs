@@ -128,8 +128,8 @@ pub fn reminder_id(request: RequestId, target: &str) -> String {
     format!("tmr_{request}_{target}")
 }
 
-/// Returns the id of the message about an event. After a restore, a different change may use the
-/// same event number again; its message gets a different id.
+/// Returns the id of the message about an event. After a restore, another change may use the same
+/// event number again. The message about that change has a different id.
 #[must_use]
 pub fn message_id(change: ChangeId, event_number: i64) -> String {
     format!("evt_{}_{event_number}", change.0.simple())
@@ -140,7 +140,7 @@ pub fn message_id(change: ChangeId, event_number: i64) -> String {
 pub struct LastAttempt {
     /// The time at which the attempt ended.
     pub at: Time,
-    /// The status of the HTTP answer; `None` if there was none.
+    /// The status of the HTTP answer; `None` if there was no answer.
     pub http_status: Option<i64>,
     /// The reason for the failure; `None` for a success.
     pub problem: Option<String>,
@@ -159,9 +159,9 @@ pub struct DeliveryFilter {
     pub states: Vec<DeliveryState>,
     /// The requests that the deliveries are about; empty for all deliveries.
     pub requests: Vec<RequestId>,
-    /// The id of a delivery. If set, only older deliveries are selected, which have smaller ids.
+    /// The roots of the trees that the deliveries are about; empty for all trees.
     pub roots: Vec<TaskId>,
-    /// If set, only deliveries with a smaller id than this delivery are selected, which are older.
+    /// The id of a delivery. If set, only older deliveries are selected, which have smaller ids.
     pub before: Option<Uuid>,
     /// The maximum number of deliveries of a page.
     pub limit: i64,
@@ -189,8 +189,8 @@ const LIST: Sql = sql!(
       order by delivery_id desc limit $3"
 );
 
-/// Makes a delivery due now. A delivery that is due already keeps its attempts and its lease,
-/// because a process may be sending it.
+/// Makes a delivery due now. A delivery that is already due keeps its number of attempts and its
+/// lease, because a process may be sending the delivery.
 pub(super) const RESEND: Sql = sql!(
     "update delivery set
         attempts = case when state = 'due' then attempts else 0 end,
@@ -201,8 +201,8 @@ pub(super) const RESEND: Sql = sql!(
 )
 .by_key();
 
-/// Makes deliveries of the entry $3 due now: at most $6 deliveries that are in the state $4 and
-/// were created at the time $5 or later.
+/// Makes at most $6 deliveries of the entry $3 due now. The deliveries are in the state $4 and were
+/// created at the time $5 or later.
 ///
 /// The two texts differ because `SQLite` has no row locks.
 pub(super) const RESEND_ALL: Sql = Sql {
@@ -330,8 +330,8 @@ impl Store {
         Ok(!found.is_empty())
     }
 
-    /// Makes all deliveries that match the filter due now, as [`Self::resend`] does. Returns their
-    /// number.
+    /// Makes all deliveries that match the filter due now, as [`Self::resend`] does. Returns the
+    /// number of these deliveries.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some of the deliveries may have become due

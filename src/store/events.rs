@@ -1,10 +1,10 @@
 //! Reads a tree's events, which are the tree's items in the order of their event numbers. Also
 //! reads the state of a request right after the commit of an event.
 //!
-//! The event number of a root's item equals its `seq` until a sub-agent adds an item. If the two
-//! numbers of an item are equal, statements find the item by the key (task, `seq`). They find all
-//! other items by an index on the event number. This index has no entry for a tree without
-//! sub-agents.
+//! Until a sub-agent adds an item to the tree, the event number of each item equals the item's
+//! `seq`. If the two numbers of an item are equal, statements find the item by the key (task,
+//! `seq`). All other items are found by an index on the event number. This index has no entry for a
+//! tree without sub-agents.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
 //! the last number it has seen misses no event. The size of one read is limited in bytes, but its
@@ -72,9 +72,9 @@ const EVENTS_OF_SUBTREE: Sql = sql!(
       where p.ahead < $4 order by i.event_number"
 );
 
-/// Selects the items of the request $1 up to the end of the change $4: the question, the decisions
-/// and the closing. The change wrote the item with `seq` $3 of the task $2. `last` is the `seq` of
-/// the last item that the change adds to this task.
+/// Selects the items of the request $1 up to the end of the change $4. These items are the
+/// question, the decisions and the item that closes the request. The change wrote the item with
+/// `seq` $3 of the task $2. `last` is the `seq` of the last item that the change adds to this task.
 const REQUEST_AFTER: Sql = sql!(
     "with change (last) as (
         select coalesce(
@@ -90,8 +90,8 @@ const REQUEST_AFTER: Sql = sql!(
 );
 
 /// Selects the event $2 of the tree $1, if the change $3 wrote that event, with the columns of the
-/// root that a message shows. `after` is the item that set the status that the event's task had at
-/// the end of the change.
+/// root that a message shows. `after` is the item that last set the status of the event's task, up
+/// to the end of the change.
 const MESSAGE_EVENT: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
@@ -149,9 +149,9 @@ pub struct Event {
     pub number: i64,
     /// The task that the item belongs to.
     pub task_id: TaskId,
-    /// The names of the agents from the root's agent to the agent of the item's task.
+    /// Whether the item's task is the root of the tree.
     pub of_root: bool,
-    /// Agent names from the root's agent to the agent of the item's task.
+    /// The names of the agents from the root's agent to the agent of the item's task.
     pub agent_path: Vec<String>,
     /// The commit that wrote the item.
     pub change: ChangeId,
@@ -282,7 +282,7 @@ record! {
 
 impl Store {
     /// Reads the events of a tree or subtree with numbers greater than `after`, in order. If an
-    /// event cannot be decoded, only the events before it are returned.
+    /// event cannot be decoded, returns only the events before that event.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the first of these events cannot be
@@ -374,7 +374,7 @@ impl Store {
     }
 
     /// Reads an event of a tree for a message. Returns `None` if the tree no longer has the event,
-    /// or if a change other than `change` wrote it.
+    /// or if another change than `change` wrote the event.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -72,8 +72,8 @@ impl Failure {
         }
     }
 
-    /// Whether the database was not reached, or the connection was lost. A pool that this process
-    /// has closed does not count.
+    /// Whether the database was not reached, or the connection was lost. Always `false` if this
+    /// process has closed the pool.
     pub(super) fn is_unreached(&self) -> bool {
         let closed = matches!(self.error, DriverError::Sqlx(sqlx::Error::PoolClosed));
         (!self.sent || self.is_result_lost()) && !closed
@@ -92,7 +92,7 @@ impl Failure {
         }
     }
 
-    /// Whether the failure is a stored value that cannot be decoded.
+    /// Whether a stored value that cannot be decoded caused the failure.
     pub(super) fn is_corrupt(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(error) => matches!(
@@ -117,7 +117,7 @@ impl Failure {
 /// The reason why a change was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// Another commit came first. The caller must read the rows again.
+    /// Another commit has changed the same rows first. The caller must read the rows again.
     #[error("another commit came first")]
     Stale,
     /// The change cannot be stored, because its idempotency key is used, a value does not fit, or

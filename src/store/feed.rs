@@ -79,7 +79,7 @@ impl Listener {
         }
     }
 
-    /// Turns the listener into a receiver of news, without deltas.
+    /// Turns the listener into a receiver that gets the news but no deltas.
     #[must_use]
     pub fn news(self) -> watch::Receiver<News> {
         self.news
@@ -134,8 +134,8 @@ struct TreeChannels {
     news: watch::Sender<News>,
     /// The channel of the deltas, created for the first listener.
     deltas: Option<broadcast::Sender<Arc<Delta>>>,
-    /// Each subscriber holds a clone, so the strong count is one more than the number of
-    /// subscribers.
+    /// Each subscriber holds a clone of this `Arc`. So the strong count is one more than the number
+    /// of subscribers.
     listeners: Arc<()>,
     /// The number of the tree's last event, if known.
     last_event: Option<i64>,
@@ -268,7 +268,7 @@ impl Feed {
         }
     }
 
-    /// Whether the tree's news have a receiver in this process.
+    /// Whether the news of the tree have a receiver in this process.
     pub(super) fn is_watched(&self, root: TaskId) -> bool {
         lock(&self.trees)
             .channels
@@ -276,8 +276,8 @@ impl Feed {
             .is_some_and(TreeChannels::has_readers)
     }
 
-    /// Whether the tree has a subscriber on this replica or, as far as is known, on another
-    /// replica.
+    /// Whether the tree has a subscriber on this replica or on another replica. Other replicas
+    /// count as far as their subscriptions are known.
     pub(super) fn is_listened_to(&self, root: TaskId) -> bool {
         let is_local = lock(&self.trees)
             .channels
@@ -443,7 +443,7 @@ impl Feed {
     }
 
     /// Announces this replica's subscriptions again, because a replica that has just started does
-    /// not know them.
+    /// not know these subscriptions.
     pub(super) fn announce_subscriptions(&self) {
         let (subscriptions, inboxes) = (self.subscribed_trees(), self.subscribed_inboxes());
         self.with_replicas(|replicas| {

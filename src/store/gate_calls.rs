@@ -1,5 +1,5 @@
-//! Reads the calls of one user at a gate: the calls to which an equal call may attach, and the
-//! number of pending calls.
+//! Reads the calls of one user at a gate: the earlier calls that a new, equal call may join, and
+//! the number of pending calls.
 //!
 //! Equal calls are one range of the index `agent_task_call_key`. Pending calls are found by their
 //! pending requests, through the index `intervention_request_gate`. An index of `agent_task` on
@@ -165,12 +165,12 @@ pub struct EqualCall {
 }
 
 impl Store {
-    /// Reads the calls that decide how a new call of `tool` is handled, newest first. All of them
-    /// are calls of one user in one session at one gate. There are two groups, each of at most 20
-    /// calls. The first group has the equal calls: the calls that have one of the `keys`, and that
-    /// are open or have ended since `since`. If there are more than 20 equal calls, running calls
-    /// are preferred, then undelivered results, then paused calls. The second group has the other
-    /// pending calls of the tool; calls with an unknown outcome are preferred.
+    /// Reads the calls that decide how a new call of `tool` is handled, newest first. All these
+    /// calls were made by one user, in one session and at one gate. There are two groups, each of
+    /// at most 20 calls. The first group has the equal calls: the calls that have one of the
+    /// `keys`, and that are open or have ended since `since`. If there are more than 20 equal
+    /// calls, running calls are preferred, then undelivered results, then paused calls. The second
+    /// group has the other pending calls of the tool; calls with an unknown outcome are preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -148,8 +148,8 @@ impl Store {
     /// message has to wait are put off until that message may be sent.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. Deliveries may have been claimed
-    /// nevertheless; they can be claimed again after their lease.
+    /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed
+    /// nevertheless. They can be claimed again when their leases have ended.
     pub async fn claim_gathered(
         &self,
         target: &str,
@@ -185,7 +185,7 @@ impl Store {
     }
 
     /// Allows the next message to the person of a claimed delivery once `wait` has passed. Returns
-    /// `false` if another process has claimed a message to this person since.
+    /// `false` if, in the meantime, another process has claimed a message to this person.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

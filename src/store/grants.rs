@@ -65,8 +65,8 @@ pub struct GrantRow {
 }
 
 impl GrantRow {
-    /// Returns why the standing decision has ended, as far as this row shows the reason; `None`
-    /// while the standing decision counts.
+    /// Returns the reason for which the standing decision has ended; `None` if this row shows no
+    /// such reason.
     #[must_use]
     pub fn ended(&self) -> Option<GrantEnd> {
         let ends = [
@@ -123,9 +123,9 @@ const IDS: Sql = sql!(
     "select grant_id from standing_grant where tenant = $1 and grant_id < $2 order by grant_id desc limit $3"
 );
 
-/// Selects the standing decisions among $2 that a person ($4) gave or owns, or whose request the
-/// person may decide as one of the users $4 or as a member of the groups $5. If $3 is true, selects
-/// all of $2.
+/// Selects the standing decisions among $2 that concern a person, whose id is $4 and whose groups
+/// are $5. The person gave such a standing decision, owns its tree, or may decide its request. If
+/// $3 is true, selects all of $2.
 const MATCHING: Sql = sql!(
     "select g.grant_id, g.tenant, g.owner, g.root_task_id, g.scope, g.agent, g.tool, g.rule, g.basis, g.given_by, g.via,
             g.given_groups, g.door, g.request_id, g.created_at, g.expires_at, g.uses, g.used, g.revoked_by,
@@ -220,7 +220,7 @@ impl Record {
     }
 }
 
-/// A list of standing decisions. `users` has the stored spellings of the id of the filter's person.
+/// A list of standing decisions. `users` has all stored spellings of the id of `filter.person`.
 struct GrantList<'f> {
     filter: &'f GrantFilter,
     users: Vec<String>,
@@ -320,7 +320,8 @@ impl Store {
             .await
     }
 
-    /// Reads the standing decision with this id, of any tenant; `None` if there is none.
+    /// Reads the standing decision with this id, of any tenant; `None` if there is no such standing
+    /// decision.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,10 +1,11 @@
-//! Reads idempotency rows and removes expired rows. A row is written in the commit of its command.
+//! Reads idempotency rows and removes expired rows. The commit of a command also writes the row of
+//! the command's key.
 //!
 //! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements). The
 //! key of a decision lasts as long as its request. The key of a call at a gate also lasts while the
 //! call's task is open, and for 24 hours after the task has ended. An expired key counts as unused
-//! even before it is removed, because the commit of the next command with that key replaces its
-//! row.
+//! even before its row is removed, because the commit of the next command with this key replaces
+//! the row.
 
 use std::slice;
 

@@ -23,8 +23,8 @@ use crate::task::time::Time;
 /// Selects the server's identity (`server_identity`: system identifier, timeline and database oid;
 /// null on a standby) and the recorded identity (`recorded_identity`). The timeline is taken from
 /// the current WAL position, because the last checkpoint still has the old timeline right after a
-/// promotion. The database's oid distinguishes a database from a dump of it that was loaded into
-/// the same server.
+/// promotion. If a dump of the database was loaded into the same server, the two databases differ
+/// in their oid.
 ///
 /// `READ_IDENTITY`, `READ_HIDDEN_IDENTITY` and `RECORD_IDENTITY` are for Postgres only and run on a
 /// connection before its first use.
@@ -42,9 +42,9 @@ select case when not pg_is_in_recovery() then 'untold' end as server_identity, k
   from (select 1) s left join database_identity k on k.id = 1";
 
 /// Records the server's identity. If a different identity was recorded before, the history up to
-/// now becomes uncertain. `greatest` also takes the stored timestamps, in case the server's clock
-/// is behind them. The statement locks the row first. So if several connections find the difference
-/// at the same time, only the first connection reads all tasks.
+/// now becomes uncertain. `greatest` also takes the stored timestamps, because the server's clock
+/// may be behind these timestamps. The statement locks the row first. So if several connections
+/// find a different identity at the same time, only the first connection reads all tasks.
 const RECORD_IDENTITY: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
@@ -119,7 +119,7 @@ impl UncertainUntil {
 /// records the server's identity if the two differ.
 ///
 /// # Errors
-/// The server does not answer, or is a standby. The connection must then not be used.
+/// Fails if the server does not answer, or is a standby. The connection must then not be used.
 #[expect(
     clippy::disallowed_methods,
     reason = "before `Db` exists, on the connection that is compared"
@@ -195,10 +195,11 @@ async fn execute_without_time_limit(
 }
 
 /// Reads the time up to which the history is uncertain, right after the database was opened. If
-/// `restored` is set, because the operator has reported a restore, first sets that time to now.
+/// `restored` is set, the operator has reported a restore. Then that time is first set to now.
 ///
 /// # Errors
-/// `Unavailable` when the database does not answer, or is a standby; `Refused` otherwise.
+/// Fails with `Unavailable` if the database does not answer, or is a standby. Fails with `Refused`
+/// if the statement fails for another reason.
 pub(super) async fn load_uncertain_until(db: &Db, restored: bool) -> Result<(), OpenError> {
     let failed = |failure: Failure| {
         if !failure.sent || failure.is_result_lost() {

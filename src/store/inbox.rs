@@ -1,5 +1,5 @@
 //! Reads the inbox of a person: the open requests that the person can answer, and the requests that
-//! the person has decided. Also reads changes that the reader of an inbox may have missed.
+//! the person has decided. Also finds out which requests have changed since an inbox was shown.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +50,8 @@ const READ_INBOX_STATE: Sql = sql!(
       order by r.request_id limit $4) n"
 );
 
-/// Finds the requests that a person has answered under any stored spelling ($2) of their id, the
-/// newest first.
+/// Finds the requests that a person has answered under any stored spelling ($2) of the person's id,
+/// the newest first.
 ///
 /// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
 /// once for each spelling.
@@ -69,8 +69,9 @@ select distinct request_id from decision where tenant = $1 and user_id = $2 and 
     by_key: true,
 };
 
-/// Finds the requests, in any status, that `request_approver` has under a key of a person (see
-/// `Store::keys`), the newest first. $2 has the kinds of the keys, $3 the names.
+/// Finds the requests (in any status) for which the table `request_approver` has a row with a key
+/// of a person, the newest first. `Store::keys` explains these keys. $2 has the kinds of the keys,
+/// $3 the names.
 ///
 /// The two texts differ for the same reason as the texts of `ANSWERED`.
 const OF_KEYS: Sql = Sql {
@@ -157,7 +158,8 @@ impl IdsFirst for OpenList<'_> {
     }
 }
 
-/// The result of [`Store::inbox_state`]: the open requests, compared with the shown requests.
+/// The result of [`Store::inbox_state`], which compares the open requests with the requests that an
+/// inbox shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InboxState {
     /// The shown requests that are still open, each with its number of answers.

@@ -1,5 +1,5 @@
-//! Reads a task's row with the whole journal, alone or together with one of the task's requests.
-//! Also reads pages of a task's items.
+//! Reads a task's row together with the task's whole journal, and optionally with one of the task's
+//! requests. Also reads pages of a task's items.
 
 use super::damaged_task::is_complete;
 use super::db::{Sql, Value, sql};
@@ -25,7 +25,7 @@ const JOURNAL: Sql = sql!(
 )
 .by_key();
 
-/// Like `JOURNAL`, for the task of a request, with the request's own columns.
+/// Like `JOURNAL`, but finds the task by a request, and also returns columns of the request.
 const JOURNAL_OF_REQUEST: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at,

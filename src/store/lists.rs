@@ -179,8 +179,8 @@ macro_rules! cell {
     };
 }
 
-/// Declares a [`List`] by its name, the function that takes the lines from a batch, and the
-/// columns. Each column has a type and an expression for its value in a line.
+/// Declares a [`List`]. The arguments are the list's name, the function that takes the lines from a
+/// batch, and the columns. Each column has a type and an expression for its value in a line.
 macro_rules! list {
     ($name:literal, $lines:ident($($from:ident)?), |$of:ident| $($column:ident: $kind:ident = $value:expr),* $(,)?) => {
         List {
@@ -242,7 +242,7 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
-/// Has one line for each change of a batch. Used only by [`super::commit_single`].
+/// The list with one line for each change of a batch. Only [`super::commit_single`] uses this list.
 pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     updated_request: uuid = entry.rows.request_updates.first().map(|line| line.request_id),
     is_open: boolean = entry.required_state().requires_pending(),

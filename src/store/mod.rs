@@ -177,11 +177,11 @@ impl Store {
     }
 
     /// Opens the database. Locks a `SQLite` file. Refuses a Postgres server that may lose confirmed
-    /// commits, unless `unsafe_ok` is set. Migrates an older schema if `migrate` is set, and
-    /// otherwise refuses it. Always refuses a newer schema.
+    /// commits, unless `unsafe_ok` is set. Migrates an older schema if `migrate` is set; otherwise
+    /// refuses an older schema. Always refuses a newer schema.
     ///
     /// # Errors
-    /// [`OpenError`], with the reason.
+    /// [`OpenError`] if the database cannot be opened, or is refused. The error has the reason.
     pub async fn open(
         settings: &Settings,
         clock: Arc<dyn crate::world::Clock>,
@@ -240,7 +240,7 @@ impl Store {
     /// Migrates the schema and closes the database, for the command `migrate`.
     ///
     /// # Errors
-    /// [`OpenError`], with the reason.
+    /// [`OpenError`] if the schema cannot be migrated. The error has the reason.
     pub async fn migrate(
         settings: &Settings,
         clock: Arc<dyn crate::world::Clock>,
@@ -253,8 +253,8 @@ impl Store {
     }
 
     /// Writes the queued changes, then closes the database. Later commits fail with `Unavailable`.
-    /// A store that is only dropped is closed some time later, so call `close` before its `SQLite`
-    /// file is opened again.
+    /// A store that is only dropped is closed some time later. So call `close` before the `SQLite`
+    /// file of this store is opened again.
     pub async fn close(&self) {
         self.inner.committer.close();
         self.inner.stop.cancel();
@@ -304,7 +304,8 @@ impl Store {
     /// Stores an agent's definition under its digest; called at every start.
     ///
     /// # Errors
-    /// [`CommitError`]. The call may be repeated after every error.
+    /// [`CommitError`] if the definition may not have been stored. The call may be repeated after
+    /// every error.
     pub async fn store_agent_version(
         &self,
         digest: &str,
@@ -324,8 +325,8 @@ impl Store {
         })
     }
 
-    /// Reads the definition stored under a digest; `None` if there is none. This function does not
-    /// verify the definition: the caller must compare it with the digest.
+    /// Reads the definition stored under a digest; `None` if there is no such definition. The
+    /// caller must check that the definition has this digest.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -354,21 +355,21 @@ impl Store {
     }
 
     /// Returns a receiver that is notified of each commit of this process to the tree of `root`.
-    /// The commits of other replicas are sure to reach the receiver only while the tree also has a
+    /// The receiver reliably gets the commits of other replicas only while the tree also has a
     /// listener from [`Store::listen`].
     pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<News> {
         self.inner.feed.watch(root)
     }
 
     /// Returns a listener for the commits to the tree of `root`, and for the deltas of models'
-    /// answers in the tree, on any replica.
+    /// answers in the tree. The commits and deltas may come from any replica.
     pub fn listen(&self, root: TaskId) -> Listener {
         self.subscribe(root, self.listen_locally(root))
     }
 
     /// Like [`Store::listen`], but the listener is not announced to other replicas, and no deltas
-    /// are produced for it. Only the notifications of this process's commits are sure to reach the
-    /// listener.
+    /// are produced for it. The listener reliably gets only the notifications of this process's
+    /// commits.
     pub fn listen_locally(&self, root: TaskId) -> Listener {
         self.inner.feed.listen_locally(root)
     }
@@ -379,8 +380,8 @@ impl Store {
         self.inner.feed.subscribe(root, listener)
     }
 
-    /// Returns a listener for the commits, on any replica, that open, answer or close requests of
-    /// this tenant.
+    /// Returns a listener for the commits that open, answer or close requests of this tenant. The
+    /// commits may come from any replica.
     pub fn listen_to_inbox(&self, tenant: &str) -> InboxListener {
         self.inner.feed.listen_to_inbox(tenant)
     }
@@ -396,13 +397,13 @@ impl Store {
         self.inner.feed.publish_delta(delta);
     }
 
-    /// Waits until another replica has queued a task. Another worker may already have claimed the
-    /// task by then.
+    /// Waits until another replica has queued a task. Another worker may already have claimed this
+    /// task when the wait ends.
     pub async fn wait_for_queued_task(&self) {
         self.inner.feed.wait_for_queued_task().await;
     }
 
-    /// For tests: from now on no notification is exchanged with other replicas.
+    /// For tests: stops the exchange of notifications with other replicas.
     #[doc(hidden)]
     pub fn mute(&self) {
         self.inner.muted.store(true, Ordering::Relaxed);

@@ -118,7 +118,7 @@ pub struct EventHeader {
 pub struct NewDelivery {
     /// The id of the new row, which the caller generates.
     pub id: Uuid,
-    /// The notice that this delivery replaces, together with the notice's other deliveries.
+    /// The notice that is replaced by this delivery and the notice's other deliveries.
     pub notice: Notice,
     /// The tenant of the tree that the message is about.
     pub tenant: String,
@@ -132,8 +132,9 @@ pub struct NewDelivery {
     pub kind: &'static str,
     /// The event that the message is about. For a reminder, the event that opened the request.
     pub event: EventHeader,
-    /// The time from which the message may be sent; `None` if it may be sent at once. The time
-    /// becomes the row's `created_at`, so that the age of a reminder is not counted from the event.
+    /// The time from which the message may be sent; `None` if it may be sent at once. This time
+    /// becomes the row's `created_at`, so that the age of a reminder does not count from the time
+    /// of the event.
     pub due_at: Option<Time>,
 }
 

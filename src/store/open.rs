@@ -238,8 +238,8 @@ async fn lock_migrations(
 
 /// Drops invalid indexes. A process that dies during a migration without a transaction leaves an
 /// invalid index, and the repeated migration would keep this index, because of `if not exists`.
-/// Only the process that migrates builds indexes, so no other process is building an index that is
-/// dropped.
+/// Only the process that migrates builds indexes. So no other process can be building one of the
+/// dropped indexes.
 async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     for (_, _, text) in POSTGRES {
         let index = text.split("concurrently if not exists ").nth(1);
@@ -335,10 +335,10 @@ pub(super) fn is_older(
     Ok(found < known)
 }
 
-/// Migrates an older schema; refuses it if `schema` is [`Schema::Check`]. Always refuses a newer
-/// schema. A caller that migrates must hold the advisory lock against other processes. A lost
-/// connection is reported as an outage, so that a starting service waits for the server and then
-/// goes on with the next migration.
+/// Migrates an older schema, or refuses the older schema if `schema` is [`Schema::Check`]. Always
+/// refuses a newer schema. A caller that migrates must hold the advisory lock against other
+/// processes. A lost connection is reported as an outage, so that a starting service waits for the
+/// server and then goes on with the next migration.
 async fn migrate_postgres(
     connection: &mut sqlx::PgConnection,
     schema: Schema,

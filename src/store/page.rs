@@ -57,8 +57,9 @@ impl<T> Page<T> {
 /// The maximum number of ids that are looked at for one page. A page that reaches this number ends
 /// early.
 const MAX_SCANNED_IDS: i64 = 2_000;
-/// The number of ids that the first step finds, if the filter may drop most of them. Each further
-/// step finds four times as many ids as the step before, up to `MAX_FILTERED_STEP`.
+/// The number of ids for which the first step of a page asks (see `IdsFirst`), if the filter may
+/// drop most of these ids. A step asks for more ids if the page has room for more rows. Each
+/// further step asks for four times as many ids as the step before, up to `MAX_FILTERED_STEP`.
 const FIRST_FILTERED_STEP: i64 = 500;
 const MAX_FILTERED_STEP: i64 = 1_500;
 

@@ -133,7 +133,7 @@ pub struct TaskFilter {
     /// The trees of which all tasks are selected, sub-agents' tasks included. If empty, the root
     /// tasks of all trees are selected.
     pub roots: Vec<TaskId>,
-    /// If set, only tasks with a smaller id than this task are selected. These tasks are older.
+    /// The id of a task. If set, only older tasks are selected, which have smaller ids.
     pub before: Option<TaskId>,
     /// The maximum number of tasks of a page.
     pub limit: i64,
@@ -161,8 +161,7 @@ pub struct RequestFilter {
     /// Whether a filter for only pending requests also selects requests past their deadline. Such
     /// requests stay pending until a commit closes them.
     pub overdue: bool,
-    /// If set, only requests with a greater id than this request are selected. These requests are
-    /// younger.
+    /// The id of a request. If set, only younger requests are selected, which have greater ids.
     pub after: Option<RequestId>,
     /// The maximum number of requests of a page.
     pub limit: i64,

@@ -1,4 +1,4 @@
-//! Reads rows of both engines into structs.
+//! Reads rows of both engines (`SQLite` and Postgres) into structs.
 
 use sqlx::postgres::PgRow;
 

@@ -26,10 +26,11 @@ use crate::task::id::{RequestId, TaskId};
 const CHANNEL: &str = "holdpoint_feed";
 /// The minimum pause between two batches of messages to other replicas.
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
-/// The interval between two reads of the last events.
+/// The interval between two reads of the trees' last events.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of reads of the last events between two announcements of the subscriptions. The other
-/// replicas keep a subscription for `SUBSCRIPTION_TTL`, which is three times this interval.
+/// replicas keep a subscription for `SUBSCRIPTION_TTL`, which is three times the time between two
+/// announcements.
 const POLLS_PER_ANNOUNCEMENT: u64 = SUBSCRIPTION_TTL.as_secs() / 3;
 /// The timeout for connecting, and for sending a batch of messages.
 const TIMEOUT: Duration = Duration::from_secs(5);

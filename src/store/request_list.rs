@@ -13,8 +13,8 @@ use super::requests::RequestRecord;
 use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::status::RequestStatus;
 
-/// Finds the open requests that the table `inbox` has under a key of a person (see `Store::keys`).
-/// $3 has the kinds of the keys, $4 the names.
+/// Finds the open requests for which the table `inbox` has a row with a key of a person.
+/// `Store::keys` explains these keys. $3 has the kinds of the keys, $4 the names.
 ///
 /// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
 /// once for each key.
@@ -32,7 +32,7 @@ select request_id from inbox where tenant = $1 and kind = $3 and name = $4 and r
     by_key: true,
 };
 
-/// Finds requests in any status that a person may decide or has decided.
+/// Finds the requests (in any status) that a person may decide or has decided.
 ///
 /// The two texts differ for the same reason as the texts of `INBOX`.
 const OF_PERSON: Sql = Sql {
@@ -239,9 +239,9 @@ impl Store {
         }
     }
 
-    /// Returns the keys of a person, each with its kind (`owner`, `user` or `group`) and name. The
-    /// tables `inbox` and `request_approver` have one row for each request and each key whose
-    /// people may decide the request.
+    /// Returns the keys of a person. A key is a pair of a kind (`owner`, `user` or `group`) and a
+    /// name, and stands for one or several people. The tables `inbox` and `request_approver` have a
+    /// row for each pair of a request and a key whose people may decide the request.
     pub(super) async fn keys(
         &self,
         tenant: &str,

@@ -1,4 +1,5 @@
-//! Reads requests: the row, the question as asked and the decisions so far, all in one statement.
+//! Reads requests. One statement reads the row of a request, the question as it was asked, and the
+//! decisions so far.
 
 use std::slice;
 

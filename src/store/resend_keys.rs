@@ -1,6 +1,6 @@
-//! Makes deliveries due under an idempotency key. One commit makes the deliveries due and stores
-//! the key with their number. A later POST with the key makes no delivery due, and is answered with
-//! that number.
+//! Makes deliveries due under an idempotency key. One commit makes the deliveries due, and stores
+//! the key together with the number of these deliveries. A later POST with the key makes no
+//! delivery due, and is answered with that number.
 //!
 //! As in `idempotency.rs`, a key lasts 24 hours by the database's clock (86400000000 microseconds
 //! in the statements), and an expired key counts as unused. The row of such a key concerns no task,
@@ -47,7 +47,7 @@ pub struct StoredResend {
 pub enum ResendTarget {
     /// The delivery with this id.
     One(Uuid),
-    /// The deliveries that match the filter, whose tenant is that of the caller.
+    /// The deliveries that match the filter. The filter has the tenant of the caller.
     All(ResendFilter),
 }
 
@@ -60,8 +60,9 @@ const STORED: Sql = sql!(
 
 /// Makes deliveries due by the update `$update`, which may follow the common table expression
 /// `$chosen`. Stores the key $5 of the user $3 in the same statement if at least $8 deliveries were
-/// made due. An expired key is replaced, also if it has another spelling of the person's user id.
-/// For an unexpired key, `task_id` becomes null, which the table forbids: the statement fails.
+/// made due. The row of an expired key is replaced, even if the row has another spelling of the
+/// person's user id. For an unexpired key, `task_id` would become null, which the table forbids. So
+/// the statement fails.
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(
@@ -116,9 +117,9 @@ const RESEND_WITH_KEY: Sql = Sql {
     by_key: false,
 };
 
-/// Makes the deliveries of the entry $9 due that are in the state $10 and were created at the time
-/// $11 or later, as `RESEND_ALL` does, but all of them at once. For Postgres only, as
-/// `RESEND_WITH_KEY`.
+/// Like `RESEND_ALL`, but makes all matching deliveries due at once. A delivery matches if it
+/// belongs to the entry $9, is in the state $10, and was created at the time $11 or later. For
+/// Postgres only, like `RESEND_WITH_KEY`.
 const RESEND_ALL_WITH_KEY: Sql = Sql {
     postgres: resend_on_postgres!(
         ", chosen as materialized (
@@ -147,8 +148,9 @@ delete from idempotency
     by_key: true,
 };
 
-/// Stores the key with the number $8, for the transaction on `SQLite`. An expired key is replaced.
-/// For an unexpired key, `task_id` becomes null, which the table forbids: the transaction fails.
+/// Stores the key with the number $8, for the transaction on `SQLite`. The row of an expired key is
+/// replaced. For an unexpired key, `task_id` would become null, which the table forbids. So the
+/// transaction fails.
 const INSERT_KEY: Sql = Sql {
     postgres: "",
     sqlite: "
@@ -188,8 +190,8 @@ record! {
 }
 
 impl ResendTarget {
-    /// Returns the smallest number of deliveries that makes the POST a success, so that its key is
-    /// stored.
+    /// Returns the minimum number of deliveries that a POST must make due. If the POST makes fewer
+    /// deliveries due, its key is not stored.
     fn least(&self) -> i64 {
         match self {
             Self::One(_) => 1,
@@ -197,7 +199,8 @@ impl ResendTarget {
         }
     }
 
-    /// Returns the statement for Postgres, and its parameters after those of the key.
+    /// Returns the statement for Postgres, and the parameters that follow the parameters of the
+    /// key.
     fn on_postgres(&self) -> (Sql, Vec<Value>) {
         match self {
             Self::One(id) => (RESEND_WITH_KEY, vec![Value::Id(*id)]),
@@ -271,8 +274,9 @@ fn resend_on_sqlite(
     Ok(count)
 }
 
-/// Whether a constraint of the table refused the key: `not null` for an unexpired row of the same
-/// spelling, a unique index for a row of another spelling.
+/// Whether a constraint of the table refused the key. If the key's unexpired row has the same
+/// spelling of the user id, the constraint is `not null`. If the row has another spelling, the
+/// constraint is a unique index.
 fn is_key_used(failure: &Failure) -> bool {
     const POSTGRES: [&str; 2] = ["23502", "23505"];
     const SQLITE: [&str; 3] = ["1299", "1555", "2067"];
@@ -281,9 +285,9 @@ fn is_key_used(failure: &Failure) -> bool {
 }
 
 impl Store {
-    /// Returns the result of an earlier POST with this key, which [`Store::resend_with_key`]
-    /// stored; `None` if there is none, or its key has expired. `user` may have another spelling
-    /// than the caller of the earlier POST.
+    /// Returns the result of an earlier POST with this key, as [`Store::resend_with_key`] stored
+    /// the result; `None` if there is no such result, or the key has expired. `user` may have
+    /// another spelling than the caller of the earlier POST.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -15,22 +15,23 @@ pub(super) struct Rows {
     pub(super) root: TaskId,
     pub(super) tenant: String,
     pub(super) change: Uuid,
-    /// The affected tasks. The root is always among them if there are items.
+    /// The affected tasks. If `items` is not empty, the root is among these tasks.
     pub(super) tasks: Vec<TaskLine>,
     pub(super) items: Vec<ItemLine>,
-    /// Opened requests.
+    /// The requests that the change opens.
     pub(super) requests: Vec<RequestLine>,
     /// The approvers of the opened requests.
     pub(super) approvers: Vec<ApproverLine>,
-    /// Requests that are answered, closed or resumed.
+    /// The updates of the requests that the change answers, closes or resumes.
     pub(super) request_updates: Vec<RequestUpdateLine>,
     pub(super) decisions: Vec<DecisionLine>,
     pub(super) credentials: Vec<CredentialLine>,
-    /// Standing decisions that are given.
+    /// The standing decisions that the change creates.
     pub(super) grants: Vec<GrantLine>,
-    /// Standing decisions that started calls rely on.
+    /// The uses of standing decisions by calls that the change starts.
     pub(super) uses: Vec<UseLine>,
-    /// Whether the change gets a notice, because a message may be sent about one of its events.
+    /// Whether the change also writes a row of the table `notice`. It does if a message may be sent
+    /// about one of the change's events.
     pub(super) gets_notice: bool,
     pub(super) idempotency: Option<IdempotencyRow>,
 }
@@ -54,7 +55,7 @@ pub(super) const QUEUE: i64 = 2;
 pub(super) const PARK: i64 = 3;
 
 /// The effect of a change on one task's row. `version` and `last_seq` are the values before the
-/// change. The fields from `busy` to `model_calls` are added to the counters of the row.
+/// change. The values of the fields from `busy` to `model_calls` are added to the row's counters.
 #[derive(Debug)]
 pub(super) struct TaskLine {
     pub(super) task_id: Uuid,
@@ -63,8 +64,8 @@ pub(super) struct TaskLine {
     pub(super) last_seq: i64,
     /// The number of items that the change adds to the task's journal.
     pub(super) facts: i64,
-    /// The number of events that the change adds to the tree, which is the number of all items of
-    /// the change. Set only in the line of the root; 0 in other lines.
+    /// The number of events that the change adds to the tree: one for each item of the change. Set
+    /// only in the line of the root; 0 in all other lines.
     pub(super) events: i64,
     pub(super) busy: i64,
     pub(super) open_requests: i64,
@@ -76,13 +77,13 @@ pub(super) struct TaskLine {
     pub(super) status: Option<&'static str>,
     /// The `seq` of the item that sets the status; 0 if no item does.
     pub(super) status_seq: i64,
-    /// The agent's version, if the task is new or the version changes.
+    /// The agent's version; `None` unless the task is new or the version changes.
     pub(super) agent_version: Option<String>,
     pub(super) lease: i64,
     pub(super) lease_owner: Option<String>,
     /// The duration of the lease, or the time until a parked task wakes, in microseconds.
     pub(super) lease_time: Option<i64>,
-    /// The change of the presence of a gate call's asker; `None` if the presence does not change.
+    /// The new presence of the asker of a gate call; `None` if the presence does not change.
     pub(super) asker: Option<AskerPresence>,
     /// Set only for a new task.
     pub(super) immutable: Option<ImmutableLine>,
@@ -140,15 +141,17 @@ pub(super) struct ApproverLine {
 #[derive(Debug, Default)]
 pub(super) struct RequestUpdateLine {
     pub(super) request_id: Uuid,
-    /// The state in which the request must be found.
+    /// The state that the stored request must have; otherwise the change is refused.
     pub(super) required_state: RequiredState,
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
-    /// Whether the request becomes `resumed` if its status is `responded`.
+    /// Whether the change replaces the status `responded` by `resumed`. The status `responded` may
+    /// be stored already or be set by this change.
     pub(super) resumed: bool,
 }
 
-/// The state in which a request must be found, by the database's clock.
+/// The state that a stored request must have for a change to be accepted. Deadlines are compared
+/// with the database's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RequiredState {
     /// The request may be in any state.
@@ -166,7 +169,7 @@ pub(super) enum RequiredState {
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// `None` means the request's own call.
+    /// The call that the answer is about; `None` means the call that the request itself is about.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
@@ -185,7 +188,7 @@ pub(super) struct CredentialLine {
     pub(super) expires_in: Option<i64>,
 }
 
-/// A standing decision that an approval gives.
+/// A standing decision that a person gives together with an approval.
 #[derive(Debug)]
 pub(super) struct GrantLine {
     pub(super) grant: Grant,
@@ -201,9 +204,9 @@ pub(super) struct GrantLine {
     pub(super) request_id: Uuid,
 }
 
-/// A standing decision that a started call relies on. The standing decision must still count when
-/// the change is written. `calls` is added to the standing decision's number of uses; 0 if an
-/// earlier attempt at the call was counted.
+/// The use of a standing decision by a started call. The change is refused if the standing decision
+/// is no longer valid. `calls` is added to the standing decision's number of uses. `calls` is 0 if
+/// an earlier attempt at the call has already been counted.
 #[derive(Debug)]
 pub(super) struct UseLine {
     pub(super) grant_id: Uuid,
@@ -217,7 +220,7 @@ impl RequiredState {
 }
 
 impl RequestUpdateLine {
-    /// Returns the status of the request after this change; `None` if that status depends on the
+    /// Returns the status of the request after this change; `None` if the new status depends on the
     /// stored status.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
@@ -228,7 +231,8 @@ impl RequestUpdateLine {
 }
 
 impl TaskLine {
-    /// Returns the identity of a new call at a gate; `None` for any other line.
+    /// Returns the identity of a new gate call; `None` if the line inserts no task, or if the
+    /// inserted task has no such identity.
     pub(super) fn call(&self) -> Option<&KeyedCall> {
         self.immutable
             .as_ref()
@@ -240,8 +244,8 @@ impl TaskLine {
         ENDS.iter().any(|end| self.status == Some(end.as_str()))
     }
 
-    /// Whether this change makes the task claimable, either at once, or when the lease ends or the
-    /// wake-up time comes.
+    /// Whether a worker may claim the task after this change: at once, when the lease ends, or at
+    /// the wake-up time.
     pub(super) fn queues(&self) -> bool {
         self.lease != KEEP && !self.parks()
     }
@@ -262,8 +266,7 @@ impl Rows {
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    /// Returns the change of the presence of the root's asker; `None` if the presence does not
-    /// change.
+    /// Returns the new presence of the root's asker; `None` if the presence does not change.
     pub(super) fn asker(&self) -> Option<AskerPresence> {
         let mut lines = self.tasks.iter();
         lines.find(|line| line.task_id == self.root.0)?.asker
@@ -284,7 +287,8 @@ impl Rows {
         requests.chain(updated).map(RequestId)
     }
 
-    /// Whether no text contains a NUL, which Postgres refuses. The JSON of an item escapes a NUL.
+    /// Whether no text of the change contains a NUL, which Postgres cannot store. A NUL that is
+    /// escaped in the JSON of an item does no harm.
     pub(super) fn is_storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(|line| {
             let immutable = line.immutable.iter().flat_map(|immutable| {
@@ -364,8 +368,8 @@ impl Rows {
         !self.grants.is_empty() || !self.uses.is_empty()
     }
 
-    /// Whether the change is written at most once even if it is sent twice, because the guard of at
-    /// least one task refuses the second time.
+    /// Whether a second write of the same change is refused. This holds if the guard of at least
+    /// one task is not `ANY`.
     pub(super) fn is_fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
     }

@@ -1,6 +1,7 @@
-//! Begins, finds and ends browser sessions, and removes expired sessions. The store sees only
-//! digests, never a token or a key. The row of a session has the digest of the session's token, and
-//! the binding, which is a digest of that token and of the key that opened the session.
+//! Begins, finds and ends browser sessions, and removes expired sessions. The store never sees a
+//! token or a key, only digests. The row of a session holds two digests. One is the digest of the
+//! session's token. The other, called the binding, is a digest over the token and the API key that
+//! opened the session.
 //!
 //! A session expires by the database's clock. An expired session counts as absent even before its
 //! row is removed.
@@ -66,7 +67,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. The session may have been stored
-    /// nevertheless; the caller must not give its token to a browser.
+    /// nevertheless. After an error, the caller must not give the session's token to a browser.
     pub async fn begin_session(
         &self,
         token_sha256: &str,
@@ -109,7 +110,8 @@ impl Store {
         Ok(())
     }
 
-    /// Removes at most one batch of expired sessions. Returns whether there may be more.
+    /// Removes at most one batch of expired sessions. Returns whether more expired sessions may be
+    /// left.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

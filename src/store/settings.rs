@@ -31,11 +31,12 @@ pub struct Settings {
     pub statement_timeout: Duration,
     /// Whether `serve` applies the migrations at start.
     pub migrate: bool,
-    /// Whether a Postgres that may lose confirmed commits causes only a warning.
+    /// Whether a Postgres that may lose confirmed commits is accepted with a warning. If false,
+    /// opening such a database fails with [`OpenError::Unsafe`].
     #[serde(skip)]
     pub unsafe_ok: bool,
-    /// Whether the operator says that the database is a restored backup, which the store cannot
-    /// always detect.
+    /// Whether the operator declares that the database is a restored backup. The store cannot
+    /// always detect a restored backup.
     #[serde(skip)]
     pub restored: bool,
 }
@@ -54,7 +55,7 @@ impl Default for Settings {
     }
 }
 
-/// The engine and the location of the database, as a URL names them.
+/// The engine and the location of the database, as the configured URL names them.
 pub(super) enum Address<'a> {
     /// The whole URL.
     Postgres(&'a str),
@@ -114,8 +115,8 @@ impl Settings {
     }
 }
 
-/// Whether no other server can impersonate the configured server: the server is on this machine, or
-/// its certificate is verified.
+/// Whether no other server can impersonate the configured server. This holds if the server is on
+/// this machine or if its certificate is verified.
 fn is_verified(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     let address = host
@@ -128,7 +129,7 @@ fn is_verified(options: &PgConnectOptions) -> bool {
     here || matches!(options.get_ssl_mode(), PgSslMode::VerifyFull)
 }
 
-/// Why a store could not be opened. Never holds the URL.
+/// Why a store could not be opened. The error never contains the URL.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The URL names no supported database.
@@ -157,7 +158,7 @@ pub enum OpenError {
     /// because the database does not exist.
     #[error("the database refuses: {0}")]
     Refused(String),
-    /// Postgres may lose confirmed commits, because this setting is off.
+    /// Postgres may lose confirmed commits, because the setting named here is off.
     #[error(
         "Postgres runs with {0}=off and may lose what it confirmed: turn it on, or start with --unsafe"
     )]

@@ -9,14 +9,14 @@ pub struct Sql {
     pub postgres: &'static str,
     /// The text for `SQLite`.
     pub sqlite: &'static str,
-    /// Whether the statement finds every row by its key, so that a plan that was made once stays
-    /// good when the tables grow.
+    /// Whether the statement finds every row by the row's key. The plan of such a statement is made
+    /// once, and the plan stays good when the tables grow.
     pub by_key: bool,
 }
 
 impl Sql {
-    /// Marks a statement that finds every row by its key. The statement is planned once, because
-    /// planning the statement at each execution would cost more than the execution.
+    /// Marks the statement as one that finds every row by its key. Such a statement is planned
+    /// once, because planning it at each execution would cost more than the execution itself.
     pub(super) const fn by_key(self) -> Self {
         Self {
             by_key: true,
@@ -28,18 +28,19 @@ impl Sql {
 /// Makes a statement for both engines from literals and placeholders. The literals are the same on
 /// both engines. The placeholders are as follows, where `n` is the number of a parameter:
 /// - `(now n)`: the current time in microseconds; parameter `n` must be `Value::Now`;
-/// - `(any n type)`: membership in the list `$n`; `(none n type)`: whether that list is empty;
+/// - `(any n type)`: after an expression, the condition that its value is in the list `$n`;
+/// - `(none n type)`: the condition that the list `$n` is empty;
 /// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
-/// - `(first_of_changes)`: completes a statement that begins a recursive common table expression
-///   `back` with events of one change (root, number, change). The statement then walks back from
-///   these events to the first event of the change;
-/// - `(fitting_tasks n)`, `(fitting_requests n)`: complete a statement that begins with a common
-///   table expression `page` of ids. The statement then reads the first rows of `page` whose sizes
-///   add up to at most `$n` bytes, and the first row whatever its size. `(fitting_requests n)` also
-///   needs `Value::Now` as parameter 1.
+/// - `(first_of_changes)`: the rest of a statement whose beginning is the first part of a recursive
+///   common table expression `back`. The first part selects events of one change (root, number,
+///   change). The whole statement walks back from these events to the first event of the change;
+/// - `(fitting_tasks n)`, `(fitting_requests n)`: the rest of a statement whose beginning is a
+///   common table expression `page` of ids. The whole statement reads the first rows of `page`
+///   whose sizes add up to at most `$n` bytes, and always reads the first row.
+///   `(fitting_requests n)` also needs `Value::Now` as parameter 1.
 ///
-/// On Postgres the time is a subquery, because Postgres evaluates a subquery only once and can
-/// search an index with its result.
+/// On Postgres, `(now n)` becomes a subquery, because Postgres evaluates a subquery only once and
+/// can search an index with its result.
 macro_rules! sql {
     (@pg [$($out:tt)*]) => { concat!($($out)*) };
     (@pg [$($out:tt)*] (now $n:literal) $($rest:tt)*) => {

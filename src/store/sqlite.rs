@@ -16,8 +16,8 @@ use super::lists::List;
 use super::record::Record;
 use super::rows::Rows;
 
-/// The number of compiled statements that a connection keeps. This is more than the number of
-/// statements of this crate, so each connection compiles each statement only once.
+/// The number of compiled statements that a connection keeps. This number is greater than the
+/// number of statements of this crate, so each connection compiles each statement only once.
 const CACHED_STATEMENTS: usize = 128;
 const MAX_READERS: usize = 8;
 
@@ -31,7 +31,7 @@ pub(super) struct SqliteFile {
     acquire_timeout: Duration,
 }
 
-/// The manager of a pool, which opens the pool's connections, all with the same settings.
+/// Opens the connections of a pool, all with the same settings.
 #[derive(Debug)]
 pub(super) struct SqliteConnector {
     file: PathBuf,
@@ -70,8 +70,8 @@ impl managed::Manager for SqliteConnector {
 }
 
 impl SqliteFile {
-    /// Prepares to open an existing file; connections are opened when they are needed. `timeout` is
-    /// the time limit for getting a connection, and for waiting for a lock of another process.
+    /// Prepares to open an existing file. Connections are opened when they are needed. `timeout`
+    /// limits the wait for a connection, and the wait for a lock that another process holds.
     pub(super) fn new(file: &Path, timeout: Duration) -> Result<Self, managed::BuildError> {
         let pool = |read_only, size| {
             let connect = SqliteConnector {
@@ -88,7 +88,7 @@ impl SqliteFile {
         })
     }
 
-    /// Runs one statement that only reads. `decode` makes the result from the statement's rows.
+    /// Runs one statement that only reads. `decode` turns the statement's rows into the result.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         sql: &'static str,
@@ -103,10 +103,10 @@ impl SqliteFile {
         .await
     }
 
-    /// Runs a job in a write transaction. The transaction is durable when the result is `Ok`. It
-    /// begins with `BEGIN IMMEDIATE`, because any other transaction that first reads and then
-    /// writes fails with "database is locked" if another connection has written in between.
-    /// Dropping the future does not stop the job.
+    /// Runs a job in a write transaction. The transaction is durable when the result is `Ok`. The
+    /// transaction begins with `BEGIN IMMEDIATE`. With any other `BEGIN`, a transaction that reads
+    /// before it writes fails with "database is locked" if another connection has written in
+    /// between. Dropping the future does not stop the job.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -116,8 +116,8 @@ impl SqliteFile {
             let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
             let transaction = begun.map_err(Failure::unsent)?;
             let result = job(&transaction).map_err(Failure::sent)?;
-            // After a failed commit, for example because the disk is full, `SQLite` may later find
-            // the transaction committed in the write-ahead log. So the failure counts as a lost
+            // `SQLite` may later find the transaction committed in the write-ahead log although the
+            // commit failed, for example because the disk was full. So the failure counts as a lost
             // result.
             transaction
                 .commit()
@@ -176,7 +176,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// Prepares a statement and binds its values. The parameter `$n` gets the value number `n`, counted
-/// from 1. `SQLite` takes `$n` for a name and numbers parameters in the order in which they occur,
+/// from 1. `SQLite` treats `$n` as a name and numbers parameters in the order in which they occur,
 /// so this function reads `n` from the name.
 fn prepared<'c>(
     connection: &'c Connection,

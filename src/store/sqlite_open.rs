@@ -35,8 +35,9 @@ pub(super) async fn open(
     Ok((Engine::Sqlite(opened), lock))
 }
 
-/// Migrates an older schema of the file; refuses it if `schema` is [`Schema::Check`]. Always
-/// refuses a newer schema. The applied migrations are recorded in sqlx's table, as on Postgres.
+/// Migrates the file's schema if it is older than this binary needs. With [`Schema::Check`], the
+/// older schema is refused instead. A newer schema is always refused. The applied migrations are
+/// recorded in sqlx's table, as on Postgres.
 fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Migration(error.to_string());
     let exists = connection.table_exists(None, MIGRATIONS).map_err(failed)?;
@@ -110,8 +111,8 @@ fn lock(file: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Creates the file if it is missing, and makes it private to its owner. `SQLite` gives the files
-/// `-wal` and `-shm` the same mode.
+/// Creates the file if it is missing, and lets only the file's owner read and write it. The files
+/// `-wal` and `-shm` get the same mode: from this function if they exist, otherwise from `SQLite`.
 fn private(file: &Path) -> std::io::Result<()> {
     OpenOptions::new()
         .create(true)

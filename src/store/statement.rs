@@ -1,19 +1,19 @@
-//! Makes, from templates, the texts of the statements that a commit sends. A template names lists,
-//! tables and columns in braces. This module replaces each name by columns and numbered parameters,
-//! so that no template has to number parameters.
+//! Makes the texts of the statements that a commit sends. Each text is made from a template. A
+//! template names lists, tables and columns in braces. This module replaces each name by columns
+//! and numbered parameters, so that no template has to number parameters.
 //!
 //! | in the template | in the text |
 //! |---|---|
 //! | `{now}` | an expression for the clock (Postgres), or the time's parameter (`SQLite`) |
-//! | `{at}`, `{base}` and other words | their replacement in `words` |
+//! | `{at}`, `{base}` and other words | the replacements that `words` gives for them |
 //! | `{agent_task.columns}` | the columns that an insert into the table names |
-//! | `{agent_task.values}` | their values |
-//! | `{agent_task.sets}` | the assignments of an update |
-//! | `{tasks n}` | the lines of a list (Postgres), or one of them (`SQLite`), as `n` |
-//! | `{tasks+line_ranges n}` | the lines of lists of equal length, as `n` (Postgres) |
+//! | `{agent_task.values}` | the values of these columns in the insert |
+//! | `{agent_task.sets}` | the assignments of an update of the table |
+//! | `{tasks n}` | all lines of a list (Postgres), or one line (`SQLite`), with the alias `n` |
+//! | `{tasks+line_ranges n}` | the lines of lists of equal length, with the alias `n` (Postgres) |
 //! | `{tasks+line_ranges of n}` | the columns of these lists, each with the alias `n` |
 //! | `{tasks.task_id}` | the parameter that holds one column as an array (Postgres) |
-//! | `{items[g] i}` | the line with number `g` (from 1) of a list, as `i` (Postgres) |
+//! | `{items[g] i}` | the line number `g` (from 1) of a list, with the alias `i` (Postgres) |
 
 use std::fmt::Write as _;
 
@@ -26,7 +26,7 @@ use super::tables::{TABLES, TASK_CHANGES, Table};
 const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
 
 /// Makes the text for Postgres. Parameter 1 is the offset for `{now}`. The further parameters are
-/// the columns of `lists`, in order, each as an array. `words` are further names in braces, each
+/// the columns of `lists`, in order, each as an array. `words` lists other names in braces, each
 /// with its replacement.
 pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
@@ -61,8 +61,8 @@ pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) 
     })
 }
 
-/// Makes the text for `SQLite`, which is run once for each line of the list. The parameters are the
-/// columns of the line, and after them the time.
+/// Makes the text for `SQLite`, which is run once for each line of the list. The first parameters
+/// are the columns of the line. The last parameter is the time.
 pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {
@@ -92,8 +92,8 @@ fn numbered<'l>(
     )
 }
 
-/// Replaces each name in braces. A replacement may contain names, too. An unknown name is kept, so
-/// that the database refuses the text.
+/// Replaces each name in braces. A replacement may contain further names in braces. An unknown name
+/// is kept, so that the database refuses the text.
 fn fill(template: &str, words: &[(&str, &str)], named: &dyn Fn(&str) -> Option<String>) -> String {
     let mut text = String::with_capacity(2 * template.len());
     let mut rest = template;

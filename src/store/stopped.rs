@@ -1,5 +1,5 @@
-//! The state of a task that a commit of this process has stopped. From this state, the service
-//! answers clients that wait for the task, without a read of the database.
+//! The state of a task that a commit of this process has stopped. If clients wait for the task, the
+//! service answers them with this state and does not read the database.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use super::Store;
 use crate::task::change::{AskerPresence, TaskRow};
 use crate::task::time::Time;
 
-/// A task that a commit stops: the row and the open requests, exactly as a read right after the
+/// A task that a commit stops. The row and the open requests are exactly as a read right after the
 /// commit would return them. The task is a root and has no sub-agents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoppedTask {
@@ -22,8 +22,8 @@ pub struct StoppedTask {
     pub history_uncertain_until: Option<Time>,
 }
 
-/// A placeholder for the time of the commit in a [`StoppedTask`] that is built before the commit.
-/// The committer replaces the placeholder.
+/// A placeholder for the time of the commit. A [`StoppedTask`] that is built before the commit
+/// contains this placeholder, and the committer replaces it.
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl StoppedTask {
@@ -56,14 +56,14 @@ impl StoppedTask {
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 impl Store {
-    /// For tests that count statements: from now on [`Store::compare`] does nothing.
+    /// For tests that count statements: makes [`Store::compare`] do nothing from now on.
     #[doc(hidden)]
     pub fn stop_comparing(&self) {
         self.inner.skips_comparison.store(true, Ordering::Relaxed);
     }
 
-    /// For tests: reads the task, and panics if the result differs from `stopped`. Does nothing if
-    /// the task's version has changed since the commit.
+    /// For tests: reads the task, and panics if the task read differs from `stopped`. Does nothing
+    /// if the task's version has changed since the commit.
     #[doc(hidden)]
     pub async fn compare(&self, stopped: &StoppedTask) {
         if self.inner.skips_comparison.load(Ordering::Relaxed) {

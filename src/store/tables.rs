@@ -3,9 +3,10 @@
 //! name these columns and values (see `statement.rs`).
 //!
 //! `{at}` is the time of the commit. `{base}` is the number of the tree's last event before the
-//! commit. An alias names the list that a value comes from: `n` tasks, `i` items, `a` requests, `p`
-//! approvers, `d` decisions, `y` keys, `s` credentials, `g` grants, `o` notices. `k` is the stored
-//! or inserted task of a line, and `r` is the request that a decision answers.
+//! commit. In a value, an alias names the list that the value comes from: `n` for tasks, `i` for
+//! items, `a` for requests, `p` for approvers, `d` for decisions, `y` for keys, `s` for
+//! credentials, `g` for grants, `o` for notices. Two more aliases name rows: `k` is the stored or
+//! inserted task of a line, and `r` is the request that a decision answers.
 
 /// A table: its name, and for each column the value that a commit inserts.
 pub(super) struct Table {
@@ -27,8 +28,8 @@ pub(super) const TABLES: &[Table] = &[
     STANDING_GRANT,
 ];
 
-/// The `asker_until` that a change sets; null if the change sets none. `n.asker` is the number that
-/// [`super::lists::TASKS`] gives.
+/// An expression for the `asker_until` that a change sets; null if the change sets none. `n.asker`
+/// is the number that [`super::lists::TASKS`] gives.
 macro_rules! asker_until {
     () => {
         "case n.asker when -1 then 0 when 9223372036854775807 then n.asker else {at} + n.asker end"
@@ -83,7 +84,7 @@ const AGENT_TASK: Table = Table {
     ],
 };
 
-/// This table exists only on Postgres. `c` is a stored or inserted task, with the columns of
+/// The table exists only on Postgres. `c` is a stored or inserted task, with the columns of
 /// [`CLAIMABLE`].
 const CLAIMABLE_TASK: Table = Table {
     name: "claimable_task",
@@ -96,14 +97,14 @@ const CLAIMABLE_TASK: Table = Table {
     ],
 };
 
-/// The values of `claimable_task`, from the row `t` as it is after the commit. `due_at` is null if
-/// the task is not to be claimed.
+/// The expressions for two columns of `claimable_task`. `t` is the task's row after the commit.
+/// `due_at` is null if the task is not to be claimed.
 pub(super) const CLAIMABLE: &str =
     "case t.phase when 'leased' then t.lease_until when 'parked' then t.wake_at else 0 end as due_at,
         t.fruitless >= 2 as alone";
 
-/// The columns of a stored row of `agent_task` that a commit changes, with their new values. `t` is
-/// the row.
+/// The columns that a commit changes in a stored row of `agent_task`, with their new values. `t` is
+/// the row before the change.
 pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
     (
         "version",
@@ -205,7 +206,7 @@ const INTERVENTION_REQUEST: Table = Table {
     ],
 };
 
-/// The approver `owner` is stored under the owner's id.
+/// The approver `owner` is stored under the user id of the owner.
 const REQUEST_APPROVER: Table = Table {
     name: "request_approver",
     columns: &[
@@ -216,7 +217,7 @@ const REQUEST_APPROVER: Table = Table {
     ],
 };
 
-/// Has the same columns as `request_approver`, and rows only for open requests.
+/// The table has the same columns as `request_approver`, but rows only for open requests.
 const INBOX: Table = Table {
     name: "inbox",
     columns: REQUEST_APPROVER.columns,
@@ -271,7 +272,7 @@ const CREDENTIAL: Table = Table {
     ],
 };
 
-/// A change has at most one notice, whose id is that of the change.
+/// A change has at most one notice. The notice has the id of the change.
 const NOTICE: Table = Table {
     name: "notice",
     columns: &[

@@ -1,5 +1,5 @@
-//! Lists tasks. First finds ids by ranges of an index, and then reads the tasks with these ids that
-//! match the filter.
+//! Lists tasks. The module first finds ids by ranges of an index. It then reads the tasks with
+//! these ids and keeps those that match the filter.
 
 use std::cmp::Reverse;
 
@@ -64,8 +64,8 @@ record! {
 }
 
 record! {
-    /// A `TaskRecord` of a page. `found` is the number of matching tasks, counted up to one more
-    /// than the limit.
+    /// A [`TaskRecord`] of a page. `found` is the number of matching tasks. The count stops at one
+    /// more than the limit of the page.
     struct ListedRecord {
         record: TaskRecord => flatten,
         found: i64,
@@ -79,7 +79,7 @@ struct TaskList<'f> {
 }
 
 impl TaskList<'_> {
-    /// Whether the list selects neither trees nor users, so that its ids are found among all root
+    /// Whether the filter names neither trees nor users. If so, the ids are found among all root
     /// tasks of the tenant.
     fn of_tenant(&self) -> bool {
         self.filter.roots.is_empty() && self.users.is_empty()
@@ -87,7 +87,7 @@ impl TaskList<'_> {
 }
 
 impl TaskFilter {
-    /// Returns the statuses, agents, sessions and excluded agents, as parameters.
+    /// Returns the filter's statuses, agents, sessions and excluded agents, as parameters.
     fn values(&self) -> [Value; 4] {
         let statuses = self.statuses.iter();
         let statuses = statuses.map(|status| status.as_str().to_owned());
@@ -172,10 +172,10 @@ impl IdsFirst for TaskList<'_> {
 }
 
 impl Store {
-    /// Reads one page of tasks, newest first. A page has a limit for the number of its tasks, for
-    /// their bytes, and for the number of tasks that are looked at. So a page may have fewer tasks
-    /// than the filter's `limit` although more follow. The bytes include the open requests of each
-    /// task.
+    /// Reads one page of tasks, newest first. A page is limited in three ways: by the number of its
+    /// tasks, by their bytes, and by the number of tasks that are looked at. So a page may have
+    /// fewer tasks than the filter's `limit` although more tasks follow. The bytes include the open
+    /// requests of each task.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -57,14 +57,14 @@ record! {
 }
 
 impl TaskRecord {
-    /// Returns the task's id, which is readable even if the rest of the row is not.
+    /// Returns the task's id. The id can be read even if the rest of the row cannot be decoded.
     pub(super) fn id(&self) -> TaskId {
         TaskId(self.task_id)
     }
 
-    /// Returns the row, and whether all of it could be decoded. An undecodable status item is left
-    /// out, with the output or error that it holds. An undecodable agent path is replaced by the
-    /// agent's own name.
+    /// Returns the row, and whether all of it could be decoded. If the status item cannot be
+    /// decoded, the row has neither output nor error. If the agent path cannot be decoded, the row
+    /// has the agent's own name instead.
     pub(super) fn readable_row(mut self) -> Result<(TaskRow, bool), ReadError> {
         let status_readable = self
             .status_body
@@ -141,8 +141,8 @@ pub(super) fn corrupt(what: &str) -> ReadError {
 }
 
 impl Store {
-    /// Reads a task's row; `None` if there is no such task. If the row cannot be decoded, passes
-    /// the task to [`Store::report_unreadable`].
+    /// Reads a task's row; `None` if there is no such task. If the row cannot be decoded, the
+    /// function also passes the task to [`Store::report_unreadable`].
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

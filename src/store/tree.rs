@@ -19,9 +19,9 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// Finds the root by its key, and the other tasks by the index on the children of a root. The rows
-/// are not ordered, because for ordered rows Postgres might scan a whole index in that order
-/// instead of searching it.
+/// Selects the root by its key, and the other tasks by the index on the children of a root. The
+/// rows are not ordered, because an `order by` could make Postgres scan a whole index instead of
+/// searching it.
 const ROWS: Sql = sql!(
     "select " (task) ", " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -46,7 +46,7 @@ const EVENTS: Sql = sql!(
 )
 .by_key();
 
-/// Counts the tasks of a tree. Finds them as `ROWS` does.
+/// Counts the tasks of a tree. The statement finds the tasks in the same way as `ROWS`.
 const SIZE: Sql = sql!(
     "select count(*) as size from (
         select task_id from agent_task where task_id = $1 and parent_task_id is null
@@ -70,7 +70,8 @@ pub struct TreeSnapshot {
     pub now: Time,
     /// The time up to which the history is uncertain; `None` if the history is certain.
     pub history_uncertain_until: Option<Time>,
-    /// Tasks with undecodable or missing parts; `rows` and `items` hold their other parts.
+    /// The tasks with undecodable or missing parts. The other parts of these tasks are in `rows`
+    /// and `items`.
     pub unreadable: BTreeSet<TaskId>,
 }
 
@@ -99,7 +100,7 @@ record! {
 }
 
 impl TreeSnapshot {
-    /// Returns the tasks with a missing item after the event `after`. If `after` is not 0, some
+    /// Returns the tasks that lack an item after the event `after`. If `after` is not 0, some
     /// missing items are not found, because the `seq` of a task's first item after `after` is not
     /// known.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
@@ -129,8 +130,8 @@ impl TreeSnapshot {
 
 impl Store {
     /// Reads a tree: all its rows, and the items with an event number greater than `after`. Returns
-    /// `None` if there is no such root. A part of a task that cannot be decoded is reported, and
-    /// the other tasks are read all the same.
+    /// `None` if there is no such root. If a part of a task cannot be decoded, the task is
+    /// reported, and the other tasks are still read.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a row cannot be decoded even without its
@@ -178,7 +179,7 @@ impl Store {
     /// Reads the rows of the tree and none of its items. Every task is in `unreadable`.
     ///
     /// # Errors
-    /// As [`Store::tree`].
+    /// Fails in the same cases as [`Store::tree`].
     pub async fn tree_without_items(
         &self,
         root: TaskId,

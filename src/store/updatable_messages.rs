@@ -1,5 +1,6 @@
-//! Finds sent messages that can be changed: the message about a request, and the requests that a
-//! message lists. A delivery's `reference` is the id that the receiver gave to the message.
+//! Finds sent messages that can still be changed: the message about a request, and the requests
+//! that a message lists. The `reference` of a delivery is the id that the receiver gave to the
+//! message.
 
 use uuid::Uuid;
 
@@ -8,30 +9,31 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::RequestId;
 
-/// Whether an entry's message about the opening of a request was sent.
+/// Whether an entry of `notify.to` has got its message about the opening of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageState {
     /// No message that can be changed was sent, and none is being sent.
     NotSent,
     /// The message is being sent, or the sender has not recorded the attempt yet.
     Sending,
-    /// The message was sent, and can be changed by this reference.
+    /// The message was sent. The sender can change the message by this reference.
     SentAs(String),
 }
 
 /// The requests of one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedRequests {
-    /// The oldest requests that the message lists, up to the caller's limit, oldest first.
+    /// The requests that the message lists, oldest first, up to the caller's limit.
     pub requests: Vec<RequestId>,
-    /// The number of all requests that the message lists, including those beyond the caller's
-    /// limit.
+    /// The number of all requests that the message lists, including the requests beyond the
+    /// caller's limit.
     pub total: u64,
     /// The message's type: the name of its event or reminder.
     pub kind: String,
 }
 
-/// Selects the deliveries of the entry $2 about the event that opened the request $3.
+/// Selects the deliveries to the entry $2 of `notify.to` about the event that opened the request
+/// $3.
 const SENT_MESSAGE: Sql = sql!(
     "select d.reference, coalesce(d.state = 'due' and d.lease_until > " (now 1) ", false) as sending
        from intervention_request r
@@ -42,7 +44,8 @@ const SENT_MESSAGE: Sql = sql!(
 )
 .by_key();
 
-/// Selects the oldest $3 requests of the message $2 of the entry $1.
+/// Selects the oldest $3 requests of the message with the reference $2 to the entry $1 of
+/// `notify.to`.
 const LISTED_REQUESTS: Sql = sql!(
     "select d.request_id, d.type as kind, count(*) over () as number from delivery d
       where d.target = $1 and d.reference = $2 and d.request_id is not null
@@ -67,7 +70,7 @@ record! {
 }
 
 impl Store {
-    /// Returns whether the message of the entry `target` about the opening of a request was sent.
+    /// Returns whether the entry `target` has got its message about the opening of a request.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

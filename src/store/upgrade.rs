@@ -11,9 +11,10 @@ use super::db::{Engine, Sql, Value};
 use super::record::record;
 use super::{ReadError, Store};
 
-/// Reads at most `$2` tasks after the task `$1`. Adds the missing rows of `claimable_task` for
-/// them, corrects each `due_at` that is too late, and returns the last of these tasks. Values from
-/// an older snapshot do no harm, because a `due_at` may be too early.
+/// Reads at most `$2` tasks after the task `$1`, and returns the last of these tasks. Adds the rows
+/// of `claimable_task` that are missing for these tasks, and corrects each `due_at` that is too
+/// late. The statement may read an older snapshot and store a `due_at` that is too early, which
+/// does no harm.
 const CLAIMABLE: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -34,9 +35,9 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
     by_key: true,
 };
 
-/// Reads at most `$2` rows of `request_approver` after the row (`$3`, `$4`, `$5`, `$1`). Corrects
-/// the rows of `inbox` for them, and returns the last of these rows. Each request with a wrong row
-/// is locked, so that no commit closes the request meanwhile.
+/// Reads at most `$2` rows of `request_approver` after the row (`$3`, `$4`, `$5`, `$1`), and
+/// returns the last of these rows. Corrects the rows of `inbox` that belong to them. Each request
+/// with a wrong row is locked, so that no commit closes the request meanwhile.
 const INBOX: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -86,8 +87,8 @@ record! {
 /// The time between the end of one pass and the beginning of the next pass.
 const PASS_INTERVAL: Duration = Duration::from_mins(10);
 
-/// The progress of a pass: the last row that was read of each table; `None` before the first page
-/// and after the last page.
+/// The progress of a pass over the tables. For each table, the cursor holds the last row that was
+/// read; `None` before the first page and after the last page.
 #[derive(Debug, Default)]
 pub struct UpgradeCursor {
     task: Option<LastRow>,

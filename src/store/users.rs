@@ -1,9 +1,11 @@
-//! Finds the stored spellings of user ids. Each row keeps the spelling with which it was written,
-//! so a query for a user must list every stored spelling that belongs to the same person under the
-//! current setting (`task/user.rs`). The table `user_spelling` makes these spellings searchable by
-//! their key, the folded form. A database trigger adds each spelling that differs, or may differ,
-//! from its key, even if an older version of the service writes the row. `fold_spellings` adds the
-//! key later. A spelling that equals its key is not in the table.
+//! Finds the stored spellings of user ids. Each row keeps the spelling with which it was written.
+//! So a query for a user must list every stored spelling that belongs to the same person under the
+//! current setting (`task/user.rs`).
+//!
+//! The table `user_spelling` makes these spellings searchable by their key, which is the folded
+//! form. If a spelling differs or may differ from its key, a database trigger adds the spelling to
+//! the table. The trigger does so even if an older version of the service writes the row.
+//! `fold_spellings` adds the key later. A spelling that equals its key is not in the table.
 //!
 //! Invariant: if a query lacks a spelling, rows may be hidden from their user, but no rows of
 //! another user are shown.
@@ -43,7 +45,7 @@ update user_spelling as u set folded = v.value ->> 2 from json_each($1) as v
     by_key: true,
 };
 
-/// The maximum number of spellings that get their key per call.
+/// The maximum number of spellings that get their key in one call of `fold_spellings`.
 const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
@@ -62,7 +64,7 @@ record! {
 }
 
 impl Store {
-    /// Returns every spelling under which rows of these people may be stored.
+    /// Returns every spelling under which rows of the given people may be stored.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -90,8 +92,8 @@ impl Store {
         Ok(all.into_iter().collect())
     }
 
-    /// Adds the keys of newly stored spellings, at most one batch. Returns whether there may be
-    /// more.
+    /// Adds the keys of newly stored spellings, at most one batch. Returns whether more spellings
+    /// may lack their key.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

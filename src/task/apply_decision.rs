@@ -1,5 +1,6 @@
-//! Applies requests and their decisions to calls. Invariant: an answer counts only for a call that
-//! the answered request still asks about, and only a complete approval lets a call run.
+//! Applies the opening of requests, people's decisions and the closing of requests to calls.
+//! Invariant: an answer counts only for a call that the answered request still asks about, and only
+//! a complete approval lets a call run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use super::user::{UserId, UserIds, UserKey};
 use super::verdict::{OnExpiry, Verdict};
 
 impl RequestProgress {
-    /// Returns the distinct people who have approved a call.
+    /// Returns the people who have approved a call, each person once.
     fn approvers_of(&self, call: CallId, ids: UserIds) -> BTreeSet<UserKey> {
         self.approvals
             .get(&call)
@@ -27,7 +28,8 @@ impl RequestProgress {
             .collect()
     }
 
-    /// Returns the number of distinct people who have approved a call, `user` included.
+    /// Returns the number of people who have approved a call. `user` is counted even if `user` has
+    /// not approved the call. No person is counted twice.
     #[must_use]
     pub fn approvals_including(&self, call: CallId, user: &UserId) -> u32 {
         let mut people = self.approvers_of(call, user.ids());
@@ -71,8 +73,8 @@ impl Progress {
             return;
         };
         let mut open = self.open.remove(index);
-        // Rejections are applied last: if one decision approves a call and rejects an equal call,
-        // the rejection is kept.
+        // Rejections are applied last. If one decision approves a call and rejects an equal call,
+        // the rejection is thus kept.
         for rejections in [false, true] {
             for (call, answer) in &decision.decisions {
                 if (answer.action == Action::Reject) == rejections {
@@ -95,9 +97,9 @@ impl Progress {
         }
     }
 
-    /// Resets the calls that a closed request left undecided, so that these calls neither run nor
-    /// are lost. This program never closes a request that has undecided calls, but a journal may
-    /// contain such a request.
+    /// Resets the calls that a closed request left undecided, so that these calls do not run and
+    /// are not forgotten. This program never closes a request that has undecided calls, but a
+    /// journal may contain such a request.
     fn reset_undecided_calls(&mut self, open: &RequestProgress) {
         for call in open.spec.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id)
@@ -112,9 +114,8 @@ impl Progress {
         }
     }
 
-    /// Called when a decision of an approval request ends the task. If a person has supplied the
-    /// result of a call of this request, the call is settled as canceled instead. Rejected calls
-    /// keep their results.
+    /// Settles as canceled each call of the approval request `open` to which a person has given a
+    /// result. Called when a decision of `open` ends the task. Rejected calls keep their results.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, _) in open
             .decided
@@ -144,8 +145,8 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` never counts a person twice. If the approvals are enough only under the
-            // setting `auth.user_ids: exact`, the stored answer has `leave` set.
+            // Under `Folded`, no person is counted twice. If the approvals are enough only under
+            // the setting `auth.user_ids: exact`, the stored answer has the flag `leave`.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();
@@ -162,7 +163,7 @@ impl Progress {
         };
         if !state.is_pending_in(open.spec.request_id) {
             // The request no longer asks about the call, for example because the user has sent
-            // another message. The answer then changes nothing.
+            // another message. The answer then has no effect on the call.
             return;
         }
         let name = state.call.name.clone();
@@ -186,16 +187,16 @@ impl Progress {
             });
         }
         state.phase = phase;
-        // A person who only provides credentials, or answers the tool's server, has not judged the
-        // call, so the tool stays quarantined.
+        // A person who only provides credentials or answers a question of the tool's server has not
+        // judged the call. So the tool stays quarantined.
         if !matches!(kind, RequestKind::Credentials | RequestKind::Elicitation) {
             self.quarantine.lift(&name);
         }
     }
 
     /// Returns the call's phase after an answer; `None` if the phase does not change. `may_run`
-    /// says whether the call may run now. In an elicitation, the call's state keeps the answer for
-    /// the next attempt at the call.
+    /// says whether the call may run now. If the request is an elicitation, the function also
+    /// stores the answer in the call's state, for the next attempt at the call.
     fn next_phase(
         &mut self,
         open: &RequestProgress,
@@ -217,8 +218,8 @@ impl Progress {
         })
     }
 
-    /// Records a rejection, so that equal calls are refused. An approval removes the rejections of
-    /// equal calls.
+    /// Records the rejection of a call, so that equal calls are refused. If the call was approved
+    /// instead, removes the rejections of equal calls.
     fn update_rejections(
         &mut self,
         id: CallId,
@@ -264,10 +265,11 @@ impl Progress {
                 continue;
             }
             state.phase = match (reason, open.spec.kind) {
-                // The outcome is still unknown, so a new request asks for the outcome: after a
-                // change of the tool at once, with the new definition; after a failure when the
-                // task continues. If the task is canceled, the cancellation writes a result of the
-                // call.
+                // The outcome of the call is still unknown, so a new request will ask for the
+                // outcome. After a change of the tool, the new request opens at once, with the new
+                // definition. After a failure of the task, the new request opens when the task
+                // continues. After a cancellation of the task, no request opens, because the
+                // cancellation writes a result of the call.
                 (CloseReason::ToolChanged | CloseReason::Canceled, RequestKind::Reconcile) => {
                     state.phase_after_reconcile_closed()
                 }
@@ -300,7 +302,7 @@ impl Progress {
     }
 }
 
-/// Returns the phase of a call after its confirmation was answered: the answer is the call's
+/// Returns the phase of a call after its confirmation was answered. The answer becomes the call's
 /// result. `comment` is the person's reason, which becomes part of the result.
 fn confirmation_phase(is_confirmed: bool, comment: Option<&String>) -> Phase {
     let mut result = json!({"confirmed": is_confirmed});
@@ -334,8 +336,8 @@ fn rejection_phase(kind: RequestKind, state: &CallState, reason: Option<&String>
     }
 }
 
-/// Returns a call's phase after an answer; `None` if the phase does not change. `may_run` says
-/// whether the call may run now.
+/// Returns a call's phase after an answer to a request that is no elicitation; `None` if the phase
+/// does not change. `may_run` says whether the call may run now.
 fn phase_after(
     state: &CallState,
     open: &RequestProgress,
@@ -397,9 +399,9 @@ fn phase_after(
     }
 }
 
-/// Returns a call's phase after a person provided credentials. If the model requested the
-/// credentials with this call, the call gets a result that says how tools use the credentials. Any
-/// other call continues.
+/// Returns a call's phase after a person provided credentials. If the call is the model's own
+/// request for credentials, its result says how tools use the credentials. Any other call
+/// continues.
 fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     match &state.judgement {
         Some(judgement) if judgement.verdict == Verdict::Human => {
@@ -417,8 +419,8 @@ fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     }
 }
 
-/// Returns the phase in which a call continues after a question: approved if the call was approved
-/// before the question, else allowed.
+/// Returns the phase in which a call continues after a question was answered. The phase is
+/// `Approved` if the call was approved before the question, otherwise `Allowed`.
 fn resumed_phase(state: &CallState) -> Phase {
     match &state.approval {
         Some(approval) => Phase::Approved(approval.clone()),
@@ -426,8 +428,8 @@ fn resumed_phase(state: &CallState) -> Phase {
     }
 }
 
-/// Returns the text of `Progress::cancel_reason` after a rejection, with the person's reason if
-/// they gave one.
+/// Returns the text of `Progress::cancel_reason` after a rejection. The text includes the person's
+/// reason if they gave one.
 fn cancel_reason(decision: &Decision) -> String {
     let own = decision
         .decisions
@@ -438,7 +440,7 @@ fn cancel_reason(decision: &Decision) -> String {
     format!("a human rejected what it wanted to do{why}")
 }
 
-/// Returns the decoded text of a JSON string, and any other JSON unchanged.
+/// Returns the text that a JSON string encodes. Any other JSON is returned unchanged.
 fn json_string_text(json: &str) -> String {
     serde_json::from_str::<String>(json).unwrap_or_else(|_| json.to_owned())
 }

@@ -11,15 +11,15 @@ use super::tool_spec::ToolKind;
 pub enum AskerState {
     /// The asker waits, so the call may start.
     Present,
-    /// The asker has left. The call cannot start until the agent proposes it again.
+    /// The asker has left. The call can start only after the agent has proposed it again.
     Absent,
     /// The time limit for starting the call, or for reporting the outcome of a started call, has
     /// passed.
     Late,
 }
 
-/// Decides the next step of a gate's task. The caller has checked that no request blocks the turn
-/// and that no attempt in flight forbids another attempt.
+/// Decides the next step of a gate's task. The caller must have checked that no request blocks the
+/// turn and that no attempt in flight forbids another attempt.
 pub(super) fn step_at_gate(progress: &Progress, asker: AskerState) -> Step {
     let Some(state) = progress.unfinished().next() else {
         return Step::Finish(Ending::Settled);

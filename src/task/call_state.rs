@@ -16,25 +16,25 @@ use super::verdict::{Judgement, Terms};
 /// The phase of a call, from the proposal to the written result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Phase {
-    /// The model proposed the call; the policy has not judged the call yet.
+    /// The model proposed the call, and the policy has not judged the call yet.
     New,
     /// The policy allows the call.
     Allowed,
-    /// The call needs an approval; the request for the approval is not open yet.
+    /// The call needs an approval, but the request for the approval is not open yet.
     Held(Terms),
-    /// The call is itself a request to a person; the request is not open yet.
+    /// The call is itself a request to a person, but that request is not open yet.
     Human(Terms),
-    /// The tool's server has a further question; no request asks it yet.
+    /// The tool's server has a further question, which no open request asks yet.
     ServerAsks,
     /// An open request asks people to decide the call.
     AwaitsDecision(RequestId),
-    /// The call may run: as many people as required approved it, or a person edited it.
+    /// The call may run: the required number of people approved it, or a person edited it.
     Approved(Approval),
-    /// The call will not run, or not run again. The result is known but not written yet.
+    /// The call will not run, or not run again. Its result is known but not written yet.
     Settled(Outcome, String),
     /// The call was started and has no result yet.
     Started(AttemptStart),
-    /// The outcome of the call is unknown; an open request asks a person about the outcome.
+    /// The outcome of the call is unknown. An open request asks a person about the outcome.
     OutcomeUnknown(RequestId),
     /// A sub-agent's task performs the call.
     Delegated(TaskId),
@@ -45,22 +45,22 @@ pub enum Phase {
 /// An approval to run a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Approval {
-    /// Request whose decision approved the call.
+    /// The request whose decision approved the call.
     pub request_id: RequestId,
     /// The people whose approvals count; for an edited call, the editor alone.
     pub by: Vec<Vote>,
     /// Terms under which the call was approved.
     pub terms: Terms,
-    /// Digest of the approved call. If a person edited the call, the digest covers the edited
+    /// Digest of the approved call. For a call that a person edited, the digest covers the edited
     /// arguments.
     pub digest: String,
     /// Rule that the approved call runs under, if any.
     pub rule: Option<String>,
 }
 
-/// The prefix of [`AttemptStart::replica`] if the asker of a gate call runs the call. After the
-/// prefix come the id of the ask (the proposal that was answered with the permit), a colon, and the
-/// name of the runner.
+/// The prefix of [`AttemptStart::replica`] if the asker of a gate call runs the call. The rest of
+/// `replica` is the id of the ask, a colon, and the name of the runner. The ask is the proposal
+/// that was answered with the permit.
 const ASKER_PREFIX: &str = "elsewhere:";
 
 /// The start of an attempt at a call.
@@ -72,22 +72,22 @@ pub struct AttemptStart {
     pub attempt: u32,
     /// Time after the start at which the attempt is given up.
     pub timeout: Duration,
-    /// Id of the process that sends the call; if the asker runs the call, the text of
-    /// [`AttemptStart::replica_of_asker`].
+    /// Id of the process that sends the call. If the asker runs the call, the text that
+    /// [`AttemptStart::replica_of_asker`] returns.
     pub replica: String,
 }
 
 impl AttemptStart {
     /// Builds the `replica` of a call that its asker runs. `ask` is the id of the proposal that is
     /// answered with the permit. `runner` is the name of the process that gets the permit; empty if
-    /// the process gave no name.
+    /// that process gave no name.
     #[must_use]
     pub fn replica_of_asker(ask: Uuid, runner: &str) -> String {
         format!("{ASKER_PREFIX}{}:{runner}", ask.simple())
     }
 
-    /// Returns the `ask` and the `runner` of [`AttemptStart::replica_of_asker`]; `None` if this
-    /// service runs the call.
+    /// Returns the arguments `ask` and `runner` from which [`AttemptStart::replica_of_asker`] built
+    /// the `replica`; `None` if this service runs the call.
     #[must_use]
     pub fn permit_holder(&self) -> Option<(Uuid, &str)> {
         let (ask, runner) = self.replica.strip_prefix(ASKER_PREFIX)?.split_once(':')?;
@@ -101,8 +101,8 @@ impl AttemptStart {
     }
 
     /// Returns the time from which the attempt counts as over. If this service runs the attempt,
-    /// the time is `grace` (the duration of a lease) after the timeout, because the process that
-    /// runs the attempt may notice the timeout late.
+    /// that time is `grace` (the duration of a lease) after the timeout, because the running
+    /// process may notice the timeout late.
     #[must_use]
     pub fn ends_at(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;
@@ -114,7 +114,7 @@ impl AttemptStart {
     }
 }
 
-/// A call and its state after the items read so far.
+/// A call, and its state after the journal items read so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallState {
     /// The call as the model proposed it.
@@ -137,17 +137,17 @@ pub struct CallState {
     pub attempts: u32,
     /// The last started attempt; `None` before the first attempt.
     pub start: Option<AttemptStart>,
-    /// Whether the asker of a gate call has returned the permit of the last attempt, by a report
-    /// that the outcome is unknown.
+    /// Whether the asker of a gate call has returned the permit of the last attempt. An asker
+    /// returns the permit by reporting that the outcome is unknown.
     pub is_permit_returned: bool,
     /// The last questions of the tool's server, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
-    /// Whether the call's turn belongs to the uncertain history, see `restore.rs`.
+    /// Whether the call's turn belongs to the uncertain history (see `restore.rs`).
     pub in_uncertain_history: bool,
-    /// Whether the call's approval came after the uncertain history.
+    /// Whether the call was approved after the uncertain history.
     pub is_approval_certain: bool,
-    /// The standing decision that an earlier attempt at the call has used. A further attempt under
-    /// the same standing decision does not count as a second use.
+    /// The standing decision under which an earlier attempt at the call ran, if any. A further
+    /// attempt under the same standing decision does not count as a second use.
     pub used_grant: Option<GrantId>,
 }
 
@@ -161,8 +161,8 @@ pub struct EditedArguments {
 }
 
 impl CallState {
-    /// Returns the argument text that is judged, shown and run: a person's edit where there is one,
-    /// else the model's text.
+    /// Returns the argument text that is judged, shown and run: the text of a person's edit, or the
+    /// model's text if no person edited the call.
     #[must_use]
     pub fn arguments_text(&self) -> &str {
         self.edited
@@ -170,8 +170,8 @@ impl CallState {
             .map_or(&self.call.arguments_text, |edited| &edited.arguments_text)
     }
 
-    /// Returns the rule that the call runs under: the rule of its approval, else the rule of its
-    /// last judgement.
+    /// Returns the rule that the call runs under: the rule of the call's approval or, without an
+    /// approval, the rule of the call's last judgement.
     #[must_use]
     pub fn rule(&self) -> Option<&str> {
         match &self.approval {
@@ -184,7 +184,7 @@ impl CallState {
     }
 
     /// Returns the standing decision that lets the call run. `None` if a person approved the call,
-    /// or if no standing decision is needed.
+    /// or if the call needs no standing decision.
     #[must_use]
     pub fn grant(&self) -> Option<GrantId> {
         let judgement = self.judgement.as_ref();
@@ -202,8 +202,8 @@ impl CallState {
         })
     }
 
-    /// Returns the terms of the call's approval, else of its last judgement, else the default
-    /// terms.
+    /// Returns the terms of the call's approval. A call without an approval has the terms of its
+    /// last judgement, or the default terms if that judgement has none.
     #[must_use]
     pub fn terms(&self) -> Terms {
         let of_rule = self
@@ -217,9 +217,9 @@ impl CallState {
             .unwrap_or_default()
     }
 
-    /// Whether the call is in the phase `Started` with the attempt number `attempt`. Returns false
-    /// once the attempt has a result, or once a request asks a question with which the attempt
-    /// ended.
+    /// Whether the call is in the phase `Started` with the attempt number `attempt`. The call
+    /// leaves this phase when the attempt has a result, or when a request asks the question with
+    /// which the attempt ended.
     #[must_use]
     pub fn awaits_result_of(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
@@ -235,7 +235,7 @@ impl CallState {
         }
     }
 
-    /// Returns the call's phase after the request about its unknown outcome was closed.
+    /// Returns the call's phase after the closing of the request about the call's unknown outcome.
     pub(super) fn phase_after_reconcile_closed(&self) -> Phase {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
@@ -279,8 +279,8 @@ impl CallState {
         (self.call.tool_call_id, outcome, text)
     }
 
-    /// Returns the result of a gate call whose asker missed the time limit, either for starting the
-    /// call or for reporting its outcome.
+    /// Returns the result of a gate call whose asker missed a time limit: the limit for starting
+    /// the call, or the limit for reporting the outcome.
     #[must_use]
     pub fn late_asker_result(&self) -> (CallId, Outcome, String) {
         let id = self.call.tool_call_id;
@@ -293,8 +293,8 @@ impl CallState {
         (id, Outcome::Expired, text.to_owned())
     }
 
-    /// Returns the last attempt if the tool has not answered it. A call that ended as `unknown`
-    /// counts as unanswered.
+    /// Returns the last attempt if the tool has not answered this attempt. A call that ended as
+    /// `unknown` counts as unanswered.
     #[must_use]
     pub fn unanswered_attempt(&self) -> Option<(CallId, &AttemptStart)> {
         let open = matches!(
@@ -312,10 +312,10 @@ impl CallState {
         matches!(self.phase, Phase::AwaitsDecision(id) | Phase::OutcomeUnknown(id) if id == request)
     }
 
-    /// Applies a later user message. A call that was not started is settled as withdrawn (this
-    /// program writes the results of such calls in the commit of the message). A call that was to
-    /// be started again goes back to `Started`, even if a person had approved the repetition. A
-    /// delegated call is settled as canceled.
+    /// Applies a user message that came after the call. A call that was not started is settled as
+    /// withdrawn. (This program writes the results of such calls in the commit of the message.) A
+    /// call that was about to be started again goes back to `Started`, even if a person had
+    /// approved the repetition. A delegated call is settled as canceled.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
@@ -337,15 +337,17 @@ impl CallState {
         };
     }
 
-    /// Returns the result to write for a call that will not run (again): a settled call, or a
-    /// repeatable call that has used up its attempts without an answer. `None` for any other call.
+    /// Returns the result to write for a call that will not run, or not run again. Such a call is
+    /// settled, or it is repeatable and has used up its attempts without an answer. `None` for any
+    /// other call.
     #[must_use]
     pub fn settlement(&self) -> Option<(CallId, Outcome, String)> {
         let id = self.call.tool_call_id;
         if let Phase::Settled(outcome, text) = &self.phase {
             return Some((id, *outcome, text.clone()));
         }
-        // An attempt that ended with questions got an answer, so it is not counted as unanswered.
+        // An attempt that ended with questions got an answer from the tool. So such an attempt does
+        // not count as unanswered.
         let rounds = self
             .elicitation
             .as_ref()
@@ -362,7 +364,8 @@ impl CallState {
     }
 }
 
-/// Maximum number of attempts at a repeatable call. An attempt that ended with a crash counts, too.
+/// Maximum number of attempts at a repeatable call. An attempt that ended with a crash is counted,
+/// too.
 pub const MAX_ATTEMPTS: u32 = 3;
 
 /// Result of a call that was started and whose outcome stays unknown.

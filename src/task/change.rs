@@ -1,4 +1,4 @@
-//! The writes of one commit: a [`Change`] of one tree, stored whole or not at all.
+//! The writes of one commit. A [`Change`] of one tree is stored as a whole or not at all.
 //!
 //! The store derives the rows of requests, approvers and decisions from the items, so rows and
 //! items cannot disagree. An `intervention_requested` item inserts a request row, a `decision` item
@@ -17,14 +17,14 @@ use super::user::UserKey;
 /// One commit: the changes of one or more tasks of one tree, each guarded by its task's version.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Id of the commit. The commit's items carry this id, so that a commit whose answer was lost
-    /// can be looked up.
+    /// Id of the commit, stored with the commit's items. If the database's answer to the commit is
+    /// lost, the store looks for this id to find out whether the commit succeeded.
     pub id: ChangeId,
     /// Root of the changed tree. The store never writes two changes of one root in the same batch.
     pub root: TaskId,
     /// Tenant of every task of the tree.
     pub tenant: String,
-    /// Name of the root's agent, by which the entries of `notify.to` can filter messages.
+    /// Name of the root's agent. The entries of `notify.to` can filter messages by this name.
     pub root_agent: String,
     /// The changed tasks, each once.
     pub tasks: Vec<TaskChange>,
@@ -40,9 +40,10 @@ pub struct Change {
 pub struct TaskChange {
     /// Id of the changed task, or of the task to insert.
     pub task_id: TaskId,
-    /// Version that the task's row must have; otherwise the commit is refused.
+    /// Version that the task's row must have. If the row has another version, the commit is
+    /// refused.
     pub guard: Guard,
-    /// Facts to append; their `seq` continues from `last_seq`.
+    /// Facts to append. The `seq` of the first fact is `last_seq` + 1.
     pub facts: Vec<Fact>,
     /// The `seq` of the last item before this change (0 for a new task).
     pub last_seq: i64,
@@ -66,8 +67,8 @@ pub enum Guard {
     New(Box<NewTask>),
     /// The row must have exactly this version, which the change increments.
     Version(i64),
-    /// The row may have any version. Only the changes of a task's ancestors use this guard. Such a
-    /// change adds to the ancestor's counters and has no facts.
+    /// The row may have any version. Only changes to a task's ancestors use this guard. Such a
+    /// change only adds to the counters of the ancestor and has no facts.
     Any,
 }
 
@@ -76,7 +77,7 @@ pub enum Guard {
 pub struct NewTask {
     /// Tenant of the owner.
     pub tenant: String,
-    /// User id of the owner, as spelled by the caller.
+    /// User id of the owner, in the caller's spelling.
     pub user_id: String,
     /// The session id that the API's client gave, or a generated id.
     pub session_id: String,
@@ -91,25 +92,27 @@ pub struct NewTask {
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
     /// Identity of a gate call, by which an equal later call is recognized. `None` if the task is
-    /// no gate call, if the call is settled at once, or if the call is neither held nor `once`.
+    /// no gate call or the call is settled at once. Also `None` if the call is not held and its
+    /// effect is not `once`.
     pub call: Option<KeyedCall>,
 }
 
-/// The identity of a call at a gate, by which the calls of one user and session are compared.
+/// The identity of a gate call. The service compares only calls of the same user and session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedCall {
     /// Name of the called tool.
     pub tool: String,
     /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. An equal call
-    /// attaches to the stored call only if both keys begin with `b:`. The prefix is `k:` if the
-    /// caller proposed the call as new, or under a key of the caller's own and without `attach`.
+    /// attaches to the stored call only if the keys of both calls begin with `b:`. The prefix is
+    /// `k:` if the caller proposed the call as new, or if the caller sent a key of its own without
+    /// `attach`.
     pub key: String,
 }
 
 /// The presence of the asker of a gate call: the client that waits for the call's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskerPresence {
-    /// The asker waits for the given duration from the time of the commit, in database time.
+    /// The asker waits for this duration, which begins at the time of the commit, in database time.
     PresentFor(Duration),
     /// The asker has left, and the result has not been delivered.
     Absent,
@@ -120,14 +123,15 @@ pub enum AskerPresence {
 /// Increments of the counters over a task's subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Number of busy tasks. A task is busy if a driver holds the task, if the task is queued, or
-    /// if a timer will wake it.
+    /// Change of the number of busy tasks. A task is busy if a driver holds the task, if the task
+    /// is queued, or if a timer will wake it.
     pub busy: i32,
     /// Opened requests minus closed requests.
     pub open_requests: i32,
     /// Tokens that the model's answers took.
     pub usage: Usage,
-    /// Number of answers of the model. The turn of a gate call does not count.
+    /// Number of answers of the model. The turn of a gate call is not counted, because no model
+    /// made it.
     pub model_calls: i32,
 }
 
@@ -168,20 +172,20 @@ pub enum LeaseChange {
     },
     /// Releases the lease: any worker may claim the task at once.
     Queue,
-    /// Releases the lease and parks the task, until a commit wakes the task or the time `wake_in`
-    /// has passed.
+    /// Releases the lease and parks the task. The task sleeps until a commit wakes it or until the
+    /// time `wake_in` has passed.
     Park {
         /// Time after which a worker may claim the task; `None` if only a commit wakes the task.
         wake_in: Option<Duration>,
     },
 }
 
-/// The row of an `Idempotency-Key`: a POST that repeats the key has no second effect.
+/// The row of an `Idempotency-Key`. A POST that repeats the key has no second effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyRow {
     /// Tenant of the caller.
     pub tenant: String,
-    /// User that the command acts for, as the HTTP request spells the id.
+    /// Id of the user that the command acts for, in the spelling of the HTTP request.
     pub user_id: String,
     /// Comparison key of `user_id`; `None` if user ids are compared byte by byte.
     pub person: Option<UserKey>,
@@ -219,7 +223,7 @@ pub struct TaskRow {
     pub parent: Option<(TaskId, super::id::CallId)>,
     /// Tenant of the owner.
     pub tenant: String,
-    /// User id of the owner, as spelled by the caller that created the tree.
+    /// User id of the owner, in the spelling of the caller that created the tree.
     pub user_id: String,
     /// The session id that the API's client gave, or a generated id.
     pub session_id: String,
@@ -232,8 +236,8 @@ pub struct TaskRow {
     /// Status of the last `task_status` item.
     pub status: TaskStatus,
     /// Number of commits and claims of the task. The version fences writes: a write names the
-    /// version that its process read, and the store refuses the write if the row now has another
-    /// version.
+    /// version that the writing process has read, and the store refuses the write if the row now
+    /// has another version.
     pub version: i64,
     /// The `seq` of the task's last item.
     pub last_seq: i64,
@@ -255,16 +259,18 @@ pub struct TaskRow {
     pub lease_owner: Option<String>,
     /// End of the lease, by the database's clock.
     pub lease_until: Option<Time>,
-    /// Whether the task is neither leased nor queued, and has no wake-up time.
+    /// Whether the task is parked without a wake-up time. Such a task is neither leased nor queued.
     pub parked: bool,
-    /// For a gate call, the time until which its asker waits; [`ASKER_UNTIL_DELIVERED`] once the
-    /// result was delivered. `None` for any other task.
+    /// For a gate call, the time until which the call's asker waits; [`ASKER_UNTIL_DELIVERED`] once
+    /// the result was delivered. `None` for any other task.
     pub asker_until: Option<Time>,
-    /// Number of takeovers since the task's last item.
+    /// Number of times that a process has taken over the task from an expired lease, counted from
+    /// the task's last item.
     pub takeovers: i32,
-    /// Number of leases, since the task's last item, that ran out after work on the task had begun.
+    /// Number of leases that expired after work on the task had begun, counted from the task's last
+    /// item.
     pub fruitless: i32,
-    /// Number of the tree's last event, on the root's row; 0 on all other rows.
+    /// Number of the tree's last event if this is the root's row; 0 on all other rows.
     pub next_event: i64,
     /// Time of the commit of the task's first item.
     pub created_at: Time,
@@ -289,7 +295,7 @@ pub struct Journal {
     pub items: Vec<Item>,
     /// Time of the snapshot, by the database's clock.
     pub now: Time,
-    /// Time up to which the history is uncertain, because a restore or the promotion of a standby
-    /// lost the end of that history. `None` if the history is certain.
+    /// Time up to which the history is uncertain, because a restored backup or the promotion of a
+    /// standby may have lost the end of the history. `None` if the history is certain.
     pub history_uncertain_until: Option<Time>,
 }

@@ -1,5 +1,6 @@
-//! Credentials that a person provided for one task, sealed. Invariant: a sealed value is bound to
-//! tenant, task, request and name, so that the value in a moved or renamed row cannot be unsealed.
+//! Sealed credentials that a person provided for one task. Invariant: a sealed value is bound to
+//! tenant, task, request and name. The value in a moved or renamed row can therefore not be
+//! unsealed.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use std::time::Duration;
 use super::id::{RequestId, TaskId};
 use super::time::Time;
 
-/// A credential that a change writes. It replaces the task's earlier credential with the same name.
+/// A credential that a change writes. The credential replaces the task's earlier credential with
+/// the same name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealedCredential {
     /// Name of the credential in the configuration.
@@ -18,7 +20,8 @@ pub struct SealedCredential {
     pub key_id: String,
     /// Base64 of the nonce and the ciphertext.
     pub text: String,
-    /// Lifetime from the commit on, in database time; `None`: until the task ends.
+    /// Lifetime of the credential, which begins at the commit, in database time. `None` if the
+    /// credential lasts until the task ends.
     pub expires_in: Option<Duration>,
 }
 
@@ -43,7 +46,7 @@ pub struct CredentialRow {
     pub text: String,
     /// Time of the commit that wrote the row.
     pub created_at: Time,
-    /// End of the credential's lifetime; `None`: until the task ends.
+    /// End of the credential's lifetime. `None` if the credential lasts until the task ends.
     pub expires_at: Option<Time>,
 }
 
@@ -53,7 +56,7 @@ impl fmt::Debug for CredentialRow {
     }
 }
 
-/// Returns the values that a sealed credential is bound to. `tenant` and `task` come from the row
+/// Returns the values to which a sealed credential is bound. `tenant` and `task` come from the row
 /// of the task that the credential was provided for.
 #[must_use]
 pub fn credential_associated_data<'b>(

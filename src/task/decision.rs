@@ -34,7 +34,8 @@ pub enum Action {
     Respond,
     /// Run the call again, although the outcome of an earlier attempt is unknown.
     Retry,
-    /// Only for a whole request: its calls were decided with different actions.
+    /// Different actions decided the calls of a request. Only the decision of a whole request has
+    /// this action.
     #[schemars(skip)]
     Mixed,
 }
@@ -128,8 +129,8 @@ pub struct CallAnswer {
     /// The person's result as JSON text, for `respond`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// Whether the call may run after this answer: the answer completes the approval, or is an edit
-    /// that needs no further approval. Not on the wire.
+    /// Whether the call may run after this answer. This holds for an answer that completes the
+    /// approval, and for an edit that needs no further approval. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leave: bool,
     /// The standing decision that the person gave with this approval, if any.
@@ -138,7 +139,7 @@ pub struct CallAnswer {
 }
 
 impl CallAnswer {
-    /// Creates an answer that consists of the action alone.
+    /// Creates an answer that consists only of the action.
     #[must_use]
     pub fn plain(action: Action) -> Self {
         Self {
@@ -151,7 +152,7 @@ impl CallAnswer {
         }
     }
 
-    /// Whether this answer decides the call, however many approvals are required.
+    /// Whether this answer alone decides the call, however many approvals are required.
     #[must_use]
     pub fn settles(&self) -> bool {
         self.leave || !matches!(self.action, Action::Approve | Action::Retry)
@@ -170,16 +171,16 @@ pub struct Edit {
     pub rule: Option<String>,
 }
 
-/// An approval, with the data to check later whether the approver may still approve.
+/// An approval, with the data for a later check that the approver may still approve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vote {
     /// User id of the approver.
     pub by: String,
-    /// User of the service key that spoke for the approver, if any.
+    /// User of the API key with `act_as` that approved on behalf of the approver, if any.
     pub via: Option<String>,
-    /// The approver's groups when they approved; empty unless a service key spoke for the approver.
+    /// The approver's groups at the time of the approval; empty if `via` is `None`.
     pub groups: Vec<String>,
-    /// How the approver proved who they are; `None` as in [`Decision::door`].
+    /// How the approver proved who they are. `None` in the same cases as [`Decision::door`].
     pub door: Option<Door>,
 }
 
@@ -187,14 +188,14 @@ pub struct Vote {
 /// journal item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// The action; `mixed` when the calls were answered differently.
+    /// The action; `mixed` if the calls were answered with different actions.
     pub action: Action,
     /// User id of the person who answered.
     pub by: String,
-    /// User of the service key that spoke for the person, if any.
+    /// User of the API key with `act_as` that answered on behalf of the person, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// The person's groups, if a service key spoke for the person. Not on the wire.
+    /// The person's groups; empty if `via` is `None`. Not on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// How the person proved who they are. `None` in a service without accounts, and in decisions
@@ -204,33 +205,33 @@ pub struct Decision {
     /// Reason for the whole answer, if the person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The consequence that the person named for a rejection. In the answer that closes the
+    /// The consequence that the person chose for a rejection. In the answer that closes the
     /// request, `then` is the consequence that takes effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
-    /// The form as the person filled it in. In the answer to a credentials request every value is
-    /// null.
+    /// The form as the person filled it in. In the answer to a credentials request, every value in
+    /// the form is null.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Value>,
     /// The result that the person supplied for the whole request, as JSON text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// The person's answers, each under the call that it is about.
+    /// The person's answers, by call.
     pub decisions: BTreeMap<CallId, CallAnswer>,
-    /// Whether this answer closes the request: every call is decided, or the answer ends the task.
-    /// Not on the wire.
+    /// Whether this answer closes the request. It does if every call is then decided, or if the
+    /// answer ends the task. Not on the wire.
     pub closes: bool,
 }
 
 impl Decision {
-    /// Returns the standing decisions that were given with this answer, each with its call.
+    /// Returns the standing decisions that the person gave with this answer, each with its call.
     pub fn grants(&self) -> impl Iterator<Item = (CallId, &Grant)> {
         let answers = self.decisions.iter();
         answers.filter_map(|(call, answer)| Some((*call, answer.remember.as_deref()?)))
     }
 
-    /// Returns the reason that the person gave for the answer about this call; if there is none,
-    /// the reason for the whole answer.
+    /// Returns the reason for the answer about this call or, if the person gave none, the reason
+    /// for the whole answer.
     #[must_use]
     pub fn reason_about(&self, call: CallId) -> Option<&str> {
         let own = self.decisions.get(&call);

@@ -1,6 +1,7 @@
-//! Deltas of a model's answer that is not complete yet. Deltas are sent to subscribers and never
-//! stored. The complete answer becomes an item of the journal. The joined deltas after the last
-//! `Reset` equal the text and the calls of that item.
+//! Defines the deltas of a model's answer. A delta is a part of an answer that is not complete yet.
+//! Deltas are sent to subscribers and never stored. The complete answer becomes an item of the
+//! journal. The joined deltas after the last `Reset` equal the text and the calls of the complete
+//! answer.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -17,11 +18,11 @@ pub struct Delta {
     pub task_id: TaskId,
     /// Agent names, from the root's agent to this task's agent.
     pub agent_path: Vec<String>,
-    /// Number that the answer will have within the task: 1, 2, 3 …
+    /// Number that the complete answer will have within the task: 1, 2, 3 …
     pub turn: u32,
     /// Last `seq` of the task's journal when the model was asked. A subscriber that lacks items up
-    /// to this `seq` reads these items first. Once the journal has later items, the answer is
-    /// either stored or discarded.
+    /// to this `seq` reads these items first. Once the journal has items after this `seq`, the
+    /// answer is either stored or discarded.
     pub after_seq: i64,
     /// Id of the attempt at this answer. Deltas of different attempts must not be joined.
     pub asking: Uuid,
@@ -35,21 +36,21 @@ pub struct Delta {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum DeltaContent {
-    /// More of the answer's text.
+    /// The next part of the answer's text.
     Text {
         /// Number of characters of the text before this delta.
         offset: u64,
         /// Text to append.
         delta: String,
     },
-    /// The name of a call is known, but its arguments are not known yet.
+    /// The name of a call. The arguments are not known yet.
     Named {
         /// The id that the call will have.
         tool_call_id: CallId,
         /// Name of the called tool.
         name: String,
     },
-    /// More of a call's arguments.
+    /// The next part of a call's arguments.
     Arguments {
         /// The id that the call will have.
         tool_call_id: CallId,
@@ -58,6 +59,6 @@ pub enum DeltaContent {
         /// Text to append.
         delta: String,
     },
-    /// Subscribers discard all earlier deltas of this turn.
+    /// A command to subscribers to discard all earlier deltas of this turn.
     Reset,
 }

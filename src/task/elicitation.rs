@@ -1,23 +1,23 @@
 //! Questions that the server of a tool asks a person in the middle of a call (`elicitation/create`
-//! of MCP, revision 2026-07-28), and the answers that the next attempt at the call returns.
-//! Invariant: an attempt ends when the server asks a question. Only a later attempt, with its own
-//! start in the journal, continues the call.
+//! of MCP, revision 2026-07-28), and the person's answers. The next attempt at the call returns the
+//! answers to the server. Invariant: an attempt ends when the server asks a question. Only a later
+//! attempt, with its own start in the journal, continues the call.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::decision::{Action, Decision};
 
-/// Maximum number of attempts at one call that may end with questions of the server.
+/// Maximum number of attempts at one call that may end with questions of the tool's server.
 pub const MAX_ROUNDS: u32 = 10;
 
-/// The open questions that ended one attempt, and the answers so far. The texts come from the
-/// tool's server and are unverified.
+/// The questions that ended one attempt and are still open, and the answers so far. The texts come
+/// from the tool's server and are unverified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Elicitation {
     /// Name of the server in the configuration.
     pub server: String,
-    /// Name of the tool as its server offers it.
+    /// Name of the tool, as the server calls it.
     pub tool: String,
     /// Number of attempts at the call that have ended with questions, this attempt included: 1, 2,
     /// 3 …
@@ -38,14 +38,16 @@ pub struct ServerQuestion {
     pub key: String,
     /// The question in the server's words.
     pub message: String,
-    /// Flat JSON Schema of the answer. For a question with a `url`, the only property is `opened`.
+    /// Flat JSON Schema of the answer. If the question has a `url`, the only property of the schema
+    /// is `opened`.
     pub form: Value,
     /// The page that the person is to visit; `None` if the person fills in the form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
 
-/// The state that a tool's server lets this service keep between two attempts at a call.
+/// A state that a tool's server wants to get back in the next attempt at a call. This service keeps
+/// the state between the two attempts.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
@@ -91,7 +93,7 @@ impl Elicitation {
         json!({"server": self.server, "tool": self.tool, "mode": mode, "url": url})
     }
 
-    /// Removes the first question and records a person's decision as its answer.
+    /// Removes the first question and records the person's decision as the answer to this question.
     pub(super) fn answer_first(&mut self, action: Action, decision: &Decision) {
         if self.questions.is_empty() {
             return;
@@ -106,8 +108,8 @@ impl Elicitation {
     }
 }
 
-/// The data with which an attempt continues a call whose server asked questions in an earlier
-/// attempt.
+/// The data with which an attempt continues a call. The tool's server asked questions in an earlier
+/// attempt at that call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resume {
     /// Number of earlier attempts that ended with questions.

@@ -3,8 +3,8 @@
 use super::item::Fact;
 use super::status::{RequestStatus, TaskStatus};
 
-/// The events about which messages may be sent: changes of the status of a tree's tasks, starts of
-/// sub-agents, and changes of the tree's requests.
+/// The events about which messages may be sent. These events are changes of the status of a tree's
+/// tasks, starts of sub-agents, and changes of the tree's requests.
 pub const NOTIFIABLE_EVENTS: [&str; 17] = [
     "task.created",
     "task.paused",
@@ -32,11 +32,11 @@ pub const REQUEST_EXPIRING: &str = "request.expiring";
 /// causes this message.
 pub const REQUEST_WAITING: &str = "request.waiting";
 
-/// The events of a request after which all earlier messages about the request are out of date.
+/// The events of a request that make all earlier messages about the request out of date.
 pub const REQUEST_CHANGES: [&str; 3] = ["request.decided", "request.expired", "request.withdrawn"];
 
-/// Returns the name of an item's event. `is_root` says whether the item's task is the root of its
-/// tree; `seq` is the item's number in its journal.
+/// Returns the name of the event that an item records. `is_root` says whether the item's task is
+/// the root of its tree. `seq` is the item's number in its journal.
 #[must_use]
 pub fn event_name(fact: &Fact, is_root: bool, seq: i64) -> &'static str {
     match fact {
@@ -58,8 +58,8 @@ pub fn event_name(fact: &Fact, is_root: bool, seq: i64) -> &'static str {
     }
 }
 
-/// Returns the name of an event about a status. Only the root's events are named `task.*`. `first`
-/// says whether the item is the first of its journal.
+/// Returns the name of the event for a change to `status`. Only the root's events are named
+/// `task.*`. `first` says whether the item is the first of its journal.
 fn status_name(status: TaskStatus, is_root: bool, first: bool) -> &'static str {
     match (is_root, status) {
         (true, _) if first => "task.created",

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 pub enum FailureCode {
     /// The model's endpoint gave no usable answer.
     ModelFailed,
-    /// A limit of the agent was reached; `limit` names it.
+    /// A limit of the agent was reached. The failure's `limit` names the limit.
     LimitReached,
     /// The stored data contradicts itself.
     Integrity,
     /// The configuration no longer fits the task, for example because the agent was removed.
     Configuration,
-    /// Several leases of the task ran out in succession without a new item.
+    /// Several leases of the task expired in succession, and no item was added meanwhile.
     NoProgress,
 }
 

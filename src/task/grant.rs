@@ -1,7 +1,7 @@
-//! Standing decisions: approvals that also let later calls of their rule through. A rule offers a
-//! standing decision, and a person gives it with an approval. The policy computes an [`Offer`] for
-//! each call that a rule holds. A [`Grant`] lets a later call through only if the offer for that
-//! call has the grant's basis.
+//! Defines standing decisions. A standing decision is an approval that also lets later calls of the
+//! same rule run without a request. A rule offers a standing decision, and a person gives it
+//! together with an approval. The policy computes an [`Offer`] for each call that a rule holds. A
+//! [`Grant`] lets a later call run only if the offer for that call has the basis of the grant.
 
 use std::time::Duration;
 
@@ -40,14 +40,15 @@ impl GrantScope {
     }
 }
 
-/// The standing decision that a rule offers about one held call. Not on the wire as a whole.
+/// The standing decision that a rule offers about one held call. The API shows all fields except
+/// `basis`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Digest of the rule and of the tool's definition; if there is no `when`, also of the
-    /// arguments. A standing decision counts only for calls whose offer has the same basis.
+    /// Digest of the rule and of the tool's definition and, if `when` is `None`, also of the
+    /// arguments. A standing decision covers only calls whose offer has the same basis.
     pub basis: String,
-    /// The operator's condition on later calls; `None` means that later calls need the same
-    /// arguments.
+    /// The operator's condition that later calls must meet. `None` means that later calls must have
+    /// the same arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
     /// The scopes that a person may choose from.
@@ -59,7 +60,7 @@ pub struct Offer {
     pub uses: u32,
 }
 
-/// A person's request to give a standing decision with an approval.
+/// A person's wish to give a standing decision together with an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantRequest {
     /// The scope that the person chose.
@@ -68,12 +69,12 @@ pub struct GrantRequest {
     pub expires_in: Duration,
 }
 
-/// A standing decision, as the journal keeps it with the approval that gave it.
+/// A standing decision. The journal keeps it as part of the approval with which it was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Id by which the standing decision is listed and ended.
     pub grant_id: GrantId,
-    /// The tasks in which the standing decision counts.
+    /// The tasks in which the standing decision is valid.
     #[serde(rename = "for")]
     pub scope: GrantScope,
     /// Lifetime of the standing decision, from the commit of the approval.
@@ -84,22 +85,22 @@ pub struct Grant {
     pub tool: String,
     /// The rule that offered the standing decision. Not on the wire.
     pub rule: String,
-    /// Basis of the offer, see [`Offer::basis`]. Not on the wire.
+    /// Basis of the offer (see [`Offer::basis`]). Not on the wire.
     pub basis: String,
 }
 
-/// The standing decision that a started call relies on.
+/// The use of a standing decision by a started call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantUse {
     /// Id of the standing decision that lets the call through.
     pub grant_id: GrantId,
-    /// Whether an earlier attempt at the call has been counted as a use. If so, this attempt is not
-    /// counted.
+    /// Whether an earlier attempt at the call has already been counted as a use. If so, this
+    /// attempt is not counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
 }
 
-/// Why a standing decision no longer counts.
+/// Why a standing decision is no longer valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantEnd {
     /// A person ended the standing decision.
@@ -110,10 +111,10 @@ pub enum GrantEnd {
     UsedUp,
     /// The user has sent the tree a message since the standing decision was given.
     Message,
-    /// The standing decision was given in a history that a restored backup or a promoted standby
-    /// has made uncertain.
+    /// The standing decision was given in the uncertain history that a restored backup or a
+    /// promoted standby has left.
     HistoryLost,
-    /// The approval with which the standing decision was given would no longer suffice under the
+    /// The approval with which the standing decision was given would no longer be enough under the
     /// rule.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.

@@ -1,6 +1,6 @@
 //! Defines the identifiers. Each identifier is a UUIDv7 that this service generates (see `Ids` in
-//! `world.rs`). The service never uses the ids of a model provider as identifiers, so no two calls
-//! share an id.
+//! `world.rs`). The ids of a model provider are never used as identifiers, because a provider may
+//! repeat an id.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,7 +42,7 @@ id!(
     RequestId
 );
 id!(
-    /// The id of a tool call. The id is unique, even if a model repeats its own ids.
+    /// The id of a tool call. The id is unique, even if a model provider repeats its own ids.
     CallId
 );
 id!(
@@ -50,7 +50,7 @@ id!(
     GrantId
 );
 id!(
-    /// The id of a commit. The commit's items carry the id, so that a commit whose answer was lost
-    /// can be looked up.
+    /// The id of a commit, stored with the commit's items. If the database's answer to the commit
+    /// is lost, the store looks for this id to find out whether the commit succeeded.
     ChangeId
 );

@@ -1,9 +1,9 @@
 //! Items of a task's append-only journal. The journal is the task's state, event stream and audit
-//! trail.
+//! trail at once.
 //!
 //! An item is stored as the JSON of its [`Fact`]. Some members are internal and never on the wire,
-//! for example `raw`, `provider_id`, `terms`, `groups`, `timeout_ms`, `performer`, and the
-//! `definition` of a call in a request.
+//! for example `raw`, `provider_id`, `terms`, `groups`, `timeout_ms` and `performer`. The
+//! `definition` of a call in a request is also internal.
 
 use std::collections::BTreeMap;
 
@@ -31,13 +31,13 @@ pub struct Item {
     pub fact: Fact,
 }
 
-/// An event in a task's life, as its journal records it.
+/// An event of a task, as the task's journal records it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Fact {
     /// The task's status changed.
     TaskStatus {
-        /// Status from this item on.
+        /// The new status.
         status: TaskStatus,
         /// The failure; `None` unless `status` is `Failed`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,11 +55,12 @@ pub enum Fact {
         user_context: Option<BTreeMap<String, String>>,
         /// User id of the sender.
         by: String,
-        /// The user's groups at that time, which rules read as `user.groups`. Not on the wire.
+        /// The user's groups at the time of the message. Rules read them as `user.groups`. Not on
+        /// the wire.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         groups: Vec<String>,
     },
-    /// The model answered: one turn.
+    /// The model answered. Each answer of the model is a turn.
     AssistantMessage(Turn),
     /// The policy judged a call.
     Judged {
@@ -84,7 +85,7 @@ pub enum Fact {
         /// The answer, with the person who gave it.
         decision: Decision,
     },
-    /// A request was closed without an answer that decides it.
+    /// A request was closed without a deciding answer.
     RequestClosed {
         /// The closed request, opened by an earlier item.
         request_id: RequestId,
@@ -93,7 +94,7 @@ pub enum Fact {
         /// The event that closed the request.
         reason: CloseReason,
     },
-    /// A call is about to be sent. This fact is committed before the call is sent.
+    /// A call is about to be sent. This item is committed before the call is sent.
     ToolStarted {
         /// The started call, which an earlier turn proposed.
         tool_call_id: CallId,
@@ -114,10 +115,11 @@ pub enum Fact {
     },
     /// A call got its result.
     ToolResult(ToolResult),
-    /// A result arrived that settles no call: the result came late, or an asker reported an unknown
-    /// outcome.
+    /// A result arrived that settles no call. Either the result came late, or an asker reported
+    /// that the outcome is unknown.
     LateResult(ToolResult),
-    /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
+    /// A call started a sub-agent's task. If the sub-agent keeps its conversation, the call may
+    /// have sent a message to the existing task instead.
     SubAgentStarted {
         /// The call that started the task or sent the message.
         tool_call_id: CallId,
@@ -184,7 +186,7 @@ impl Fact {
     }
 }
 
-/// Returns the decisions of a journal, the newest first: the time, the request and the decision.
+/// Returns the decisions of a journal, the newest first, each with its time and its request.
 pub fn newest_decisions(items: &[Item]) -> impl Iterator<Item = (Time, RequestId, &Decision)> {
     items.iter().rev().filter_map(|item| {
         let Fact::Decision {
@@ -233,7 +235,7 @@ pub enum PartType {
     Image,
 }
 
-/// One answer of the model, with the proposed calls.
+/// One answer of the model, including the calls that the model proposes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// Number of the turn within its task: 1, 2, 3 …
@@ -248,8 +250,8 @@ pub struct Turn {
     pub finish_reason: FinishReason,
     /// Tokens of the prompt and of the answer, as the provider counts them.
     pub usage: Usage,
-    /// The provider's own JSON of the answer, which later model calls send back unchanged; null if
-    /// the other members have the same content. Not on the wire.
+    /// The provider's own JSON of the answer. Later model calls send this JSON back unchanged. Null
+    /// if the other members have the same content. Not on the wire.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
 }
@@ -267,8 +269,8 @@ pub struct ToolCall {
     /// model wrote, and the call never runs. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// Id of the call in requests to the provider: the provider's own id or, if the provider's id
-    /// was empty or repeated, the id that this service gave. Not on the wire.
+    /// Id of the call in requests to the provider. This is the provider's own id or, if that id was
+    /// empty or repeated, the id that this service gave the call. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }
@@ -281,13 +283,13 @@ pub enum FinishReason {
     Stop,
     /// The model proposes calls.
     ToolCalls,
-    /// The length limit cut the answer: none of its calls runs.
+    /// The length limit cut the answer. None of the answer's calls runs.
     Length,
-    /// A filter of the provider cut the answer: none of its calls runs.
+    /// A filter of the provider cut the answer. None of the answer's calls runs.
     ContentFilter,
     /// Any other reason of the provider.
     Other,
-    /// An agent that runs elsewhere proposed the call at a gate: there was no model.
+    /// There was no model: an agent that runs elsewhere proposed the call at a gate.
     Gate,
 }
 
@@ -310,7 +312,7 @@ pub enum Outcome {
     Succeeded,
     /// The call failed, or could not be sent.
     Failed,
-    /// The call's name or arguments do not fit: the call never ran.
+    /// The call's name or arguments do not fit a tool, so the call never ran.
     Invalid,
     /// A rule refused the call.
     Denied,
@@ -324,9 +326,10 @@ pub enum Outcome {
     Withdrawn,
     /// The task was canceled.
     Canceled,
-    /// The call may have run; its outcome is not known.
+    /// The call may have run, but its outcome is not known.
     Unknown,
-    /// The call was let through at a gate that asks for no report: its outcome is not known here.
+    /// A gate that asks for no report let the call through, so the outcome is not known to this
+    /// service.
     Released,
 }
 
@@ -359,12 +362,13 @@ pub struct ToolResult {
     pub name: String,
     /// How the call ended, for example `denied` or `unknown`.
     pub outcome: Outcome,
-    /// Text of the result, which the model sees cut after 64 KiB.
+    /// Text of the result. The model sees at most the first 64 KiB.
     pub content: String,
-    /// Status of an HTTP tool's answer; `None` for other tools, and if there was no answer.
+    /// HTTP status of the answer of an HTTP tool. `None` for other tools, and if there was no
+    /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
-    /// Whether the tool reported an error, but may have acted nevertheless.
+    /// Whether the tool reported an error after which it may have acted nevertheless.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspect: bool,
     /// Whether the asker of a gate call reported the result.

@@ -1,5 +1,5 @@
-//! Reads the members of a JSON object, each with the exact text of its value. A duplicate member is
-//! refused, because two parsers could choose different values.
+//! Reads the members of a JSON object, each with the exact text of its value. An object with a
+//! duplicate member is refused, because two parsers could choose different values.
 
 use std::fmt;
 
@@ -10,8 +10,7 @@ use serde_json::value::RawValue;
 /// compared with all names before it.
 const MAX_MEMBERS: usize = 64;
 
-/// Message of the error for a duplicate member, and of the error for an object with too many
-/// members.
+/// Message of two errors: the error for a duplicate member, and the error for too many members.
 pub(crate) const REPEATED_MEMBER: &str = "A member is repeated";
 
 /// The members of an object in the order of the text. No name occurs twice.

@@ -47,7 +47,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the key of each limit that is out of bounds, with the values that are allowed.
+    /// Returns the key of each limit that is out of bounds, with a text that names the allowed
+    /// values.
     #[must_use]
     pub fn out_of_bounds(&self) -> Vec<(&'static str, &'static str)> {
         let counts = [

@@ -12,7 +12,7 @@ use super::step::AwaitedEvent;
 use super::tool_spec::ToolKind;
 use super::verdict::Terms;
 
-/// Maximum number of open requests in a tree; the driver opens further requests after others are
+/// Maximum number of open requests in a tree. The driver opens further requests after others are
 /// closed.
 pub(crate) const MAX_OPEN_REQUESTS: usize = 20;
 
@@ -31,7 +31,7 @@ pub struct PlannedRequest {
 }
 
 impl Progress {
-    /// Whether no call of the turn may run before a person has answered.
+    /// Whether the turn is blocked: none of its calls may run before a person has answered.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let needs_request =
@@ -43,8 +43,8 @@ impl Progress {
     }
 
     /// Whether the task has work now. Returns false if a request blocks the turn. Also returns
-    /// false if the task has open requests or running sub-agents, and each unfinished call waits
-    /// for a decision, is settled or is delegated.
+    /// false if the task only waits: it has open requests or running sub-agents, and each
+    /// unfinished call waits for a decision, is settled or is delegated.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -59,7 +59,7 @@ impl Progress {
                     .all(|state| waits(state) || delegated(state)))
     }
 
-    /// Whether one of the task's calls opens a request now, or may open a request later. Such a
+    /// Whether one of the task's calls opens a request now, or may open a request later. If so, the
     /// task waits while the tree has the maximum number of open requests.
     #[must_use]
     pub fn may_open_request(&self) -> bool {
@@ -80,7 +80,7 @@ impl Progress {
     }
 
     /// Whether a person has supplied this call's result in a request that is still open. The result
-    /// may still be discarded, because an answer about another call of that request may end the
+    /// may still be discarded, because an answer about another call of the request may end the
     /// task.
     pub(super) fn has_provisional_result(&self, state: &CallState) -> bool {
         let respond = Some(&Action::Respond);
@@ -100,8 +100,8 @@ impl Progress {
     }
 }
 
-/// Returns the requests to open now: one for all held calls with equal terms, and one for each call
-/// that is itself a request or that a person has edited. Requests beyond
+/// Returns the requests to open now. All held calls with equal terms share one request. A call that
+/// is itself a request, or that a person has edited, gets its own request. Requests beyond
 /// [`Progress::remaining_requests`] are opened later.
 pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
     // The planned requests, each with a flag that says whether further calls may join the request.
@@ -109,7 +109,7 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
     for state in progress.unfinished() {
         let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
-            // A call with the verdict `human` needs an approval if its tool is none of the
+            // The verdict is `human`. The call needs an approval unless its tool is one of the
             // `request_…` tools.
             Phase::Human(terms) => (
                 RequestKind::from_tool(&state.call.name).unwrap_or(RequestKind::Approval),
@@ -151,8 +151,8 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
         .collect()
 }
 
-/// Returns the requests for the results of external calls, which the API's client runs. `next_step`
-/// plans these requests once no open request blocks the turn.
+/// Returns the requests for the results of external calls. The API's client runs such a call and
+/// posts the result. `next_step` plans these requests once no open request blocks the turn.
 pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External
@@ -166,8 +166,8 @@ pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedReques
     requests.take(progress.remaining_requests()).collect()
 }
 
-/// Returns the calls whose sub-agents start now. All these sub-agents start together, but a
-/// sub-agent that keeps its conversation (its name is in `sessions`) performs one call at a time.
+/// Returns the calls whose sub-agents start now. All these sub-agents start together. But a
+/// sub-agent in `sessions` keeps its conversation, so it performs only one call at a time.
 pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut busy_sessions: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
@@ -188,9 +188,9 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
     starting
 }
 
-/// Returns the next calls to run, in the model's order: consecutive repeatable calls are returned
-/// together, and any other call alone. Each returned call may have to open a request, so the number
-/// of calls is at most [`Progress::remaining_requests`].
+/// Returns the next calls to run: either consecutive calls that are all repeatable, or one other
+/// call. The calls are in the model's order. Each returned call may have to open a request, so the
+/// number of calls is at most [`Progress::remaining_requests`].
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;
@@ -223,9 +223,9 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     calls
 }
 
-/// Returns the calls whose server has a question that no request asks yet. Either the last attempt
-/// ended with questions (the call is in `ended`), or a person has answered a question of the last
-/// attempt and a further question is left.
+/// Returns the calls with a question of the tool's server that no request asks yet. Either the last
+/// attempt ended with questions (the call is in `ended`), or a person has answered a question of
+/// the last attempt and a further question is left.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     let asks = |state: &&CallState| match state.phase {
         Phase::ServerAsks => true,
@@ -245,7 +245,7 @@ pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> 
     calls.map(|state| state.call.tool_call_id).collect()
 }
 
-/// Returns the events that the task waits for. `attempts` are the calls with an attempt that may
+/// Returns the events that the task waits for. `attempts` lists the calls with an attempt that may
 /// still be in flight.
 pub(super) fn awaited_events(progress: &Progress, attempts: Vec<CallId>) -> Vec<AwaitedEvent> {
     let requests = progress

@@ -1,5 +1,6 @@
-//! The state of a task ([`Progress`]), read from the journal item by item: the state of each call,
-//! the open requests, the model's last answer. `step.rs` decides the next step from this state.
+//! The state of a task ([`Progress`]), built from the journal item by item. The state includes the
+//! state of each call, the open requests and the model's last answer. `step.rs` decides the next
+//! step from this state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,8 +29,8 @@ pub struct RequestProgress {
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
     /// Actions of the decided calls, by call.
     pub decided: BTreeMap<CallId, Action>,
-    /// The consequence that people named for a rejection, in the answers so far. The last answer
-    /// that names a consequence counts.
+    /// The consequence that people chose for a rejection, in the answers so far. If several answers
+    /// name a consequence, the last of these answers counts.
     pub then: Option<Then>,
 }
 
@@ -53,10 +54,10 @@ pub struct Progress {
     pub calls: Vec<CallState>,
     /// The open requests, oldest first.
     pub open: Vec<RequestProgress>,
-    /// Requests of the last turn whose decision may not have taken effect yet.
+    /// The last turn's requests whose decision may not have taken effect yet.
     pub responded: Vec<RequestId>,
-    /// The consequence of the decision or the deadline that ended the task; `CancelRoot` ends the
-    /// whole tree. `None` if nothing has ended the task yet, and again once the journal contains
+    /// The consequence of the decision or the deadline that ended the task. `CancelRoot` ends the
+    /// whole tree. `None` before anything has ended the task, and again once the journal contains
     /// the task's terminal status.
     pub ending: Option<Then>,
     /// The conversation's last message.
@@ -67,8 +68,8 @@ pub struct Progress {
     pub turns_since_message: u32,
     /// Running time since the last user message, up to the last pause.
     pub running_time: Duration,
-    /// Start of the running time that `running_time` does not include yet; `None` while the task is
-    /// not Running.
+    /// Start of the current run, whose time `running_time` does not include yet. `None` while the
+    /// task is not Running.
     pub running_since: Option<Time>,
     /// The owner's groups, as of the last user message.
     pub groups: Vec<String>,
@@ -76,18 +77,20 @@ pub struct Progress {
     pub quarantine: Quarantine,
     /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
-    /// Standing decisions for this tree that were given since the last user message, after the
-    /// uncertain history.
+    /// Standing decisions that people gave for this tree since the last user message. Standing
+    /// decisions from the uncertain history are left out.
     pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
     pub has_credential: bool,
-    /// Number of calls refused since the last user message because they repeat a rejected call.
+    /// Number of calls that were refused because they repeat a rejected call, counted from the last
+    /// user message.
     pub refused_repeats: u32,
-    /// `seq` of the last item of the uncertain history; 0 where the history is certain.
+    /// `seq` of the last item of the uncertain history; 0 if the whole history is certain.
     pub uncertain_seq: i64,
     /// Whether the last user message belongs to the uncertain history.
     pub message_uncertain: bool,
-    /// Whether this is a sub-agent's task: its messages come from its parent, not from the user.
+    /// Whether this is a sub-agent's task. The messages of such a task come from its parent, not
+    /// from the user.
     pub is_sub_agent: bool,
     /// Number of open requests of the tree's other tasks.
     pub open_elsewhere: usize,
@@ -95,8 +98,8 @@ pub struct Progress {
     pub sub_agent_starts_since_message: u32,
     /// Number of calls handed to sub-agents over the task's life.
     pub sub_agent_starts: u32,
-    /// Why a decision or a deadline has canceled the task, or is about to cancel it. The text is a
-    /// clause without a full stop.
+    /// Why a decision or a deadline has canceled the task, or is about to cancel the task. The text
+    /// is a clause without a full stop.
     pub cancel_reason: Option<String>,
 }
 
@@ -131,7 +134,7 @@ impl Progress {
         }
     }
 
-    /// Builds the state after a whole journal without uncertain history.
+    /// Builds the state after all `items`. The whole history counts as certain.
     #[must_use]
     pub fn from_items(items: &[Item]) -> Self {
         Self::replay(items, None)
@@ -224,8 +227,8 @@ impl Progress {
         }
     }
 
-    /// Applies a late result. If the asker of a gate call has the permit and reports that the
-    /// outcome is unknown, the report returns the permit.
+    /// Applies a late result. If the asker of a gate call has the permit and reports an unknown
+    /// outcome, the report returns the permit.
     fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())
@@ -234,8 +237,8 @@ impl Progress {
         }
     }
 
-    /// Keeps the standing decisions that `decision` gives for the tree. Keeps none unless
-    /// `decision` came after the uncertain history (`is_certain`).
+    /// Keeps the standing decisions that `decision` gives for the tree. Keeps none if `is_certain`
+    /// is false, which means that `decision` belongs to the uncertain history.
     fn apply_grants(&mut self, decision: &Decision, is_certain: bool) {
         let grants = decision.grants().map(|(_, grant)| grant);
         let grants = grants.filter(|grant| is_certain && grant.scope == GrantScope::Task);
@@ -274,8 +277,8 @@ impl Progress {
         }
     }
 
-    /// Resets the counts that are compared with the limits, because the user sent the tree a
-    /// message at the time `at`.
+    /// Resets the counts that are compared with the limits. Called when the user has sent the tree
+    /// a message at the time `at`.
     pub(super) fn reset_limit_counts(&mut self, at: Time) {
         self.turns_since_message = 0;
         self.sub_agent_starts_since_message = 0;
@@ -284,8 +287,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Replaces the preliminary times of `facts` by `at`, the time of their commit. `facts` are the
-    /// last facts applied.
+    /// Replaces the preliminary times in the state by `at`, the time of the commit of `facts`.
+    /// `facts` must be the last facts that were applied.
     pub fn set_commit_time<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
@@ -373,13 +376,13 @@ impl Progress {
         };
         let started = matches!(state.phase, Phase::Started(_));
         state.phase = match judgement.verdict {
-            // The call may have run already. The refusal only prevents a repetition, so the outcome
-            // is unknown.
+            // The call may have run already. The refusal prevents only a repetition, so the outcome
+            // of the call is unknown.
             Verdict::Deny | Verdict::Invalid if started => {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
             // This verdict does not refuse the call. But the call was started and must not happen
-            // twice, so it stays started and a person is asked about its outcome.
+            // twice. So the call stays started, and a person is asked about the outcome.
             Verdict::Allow | Verdict::Hold | Verdict::Human
                 if started && !effect.is_repeatable() =>
             {
@@ -407,7 +410,7 @@ impl Progress {
 }
 
 /// Returns the result that the model sees for a call that repeats a rejected call. `rejection` is
-/// the earlier rejection.
+/// the rejection of the earlier call.
 fn repeated_rejection_text(rejection: Option<&RejectedCall>) -> String {
     let reason = rejection
         .and_then(|rejection| rejection.reason.as_ref())

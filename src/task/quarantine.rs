@@ -1,9 +1,9 @@
-//! Quarantined tools. A call with the effect `once` puts its tool into quarantine in two cases: the
-//! outcome of the call is unknown, or the call was sent and failed with a 5xx status or with an
-//! error after which the tool may have acted. No rule lets a call of a quarantined tool run without
-//! a person's decision. The quarantine ends when a person decides a call of the tool. Neither
-//! credentials for the call, an answer to a question of the tool's server, a message, a cancel nor
-//! a retry of the task end the quarantine.
+//! Quarantined tools. A call with the effect `once` puts its tool into quarantine in two cases. In
+//! the first case, the outcome of the call is unknown. In the second case, the call was sent and
+//! failed with a 5xx status, or with another error after which the tool may have acted. No rule
+//! lets a call of a quarantined tool run without a person's decision. The quarantine ends when a
+//! person decides a call of the tool. None of the following ends it: credentials for a call, an
+//! answer to a question of the tool's server, a message, a cancellation, a retry of the task.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,8 @@ pub struct Quarantine(BTreeMap<String, Quarantined>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Quarantined {
     call: CallId,
-    /// A predicate whose subject is the call: `failed with status 500 after it was sent`.
+    /// The predicate of a sentence about the call, for example
+    /// `failed with status 500 after it was sent`.
     finding: String,
 }
 
@@ -36,8 +37,8 @@ impl Quarantine {
         ))
     }
 
-    /// Applies the next item of a task. `calls` holds the calls of that task, in their state before
-    /// the item.
+    /// Applies the next item of a task. `calls` holds the task's calls in their state before the
+    /// item.
     pub(super) fn apply(&mut self, fact: &Fact, calls: &[CallState]) {
         match fact {
             Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
@@ -50,8 +51,8 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
-            // A task that fails closes its requests, so no request asks about the outcome of the
-            // started calls. The tools of the started `once` calls are therefore quarantined.
+            // A task that fails closes its requests. So no request asks about the outcome of its
+            // started calls, and the tools of the started `once` calls are quarantined.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..
@@ -108,8 +109,8 @@ impl Quarantine {
                     "failed after it was sent, and may have acted",
                 );
             }
-            // A late result changes only the stated reason, because only a person may lift the
-            // quarantine.
+            // Only a person may lift the quarantine. A late result therefore changes only the
+            // stated reason.
             (Outcome::Succeeded | Outcome::Failed, _) => {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id

@@ -1,7 +1,7 @@
-//! Rejected calls. A later call that equals a rejected call (same tool, arguments equal as JSON
-//! values) is refused with the person's reason and without a new request. A rejection applies until
-//! the user sends the next message, or until a person approves an equal call. The expiry of a
-//! request does not count as a rejection.
+//! Rejected calls. A later call is refused without a new request if it equals a rejected call (same
+//! tool, arguments equal as JSON values). The refusal names the person's reason. A rejection
+//! applies until the user sends the next message, or until a person approves an equal call. The
+//! expiry of a request does not count as a rejection.
 
 use serde_json::Value;
 
@@ -46,8 +46,8 @@ impl RejectedCalls {
         arguments_text: &str,
         reason: Option<String>,
     ) {
-        // A call whose arguments do not parse is invalid. An equal call is therefore refused
-        // without a request even if this rejection is not kept.
+        // A call whose arguments do not parse is invalid. So an equal call is refused without a
+        // request even though this rejection is not kept.
         if let Ok(arguments) = parse_arguments(arguments_text) {
             self.0.push(RejectedCall {
                 call,
@@ -77,8 +77,8 @@ fn parse_arguments(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(if text.is_empty() { "{}" } else { text })
 }
 
-/// Whether two values are equal as JSON. The numbers 1 and 1.0 are equal, and the order of members
-/// does not matter.
+/// Whether two values are equal as JSON. The numbers 1 and 1.0 are equal. The order of an object's
+/// members does not matter.
 fn equal_json(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -102,8 +102,8 @@ fn equal_json(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Returns a text for the comparison of JSON values. Two values have the same text if and only if
-/// they are equal as JSON.
+/// Returns a text by which JSON values are compared. Two values have the same text if and only if
+/// the values are equal as JSON.
 #[must_use]
 pub(crate) fn json_equality_key(value: &Value) -> String {
     match value {

@@ -20,7 +20,7 @@ pub struct Warning {
     /// JSON pointer to the part of the arguments to which the warning applies; empty if the warning
     /// applies to the arguments as a whole.
     pub pointer: String,
-    /// One sentence for a person.
+    /// The warning in one sentence, for the approver.
     pub detail: String,
 }
 
@@ -37,19 +37,20 @@ pub struct CallSpec {
     pub effect: Effect,
     /// Target of the tool's calls, see [`ToolSpec::target`]; `digest` covers the target.
     pub target: String,
-    /// Whole address of the call, as an approver sees it; `None` if `target` is the whole address.
+    /// Whole address of this call, as an approver sees it; `None` if `target` is the whole address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// One line for the approver, see [`ToolSpec::summarize`].
     pub summary: String,
-    /// Warnings for the approver; empty if the request shows the call only for context.
+    /// Warnings for the approver; empty if the request shows the call only as context.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
-    /// Whether this request decides the call. The turn's other calls are shown only for context.
+    /// Whether this request decides the call. An approval request also shows the turn's other
+    /// calls, as context.
     pub needs_decision: bool,
     /// The policy's last verdict on the call.
     pub verdict: Verdict,
-    /// Name of the rule that gave the verdict; `None` if no rule did.
+    /// Name of the rule that gave the verdict; `None` if no rule gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// Reason that the rule gives for the verdict, if any.
@@ -59,12 +60,12 @@ pub struct CallSpec {
     pub parameters: Value,
     /// Digest of the call, see [`call_digest`].
     pub digest: String,
-    /// Digest of the tool's definition, stored so that the call's digest can be recomputed after
-    /// the tool has changed. `None` if the tool did not exist, and in requests that older versions
-    /// stored. Not on the wire.
+    /// Digest of the tool's definition. The digest is stored so that the call's digest can be
+    /// recomputed after a change of the tool. `None` if the tool did not exist, and in requests
+    /// that older versions of this service stored. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
-    /// User id of the person who replaced the model's arguments with `arguments_text`, if any. If
+    /// User id of the person who replaced the model's arguments by `arguments_text`, if any. If
     /// several approvals are required, this person may not approve the call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
@@ -83,8 +84,8 @@ impl CallSpec {
             .map_or(&self.target, |address| &address.text)
     }
 
-    /// Whether `digest` and `address` match the other members. If `definition` is not stored, the
-    /// digest cannot be recomputed and is not compared.
+    /// Whether `digest` and `address` match the other members. If `definition` is not stored,
+    /// `digest` cannot be recomputed and is not checked.
     fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
         let is_sealed =
             |address: &Address| *address == Address::new(&self.digest, address.text.clone());
@@ -145,8 +146,8 @@ pub struct RequestSpec {
     pub terms: Terms,
     /// Digest over the digests of the calls that the request decides, in order.
     pub digest: String,
-    /// The question in the words of the agent or of the tool's server; `None` if the request has no
-    /// such question.
+    /// The question, in the words of the agent or of the tool's server; `None` if the request has
+    /// no such question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
     /// Further data for the approver. The members depend on the kind, for example the service of a
@@ -156,14 +157,14 @@ pub struct RequestSpec {
     /// JSON Schema of the answer; `None` if the request has no form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// The questions of a tool's server, if this request asks one of these questions. Not on the
+    /// The open questions of a tool's server, if this request asks the first of them. Not on the
     /// wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,
-    /// Digest over the members that the other digests do not cover: the request's id, kind, terms
-    /// and question; the details of a credentials request; the details, the form and the questions
-    /// of an elicitation; for each call, `needs_decision` and `editor`. `None` in requests that
-    /// older versions stored. Not on the wire.
+    /// Digest over the members that the other digests do not cover. These are the request's id,
+    /// kind, terms and question, the details of a credentials request, and the details, form and
+    /// questions of an elicitation. For each call, the digest also covers `needs_decision` and
+    /// `editor`. `None` in requests that older versions of this service stored. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
@@ -190,9 +191,9 @@ impl RequestSpec {
             .iter()
             .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
             .collect();
-        // The seal covers `details` and `form` only if the decision depends on them. The `details`
-        // of a credentials request name the service whose login is asked for. The `details` and the
-        // `form` of an elicitation belong to the question of the tool's server.
+        // The seal covers `details` and `form` only if the decision depends on them. In a
+        // credentials request, the `details` name the service whose login is asked for. In an
+        // elicitation, the `details` and the `form` belong to the question of the tool's server.
         let elicitation = self.elicitation.as_ref();
         let asked = elicitation.map(|asked| json!([self.details, self.form, asked]));
         let service = self.details.clone();
@@ -210,8 +211,8 @@ impl RequestSpec {
         ))
     }
 
-    /// Whether every digest of the request matches the digested content. `tenant` and `task` must
-    /// be those of the request's task, because the digests of the calls cover both.
+    /// Whether every digest of the request matches the content that it covers. `tenant` and `task`
+    /// must be those of the request's task, because the digests of the calls cover both.
     #[must_use]
     pub fn has_valid_digests(&self, tenant: &str, task: TaskId) -> bool {
         let own = digest_of_texts(self.own_calls().map(|call| call.digest.as_str()));
@@ -226,9 +227,9 @@ impl RequestSpec {
                 .all(|call| call.has_valid_digests(tenant, task))
     }
 
-    /// Returns the number of people who have to agree. For an approval request, they have to agree
-    /// before a call runs; for a reconcile request, before the call is retried. A request of any
-    /// other kind needs one person.
+    /// Returns the number of people who have to agree. In an approval request, they have to agree
+    /// before a call runs. In a reconcile request, they have to agree before a call is retried. A
+    /// request of any other kind needs one person.
     #[must_use]
     pub fn required(&self) -> u32 {
         if self.kind.properties().counts_approvers {
@@ -255,7 +256,7 @@ impl RequestSpec {
     }
 }
 
-/// The members of a tool that a call's digest covers.
+/// The members of a tool that are covered by the digest of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct DigestedTool<'t> {
     /// Name by which a model calls the tool.
@@ -279,9 +280,10 @@ impl<'t> From<&'t ToolSpec> for DigestedTool<'t> {
     }
 }
 
-/// Returns the digest of one call: SHA-256 over tenant, task, call, tool name, the tool's
-/// definition, target, effect, argument bytes and rule. The length of each part is hashed before
-/// the part, so that different parts never give the same bytes. Clients treat the digest as opaque.
+/// Returns the digest of one call. The digest is SHA-256 over tenant, task, call, tool name, the
+/// tool's definition, target, effect, argument bytes and rule. The length of each part is hashed
+/// before the part, so that different parts never give the same bytes. Clients treat the digest as
+/// opaque.
 #[must_use]
 pub fn call_digest(
     tenant: &str,
@@ -310,7 +312,8 @@ pub fn call_digest(
 }
 
 /// Returns the digest over the texts in the given order. The length of each text is hashed before
-/// the text. A request's digest is computed over the digests of the calls that the request decides.
+/// the text. A request's digest is this digest over the digests of the calls that the request
+/// decides.
 #[must_use]
 pub fn digest_of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -395,7 +398,7 @@ mod tests {
         .sealed()
     }
 
-    /// A function that returns a member of a request, which the test then changes.
+    /// Returns the member of a request that a test changes.
     type Member = fn(&mut RequestSpec) -> &mut String;
 
     #[test]

@@ -1,6 +1,6 @@
 //! The kinds of request. For each kind, a constant of type [`RequestKindProperties`] holds the
-//! properties. To add a kind, add a variant of [`RequestKind`], such a constant, and the code for
-//! behaviour that no other kind has.
+//! kind's properties. To add a kind, add a variant of [`RequestKind`], such a constant, and code
+//! for the behaviour that only the new kind has.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,15 +26,15 @@ pub enum RequestKind {
     Approval,
     /// The agent asks for guidance.
     Guidance,
-    /// Asks for a login that a call needs.
+    /// Asks a person for a login that a call needs.
     Credentials,
     /// The agent asks for a confirmation.
     Confirmation,
-    /// Asks the caller to run the tool and to post the result.
+    /// Asks the API's client to run the call and to post the result.
     ExternalResult,
-    /// Asks for the unknown outcome of a call.
+    /// Asks a person for the outcome of a call, because this service does not know the outcome.
     Reconcile,
-    /// The server of a tool asks in the middle of a call.
+    /// Asks a person a question that the tool's server has asked in the middle of a call.
     Elicitation,
 }
 
@@ -52,25 +52,27 @@ pub struct RequestKindProperties {
     pub human: Option<HumanKind>,
     /// The actions that a request of this kind accepts, in the order in which they are shown.
     pub actions: &'static [Action],
-    /// The actions that a person may take by a sealed link. A link never permits an action that
-    /// shows or takes a secret, an action that runs arguments which the policy has not judged, or
-    /// an action that reports an event outside of this service.
+    /// The actions that a person may take by a sealed link. Three kinds of action are never
+    /// permitted by a link: an action that shows or takes a secret, an action that runs arguments
+    /// which the policy has not judged, and an action that reports an event outside of this
+    /// service.
     pub link_actions: &'static [Action],
     /// The content of a `respond` answer.
     pub response: ResponseKind,
-    /// Whether an open request of this kind keeps every call of the turn from running.
+    /// Whether an open request of this kind prevents all calls of the turn from running.
     pub blocks_turn: bool,
     /// Whether a request of this kind decides calls of the turn under a rule. Such a request shows
     /// the whole turn, takes an answer for each call, and follows the rule's `allow` and
-    /// `on_reject`. A request of any other kind is about one call.
+    /// `on_reject`. A request of any other kind is about one call only.
     pub decides_calls: bool,
-    /// Whether as many people have to agree as the rule requires. If not, the answer of one person
-    /// is enough.
+    /// Whether a request of this kind needs as many people to agree as the rule requires. If false,
+    /// the answer of one person is enough.
     pub counts_approvers: bool,
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
-    /// Whether every answer depends on the tool's definition. If so, an answer after a change of
-    /// the definition withdraws the request. A retry does so for a request of any kind.
+    /// Whether every answer depends on the tool's definition. If true and the definition has
+    /// changed, an answer withdraws the request. In a request of any kind, a `retry` after such a
+    /// change withdraws the request.
     pub depends_on_tool: bool,
 }
 
@@ -234,8 +236,8 @@ impl RequestKind {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
     }
 
-    /// Whether a request of this kind can be answered with `approve`, provided that the request's
-    /// rule allows `approve`.
+    /// Whether `approve` can answer a request of this kind. The request's rule must also allow
+    /// `approve`.
     #[must_use]
     pub fn can_be_approved(self) -> bool {
         self.properties().actions.contains(&Action::Approve)

@@ -1,5 +1,6 @@
-//! Evaluates the answers to a request: finds the answer that decided each call and the answers that
-//! approved each call, and derives the decision of the whole request.
+//! Evaluates the answers to a request. For each call, the module finds the answer that decided the
+//! call and the answers that approved it. From these answers it derives the decision of the whole
+//! request.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,7 @@ pub struct RequestState<'a> {
     pub spec: &'a RequestSpec,
     /// The answers, oldest first.
     pub answers: &'a [TimedDecision],
-    /// The stored status, which may still be `Pending` after the deadline.
+    /// The stored status. It may still be `Pending` after the deadline has passed.
     pub status: RequestStatus,
     /// Whether the deadline has passed.
     pub expired: bool,
@@ -31,10 +32,10 @@ pub struct RequestState<'a> {
 pub struct Resolution<'a> {
     /// The last answer, which closed the request.
     pub last: &'a TimedDecision,
-    /// The action that decided all calls; `Mixed` if different actions decided them. If no call is
-    /// decided, the action of the last answer.
+    /// The action that decided the calls; `Mixed` if different actions decided them. If no call is
+    /// decided, `action` is the action of the last answer.
     pub action: Action,
-    /// The consequence of the rejections; `None` if no call was rejected.
+    /// The consequence of the rejections for the task; `None` if no call was rejected.
     pub then: Option<Then>,
     /// The decided calls, each with the answer that decided the call.
     pub calls: Vec<(CallId, &'a TimedDecision)>,
@@ -47,10 +48,11 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// Returns the answer that decided `call`, if any. This is the first answer that decides the
-    /// call however many approvals are required, or the approval that completed the required
-    /// number. If a closed request has no such answer, the last answer about the call is returned:
-    /// in a service without accounts one approval is enough, whatever number the terms require.
+    /// Returns the answer that decided `call`, if any. Two kinds of answer decide a call: an answer
+    /// that does so however many approvals are required, and the approval that completes the
+    /// required number. The function returns the first such answer. A closed request may have none,
+    /// because a service without accounts accepts a single approval. The function then returns the
+    /// last answer about the call.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;
@@ -66,7 +68,7 @@ impl<'a> RequestState<'a> {
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });
-        // An answer that closes the request by canceling the task leaves the other calls undecided.
+        // If an answer closes the request by canceling the task, the other calls stay undecided.
         let continues = |then: Then| then == Then::Continue;
         let closed = self
             .answers
@@ -80,8 +82,8 @@ impl<'a> RequestState<'a> {
         found.or_else(last)
     }
 
-    /// Returns the first approval of `call` by each person; no answers if one approval is enough.
-    /// `ids` says which user ids belong to one person.
+    /// Returns each person's first approval of `call`. Returns an empty list if one approval is
+    /// enough. `ids` says which user ids belong to one person.
     #[must_use]
     pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a TimedDecision> {
         if self.spec.required() < 2 {
@@ -109,7 +111,7 @@ impl<'a> RequestState<'a> {
             .find(|(_, answer)| user.is(&answer.by) && about(answer))
     }
 
-    /// Returns the calls of the request that are undecided and that `user` has not answered.
+    /// Returns the request's undecided calls that `user` has not answered.
     pub fn open_calls(&self, user: &UserId) -> impl Iterator<Item = &'a CallSpec> {
         self.spec.own_calls().filter(move |call| {
             let id = call.tool_call_id;
@@ -117,7 +119,7 @@ impl<'a> RequestState<'a> {
         })
     }
 
-    /// Returns the decision of the whole request; `None` unless an answer closed the request.
+    /// Returns the decision of the whole request; `None` unless an answer has closed the request.
     #[must_use]
     pub fn resolution(&self) -> Option<Resolution<'a>> {
         match self.status {

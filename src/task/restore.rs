@@ -1,6 +1,6 @@
-//! Uncertain history. After a backup is restored or a standby is promoted, the end of a task's
-//! history may be lost. A call that the remaining history does not show as started may have run in
-//! the lost part. Invariant: such a call runs only if its effect may be repeated, or if a person
+//! Handles uncertain history. The end of a task's history may be lost when a backup is restored or
+//! a standby is promoted. A call that the remaining history does not show as started may have run
+//! in the lost part. Invariant: such a call runs only if its effect may be repeated, or if a person
 //! approves the call after the restore or the promotion.
 
 use super::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
@@ -15,14 +15,14 @@ use super::verdict::Verdict;
 pub(crate) const MAY_HAVE_RUN_TEXT: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
-/// Reason for holding a `once` call that the model proposes after the uncertain history and before
-/// the user's next message.
+/// Reason for holding a `once` call after the uncertain history. The reason applies to calls that
+/// the model proposes before the user's next message.
 pub(crate) const HISTORY_LOST_TEXT: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
 /// Returns the `seq` of the last item of the uncertain history; 0 if the whole history is certain.
-/// All earlier items count as uncertain too, even with a later time, because the clocks of two
-/// servers differ.
+/// All items before this item count as uncertain, too. Some of these items may have a later time
+/// than `history_uncertain_until`, because the clocks of two servers differ.
 #[must_use]
 pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
     let Some(history_uncertain_until) = history_uncertain_until else {
@@ -50,8 +50,8 @@ impl Progress {
         progress
     }
 
-    /// Marks the calls whose approval `decision` completed. Marks none if `is_certain` is false,
-    /// which means that `decision` belongs to the uncertain history.
+    /// Sets `is_approval_certain` of the calls whose approval `decision` completed. Changes nothing
+    /// if `is_certain` is false, which means that `decision` belongs to the uncertain history.
     pub(super) fn mark_certain_approvals(&mut self, decision: &Decision, is_certain: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);
@@ -69,8 +69,8 @@ impl Progress {
 }
 
 impl CallState {
-    /// Whether the call must not be repeated and may have run in the lost history. A later approval
-    /// does not change the result.
+    /// Whether the call must not be repeated and may have run in the lost history. Stays true even
+    /// if a person approves the call later.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         let question = self
@@ -105,8 +105,8 @@ impl CallState {
         .to_owned()
     }
 
-    /// Returns the text for a call that will not run or will not run again: `why`, followed by
-    /// `ending`. If the call may have run already, a sentence about the unknown outcome replaces
+    /// Returns the text for a call that will not run, or not run again. The text is `why`, followed
+    /// by `ending`. If the call may have run already, a sentence about the unknown outcome replaces
     /// `ending`.
     pub(super) fn not_run_text(&self, why: &str, ending: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {

@@ -11,7 +11,7 @@ pub enum TaskStatus {
     Paused,
     /// The model gave its final answer.
     Completed,
-    /// The task cannot continue; `error` says why. The command `retry` or a message resumes the
+    /// The task cannot continue. `error` says why. The command `retry` or a new message resumes the
     /// task.
     Failed,
     /// A person, a deadline or an ancestor canceled the task.
@@ -28,8 +28,8 @@ impl TaskStatus {
         Self::Canceled,
     ];
 
-    /// Whether the status is terminal. Only a command or a new message continues a task with a
-    /// terminal status.
+    /// Whether the status is terminal. A task with a terminal status continues only after a command
+    /// or a new message.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Canceled)

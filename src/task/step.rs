@@ -1,6 +1,6 @@
-//! Decides the next step of a task. The decision is a pure and total function: it uses no clock, no
-//! I/O and no stored state. After a crash at any point, the task continues with another call of
-//! [`next_step`].
+//! Decides the next step of a task. The decision is a pure and total function: it reads no clock,
+//! does no I/O and keeps no state. After a crash at any point, another call of [`next_step`] finds
+//! out how the task continues.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,8 @@ use super::tool_spec::ToolKind;
 pub enum Step {
     /// Call the model for its next turn.
     CallModel,
-    /// Ask the policy about these calls. A later judgement can only make the verdicts stricter.
+    /// Ask the policy for verdicts on these calls. If a call is judged again later, the new
+    /// judgement can only make the call's verdict stricter.
     Judge(Vec<CallId>),
     /// Open these requests.
     OpenRequests(Vec<PlannedRequest>),
@@ -32,17 +33,17 @@ pub enum Step {
     Wait(Vec<AwaitedEvent>),
     /// Start a sub-agent's task for each of these calls.
     StartSubAgents(Vec<CallId>),
-    /// Run these calls together. The next step is decided once none of them is in flight.
+    /// Run these calls together. The next step is decided after all of them have ended.
     RunCalls(Vec<CallId>),
-    /// Give this gate call's asker the permit to run the call.
+    /// Give the permit to run this gate call to the call's asker.
     HandOver(CallId),
     /// Open a request for each of these calls. The last attempt at each call ended with a question
     /// of the tool's server.
     Elicit(Vec<CallId>),
-    /// Ask a person about the outcome of these calls. Either the call was started, is not in flight
-    /// and has no result, or it may have run in the lost part of an uncertain history.
+    /// Ask a person about the outcome of each of these calls. Such a call was started, is not in
+    /// flight and has no result, or it may have run in the lost part of an uncertain history.
     Reconcile(Vec<CallId>),
-    /// Write the results (outcome and text) of these calls. The calls will not run, or will not run
+    /// Write the results (outcome and text) of these calls. These calls will not run, or not run
     /// again.
     Settle(Vec<(CallId, Outcome, String)>),
     /// End the task.
@@ -52,18 +53,19 @@ pub enum Step {
 /// An event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AwaitedEvent {
-    /// A decision of this request.
+    /// A person's decision of this request.
     Request(RequestId),
     /// The end of an attempt that may still be in flight on some replica.
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The closing of any request of the tree. The tree has reached the maximum number of open
-    /// requests.
+    /// The closing of any request of the tree. The task waits for this event because the tree has
+    /// reached the maximum number of open requests.
     RequestClosed,
-    /// A user message or another command. The task is terminal.
+    /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// The return of the asker of a gate call. The call may start only while the asker waits.
+    /// The return of the asker of a gate call. The task waits for this event because the call may
+    /// start only while the asker waits.
     Asker,
 }
 
@@ -74,22 +76,23 @@ pub enum Ending {
     Completed(String),
     /// With the result of a gate call.
     Settled,
-    /// By a failure, after which the task cannot continue.
+    /// By a failure after which the task cannot continue.
     Failed(Failure),
-    /// By a person, a deadline or an ancestor.
+    /// By a cancellation. A person, a deadline or an ancestor caused it.
     Canceled,
 }
 
-/// The input of [`next_step`] that the driver knows and the journal does not contain.
+/// The part of the input of [`next_step`] that the journal does not contain. The driver knows this
+/// part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepContext {
     /// Name of the limit that is reached, if any.
     pub spent_limit: Option<&'static str>,
-    /// Started calls whose attempt may still be in flight, judged by the database's clock.
+    /// The started calls whose attempt may still be in flight, by the database's clock.
     pub running: BTreeSet<CallId>,
-    /// Started calls whose attempt ended in this process with questions of the tool's server.
+    /// The started calls whose attempt ended in this process with questions of the tool's server.
     pub ended_with_questions: BTreeSet<CallId>,
-    /// For a gate call, whether its asker waits; `None` for any other task.
+    /// Whether the asker waits, if this is the task of a gate call; otherwise `None`.
     pub asker: Option<AskerState>,
     /// Names of the sub-agents that keep a conversation. The calls of such a sub-agent run one
     /// after the other.
@@ -150,7 +153,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     unblocked_step(progress, context)
 }
 
-/// Decides the next step if neither a request nor an attempt in flight blocks the turn.
+/// Decides the next step if the turn is blocked neither by a request nor by an attempt in flight.
 fn unblocked_step(progress: &Progress, context: &StepContext) -> Step {
     let external = external_result_requests(progress);
     if !external.is_empty() {
@@ -197,8 +200,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt may still be in flight and forbids another attempt at the call. Another
-/// attempt is forbidden if the call must not be repeated, or if an asker has the permit.
+/// Whether the call has an attempt that may still be in flight and that forbids another attempt.
+/// Another attempt is forbidden if the call must not be repeated, or if an asker has the permit.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

@@ -1,5 +1,5 @@
-//! Helpers for text and JSON: text that both databases can store (Postgres refuses U+0000), cuts at
-//! character boundaries, JSON pointers, canonical JSON, and a function that maps each text of a
+//! Helpers for text and JSON. They make text storable in both databases (Postgres refuses U+0000),
+//! cut text at character boundaries, build JSON pointers and canonical JSON, and map each text of a
 //! JSON value.
 
 use std::collections::BTreeMap;
@@ -46,8 +46,8 @@ fn put_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// Replaces each U+0000 in text from a model or a tool by U+FFFD. The HTTP API refuses a request
-/// with U+0000 instead.
+/// Replaces each U+0000 by U+FFFD in a text that comes from a model or a tool. In contrast, the
+/// HTTP API refuses a request that contains U+0000.
 #[must_use]
 pub(crate) fn without_nul(text: String) -> String {
     if text.contains('\0') {
@@ -80,8 +80,9 @@ pub(crate) fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
 }
 
-/// Passes each string, member name and number of `value` through `map` separately, so that the
-/// result is JSON whatever `map` returns. A number that `map` changes becomes a string.
+/// Replaces each string, member name and number of `value` by the text that `map` returns for it.
+/// Each is mapped separately, so that the result is JSON whatever `map` returns. A number that
+/// `map` changes becomes a string.
 #[must_use]
 pub(crate) fn map_texts(value: Value, map: &impl Fn(&str) -> String) -> Value {
     match value {

@@ -1,6 +1,7 @@
-//! Makes text safe to review: shows every invisible character, and warns about arguments that could
-//! mislead an approver. Invariant: no invisible character stays hidden, even if JSON escapes encode
-//! it. The number of findings is bounded, and the time is linear in the length of the text.
+//! Makes text safe to review. The module shows every invisible character and warns about arguments
+//! that could mislead an approver. Invariant: no invisible character stays hidden, even if JSON
+//! escapes encode the character. The number of findings is bounded, and the time is linear in the
+//! length of the text.
 
 mod inspect;
 
@@ -24,10 +25,10 @@ pub(crate) const LOOK_ALIKE: &str = "look_alike";
 pub(crate) const RIGHT_TO_LEFT: &str = "right_to_left";
 /// Warning code: marks that are rendered over the characters before them.
 pub(crate) const OVERLAY: &str = "overlay";
-/// Warning code: blanks or line ends that push text out of sight.
+/// Warning code: so many blanks or line ends in a row that the text after them may be out of sight.
 pub(crate) const LONG_BLANKS: &str = "long_blanks";
-/// Warning code: arguments of more than `MAX_UNWARNED_BYTES` bytes, which people may not read to
-/// the end.
+/// Warning code: arguments of more than `MAX_UNWARNED_BYTES` bytes. People may not read such
+/// arguments to the end.
 pub(crate) const LARGE: &str = "large";
 
 /// Maximum size of arguments without a `LARGE` warning, in bytes.
@@ -102,10 +103,10 @@ fn is_hidden(c: char) -> bool {
         .is_none_or(|hidden| hidden.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
-/// Returns warnings for the approver of these arguments: at most one for each code and place, and
-/// at most 8 for each code. Each pointer leads to a value of the arguments; the pointer of a
-/// warning about a member's name leads to that member. Arguments that are not JSON count as a
-/// single place.
+/// Returns warnings for the approver of these arguments. There is at most one warning for each code
+/// and place, and at most 8 for each code. Each warning's pointer leads to a value of the
+/// arguments. If the warning is about a member's name, the pointer leads to that member. Arguments
+/// that are not JSON count as a single place.
 #[must_use]
 pub(crate) fn warnings(arguments_text: &str) -> Vec<Warning> {
     let mut findings = Findings::default();
@@ -129,7 +130,7 @@ pub(crate) fn warnings(arguments_text: &str) -> Vec<Warning> {
     findings.warnings()
 }
 
-/// Decodes the `\u` escapes of a text that is not JSON.
+/// Decodes the `\u` escapes in a text that is not JSON.
 fn unescaped(text: &str) -> String {
     let unit = |text: &str| {
         let digits = text
@@ -144,8 +145,8 @@ fn unescaped(text: &str) -> String {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
         let Some(first) = unit(escape) else {
-            // The escaped character is consumed with its `\`, so that the `\u` in `\\u` is not read
-            // as an escape.
+            // Skips the escaped character together with its `\`, so that the `\u` in `\\u` is not
+            // read as an escape.
             let end = escape
                 .char_indices()
                 .nth(2)

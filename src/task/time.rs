@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 pub struct Time(pub i64);
 
 impl Time {
-    /// Returns the time from `earlier` to `self`; zero when `earlier` is later.
+    /// Returns the time that passed from `earlier` to `self`; zero if `earlier` is after `self`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Returns the date, hour and minute in UTC, for people. The date is left out if `day` has the
-    /// same date.
+    /// Returns the date, hour and minute in UTC, for people. The date is left out if `day` falls on
+    /// the same date.
     #[must_use]
     pub fn to_minute(self, day: Option<Self>) -> String {
         let text = self.to_string();

@@ -1,4 +1,4 @@
-//! The specification of a tool: all data about the tool that do not depend on a call.
+//! The specification of a tool: all data about the tool that are the same for every call.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -63,15 +63,15 @@ pub enum ToolKind {
 pub struct ToolKindProperties {
     /// Verdict on a call that no rule matches.
     pub without_rule: Verdict,
-    /// Whether another task or the API's client performs the calls. Such calls do not take part in
-    /// the order in which the turn's other calls run.
+    /// Whether another task or the API's client performs the calls. Such calls run independently of
+    /// the order of the turn's other calls.
     pub performed_elsewhere: bool,
-    /// Whether a call is itself a question to a person. A rule applies to such a call only if the
-    /// rule names the tool, and a rule that allows calls never applies. An earlier rejection does
-    /// not refuse the call.
+    /// Whether a call is itself a question to a person. Such a call is subject only to rules that
+    /// name the tool, and never to a rule that allows calls. An earlier rejection does not refuse
+    /// the call.
     pub asks_person: bool,
-    /// The receiver of a credential in calls of this kind, as shown to the person who enters the
-    /// credential. `None` if the receiver is the tool's [`ToolSpec::target`].
+    /// The receiver of a credential in calls of this kind. The person who enters the credential
+    /// sees this text. `None` if the receiver is the tool's [`ToolSpec::target`].
     pub receiver: Option<&'static str>,
 }
 
@@ -109,7 +109,7 @@ impl ToolKind {
 /// A tool as a model, a rule and an approver see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
-    /// Name, as the model calls it.
+    /// Name by which the model calls the tool.
     pub name: String,
     /// Description for the model.
     pub description: String,
@@ -120,20 +120,20 @@ pub struct ToolSpec {
     /// How the tool's calls are performed. The kind determines the properties of
     /// [`ToolKind::properties`].
     pub kind: ToolKind,
-    /// Target of the tool's calls, as covered by the digests of the calls. Examples:
+    /// Target of the tool's calls. The digests of the calls cover the target. Examples:
     /// `shell /srv/ops` and `POST http://payments.internal`.
     pub target: String,
     /// Template of the line that an approver reads, for example
-    /// `Refund {amount} for order {order}`. `None` if the approver reads the tool's name.
+    /// `Refund {amount} for order {order}`. `None` if the approver reads the tool's name instead.
     pub summary: Option<String>,
     /// Time limit of one attempt.
     pub timeout: Duration,
-    /// `sha256:…` over kind, target (for an HTTP tool, the method and the whole URL), parameters,
-    /// effect, the unexpanded headers and env, and the services of `request_credentials`. The
-    /// description, the summary and the timeout are left out.
+    /// `sha256:…` over the tool's definition: kind, target (for an HTTP tool, the method and the
+    /// whole URL), parameters, effect, the unexpanded headers and env, and the services of
+    /// `request_credentials`. The description, the summary and the timeout are left out.
     pub definition: String,
-    /// The names of the credentials that the tool's headers, `url` and `env` refer to, sorted and
-    /// without duplicates.
+    /// The names of the credentials to which the tool's headers, `url` and `env` refer. The names
+    /// are sorted and without duplicates.
     pub needs: Vec<String>,
 }
 
@@ -175,9 +175,9 @@ pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
 }
 
 impl ToolSpec {
-    /// Returns the summary for an approver: the template with the arguments filled in as text. Each
-    /// argument is cut at 80 characters with an ellipsis. Without a template, the summary is the
-    /// tool's name.
+    /// Returns the summary for an approver: the template with the arguments filled in as text. An
+    /// argument of more than 80 characters is cut and ends with an ellipsis. A tool without a
+    /// template has its name as the summary.
     #[must_use]
     pub fn summarize(&self, arguments: &Value) -> String {
         let Some(template) = &self.summary else {

@@ -1,6 +1,6 @@
-//! Builds the conversation that the model sees from a task's journal. Before the model is called
-//! again, every call of a turn has exactly one result. The results follow the model's order of the
-//! calls.
+//! Builds the conversation that the model sees from a task's journal. In this conversation, every
+//! call of a turn has exactly one result before the model's next turn. The results are in the order
+//! in which the model proposed the calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,15 +24,15 @@ pub enum Message {
     },
     /// A turn of the model.
     Assistant {
-        /// The provider's own JSON, sent back unchanged except for call ids that had to be
-        /// replaced. Null if `text` and `calls` hold the same content.
+        /// The provider's own JSON. It is sent back as it was received, except for call ids that
+        /// had to be replaced. Null if `text` and `calls` hold the same content.
         raw: Value,
         /// Text of the turn, as this service parsed it.
         text: Option<String>,
         /// Calls of the turn: (the id by which the provider knows the call, name, arguments).
         calls: Vec<(String, String, String)>,
     },
-    /// The result of one call. Results follow right after the turn that proposed the calls.
+    /// The result of one call. The results follow directly after the turn that proposed the calls.
     Result {
         /// Id by which the provider knows the call.
         provider_id: String,
@@ -49,7 +49,7 @@ pub enum Message {
 const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
 /// Returns the conversation of a journal. A call without a result gets the text "There is no
-/// result."; `next_step` calls no model before every call has a result.
+/// result." (`next_step` calls the model only after every call has got a result.)
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
     let (results, edits) = (results(items), executed_edits(items));
@@ -89,8 +89,8 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
 }
 
 /// Returns the result of each call, as the model sees it. A late result replaces an `unknown`
-/// result, even if the late result comes first in the journal: an attempt may answer while its call
-/// is still open, and a cancellation of the task may then end the call as `unknown`.
+/// result, even if the late result comes first in the journal. For example, an attempt answers
+/// while its call is still open, and then a cancellation of the task ends the call as `unknown`.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
@@ -123,8 +123,8 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
 }
 
 /// Returns the edited arguments of the calls that ran with an edit. An edit counts if the call was
-/// started after the edit. For an external call, an edit counts if the result was requested with
-/// the edited arguments, and a person supplied the result.
+/// started after the edit. For an external call, an edit counts if the request for the result was
+/// opened with the edited arguments and a person then supplied the result.
 fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut external) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
@@ -155,7 +155,7 @@ fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
 }
 
 /// Returns the text of a result for the model. `ran_with` holds the edited arguments if the call
-/// ran with a person's edit. The text then begins with these arguments.
+/// ran with a person's edit. In that case, the text begins with these arguments.
 fn result_text(result: &ToolResult, ran_with: Option<&str>) -> String {
     let content = truncated(&result.content);
     match ran_with {
@@ -183,7 +183,7 @@ pub fn last_result(items: &[Item]) -> Option<String> {
 }
 
 /// Returns the ids by which the provider knows a turn's calls. A journal may contain empty and
-/// repeated ids; this service's unique ids replace them.
+/// repeated provider ids. The unique ids of this service replace such ids.
 fn provider_ids(turn: &Turn) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let id = |call: &ToolCall| {

@@ -1,7 +1,7 @@
 //! The state of a tree of tasks: the progress of each task, and the state that all tasks share. The
-//! module reads the items of all tasks in the order of the tree's events. A rejection, a
-//! quarantine, a standing decision for the tree and the user's message apply to the whole tree,
-//! whichever task they came from.
+//! module reads the items of all tasks in the order of the tree's events. The shared state consists
+//! of rejections, quarantines, standing decisions for the tree and the user's last message. A
+//! change of the shared state applies to the whole tree, whichever task the change came from.
 
 use std::collections::BTreeMap;
 use std::mem::swap;
@@ -37,8 +37,8 @@ impl TreeProgress {
         }
     }
 
-    /// Applies the tree's next event: `item` of `task`. `uncertain` says whether the item belongs
-    /// to the uncertain history.
+    /// Applies the tree's next event, which is `item` of the task `task`. `uncertain` says whether
+    /// the item belongs to the uncertain history.
     pub(crate) fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
         let is_root = task == self.root;
         let progress = self.tasks.entry(task).or_insert_with(|| Progress {
@@ -64,8 +64,8 @@ impl TreeProgress {
         }
     }
 
-    /// Returns the progress of one task, with the state that all tasks of the tree share; `None` if
-    /// no event of the task was read.
+    /// Returns the progress of one task, with the state that all tasks of the tree share. Returns
+    /// `None` if no event of the task was read.
     #[must_use]
     pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         let own = self.tasks.get(&task)?.clone();
@@ -79,8 +79,8 @@ impl TreeProgress {
         })
     }
 
-    /// Returns the progress of one task, without the state that all tasks of the tree share; `None`
-    /// if no event of the task was read.
+    /// Returns the progress of one task, without the state that all tasks of the tree share.
+    /// Returns `None` if no event of the task was read.
     #[must_use]
     pub(crate) fn task(&self, task: TaskId) -> Option<&Progress> {
         self.tasks.get(&task)

@@ -1,6 +1,6 @@
-//! Durations (for example `500ms`, `30s`, `10m`, `24h`, `7d`) and sizes (`64KiB`, `1MiB`) as text:
-//! one number and one unit, without blanks. Every setting with a duration or a size uses this
-//! module.
+//! Reads and writes durations (for example `500ms`, `30s`, `10m`, `24h`, `7d`) and sizes (`64KiB`,
+//! `1MiB`) as text. A text is one number and one unit, without blanks. Every setting with a
+//! duration or a size uses this module.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// A hundred years, in seconds. A longer duration is a typing error and could overflow a time.
+/// A hundred years, in seconds. A longer duration is surely a mistake, and a time computed with it
+/// could overflow.
 const MAX_SECONDS: u64 = 100 * 366 * 86_400;
 
 /// Parses a size and returns it in bytes; `None` if the text is malformed.
@@ -44,8 +45,8 @@ pub(crate) fn format_duration(duration: Duration) -> String {
         return format!("{millis}ms");
     }
     let seconds = duration.as_secs();
-    // The second number is the minimum count at which a unit is used. The customary `24h` and `60s`
-    // are thus written instead of `1d` and `1m`.
+    // The second number is the minimum count at which the unit is used. So the customary forms
+    // `24h` and `60s` are written, and not `1d` and `1m`.
     let units = [(86_400, 2, "d"), (3600, 1, "h"), (60, 2, "m")];
     let unit = units
         .into_iter()
@@ -110,7 +111,7 @@ pub(crate) mod duration_text {
     /// Reads a duration from text.
     ///
     /// # Errors
-    /// The text is not a duration.
+    /// Fails if the text is not a duration.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         from.deserialize_str(DurationVisitor)
     }
@@ -118,7 +119,7 @@ pub(crate) mod duration_text {
     /// Writes a duration as text.
     ///
     /// # Errors
-    /// The errors of the serializer.
+    /// Fails if the serializer fails.
     pub(crate) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&format_duration(*duration))
     }
@@ -132,20 +133,20 @@ pub(crate) mod optional_duration {
     #[derive(Deserialize)]
     struct Wrap(#[serde(with = "duration_text")] Duration);
 
-    /// Reads a duration from text; `null` is `None`.
+    /// Reads a duration from text. `null` gives `None`.
     ///
     /// # Errors
-    /// The text is not a duration.
+    /// Fails if the text is not a duration.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<Duration>, D::Error> {
         Ok(Option::<Wrap>::deserialize(from)?.map(|Wrap(duration)| duration))
     }
 
-    /// Writes a duration as text; `None` is `null`.
+    /// Writes a duration as text. `None` gives `null`.
     ///
     /// # Errors
-    /// The errors of the serializer.
+    /// Fails if the serializer fails.
     #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
     pub(crate) fn serialize<S: Serializer>(
         duration: &Option<Duration>,
@@ -196,7 +197,7 @@ pub(crate) mod size_text {
     /// Reads a size from text.
     ///
     /// # Errors
-    /// The text is not a size.
+    /// Fails if the text is not a size.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
         from.deserialize_str(SizeVisitor)
     }

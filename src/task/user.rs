@@ -1,5 +1,5 @@
-//! User ids, and the rule by which two spellings belong to one person. Invariant: only this module
-//! compares user ids. Rows store the spelling of an id, and the current setting decides how
+//! User ids, and the rule that says which spellings belong to one person. Invariant: only this
+//! module compares user ids. Rows store the spelling of an id, and the current setting decides how
 //! spellings are compared. A change of the setting therefore applies to older rows, too.
 
 use std::fmt;
@@ -60,7 +60,7 @@ impl UserIds {
         one == other || (self == Self::Folded && folded(one) == folded(other))
     }
 
-    /// Creates the id with this spelling, to be compared under this setting.
+    /// Creates the id with this spelling. The id is compared under this setting.
     #[must_use]
     pub fn id(self, spelling: impl Into<String>) -> UserId {
         let spelling = spelling.into();
@@ -72,9 +72,10 @@ impl UserIds {
     }
 }
 
-/// Folds an id for canonical caseless matching (Unicode, D145): full case folding between two
-/// normalizations. Without the first normalization, equivalent spellings could fold differently.
-/// The second normalization is needed because folding can leave marks in another order.
+/// Folds an id for canonical caseless matching (Unicode, D145). The id is normalized, its case is
+/// fully folded, and the result is normalized again. Without the first normalization, equivalent
+/// spellings could fold differently. The second normalization is needed because case folding can
+/// leave marks in another order.
 fn folded(id: &str) -> String {
     if id.bytes().all(|byte| byte.is_ascii()) {
         return id.to_ascii_lowercase();
@@ -92,8 +93,8 @@ pub fn is_normalized(text: &str) -> bool {
     is_nfc(text)
 }
 
-/// A user's id, with the setting that compares it. Two ids are equal if they belong to one person.
-/// [`UserId::is`] compares an id with a stored spelling.
+/// A user's id, with the setting under which the id is compared. Two values are equal if they
+/// belong to one person. [`UserId::is`] compares an id with a stored spelling.
 #[derive(Clone)]
 pub struct UserId {
     spelling: String,
@@ -114,14 +115,14 @@ impl UserId {
         &self.key
     }
 
-    /// Returns the setting that compares this id.
+    /// Returns the setting under which this id is compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.ids
     }
 
-    /// Returns the comparison form that the database stores next to the spelling; `None` under
-    /// `Exact`, because both are the same.
+    /// Returns the comparison form that the database stores next to the spelling. `None` under
+    /// `Exact`, where the comparison form equals the spelling.
     #[must_use]
     pub fn folded(&self) -> Option<UserKey> {
         (self.ids == UserIds::Folded).then(|| self.key.clone())
@@ -185,7 +186,7 @@ mod tests {
         ("ångström", "\u{212b}NGSTRO\u{308}M"),
         ("ﬁn", "FIN"),
         ("Ａｌｉｃｅ", "ａｌｉｃｅ"),
-        // Case folding reorders the marks.
+        // Case folding changes the order of the marks.
         ("\u{1f0}\u{323}", "J\u{30c}\u{323}"),
     ];
     const TWO_PEOPLE: [(&str, &str); 8] = [
@@ -226,8 +227,8 @@ mod tests {
         }
     }
 
-    /// Returns the characters of planes 0 and 1 that folding or normalization changes or reorders,
-    /// without CJK ideographs, Hangul syllables and private-use characters.
+    /// Returns the characters of planes 0 and 1 that folding or normalization changes or reorders.
+    /// CJK ideographs, Hangul syllables and private-use characters are left out.
     fn characters() -> impl Iterator<Item = char> {
         let moves = |c: &char| {
             !('\u{3400}'..='\u{9fff}').contains(c) && !('\u{ac00}'..='\u{f8ff}').contains(c)

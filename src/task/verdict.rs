@@ -17,7 +17,8 @@ pub enum Verdict {
     Hold,
     /// A rule refuses the call.
     Deny,
-    /// The tool is not offered, or the arguments do not fit the tool. The policy is not asked.
+    /// The tool is not offered, or the arguments do not fit the tool. Such a call is never shown to
+    /// the policy.
     Invalid,
     /// The call is itself a request to a person.
     Human,
@@ -35,15 +36,15 @@ pub struct Approvers {
     pub groups: Vec<String>,
     /// Number of distinct people who have to approve.
     pub required: u32,
-    /// Whether an answer by a sealed link counts, as set by the rule; `None` if the rule does not
-    /// set it. [`Approvers::accepts_links`] applies the default.
+    /// Whether an answer by a sealed link counts. `None` if the rule leaves this open;
+    /// [`Approvers::accepts_links`] then applies the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<bool>,
 }
 
 impl Approvers {
-    /// Whether an answer by a sealed link counts. Unless the rule says otherwise, such an answer
-    /// counts only if one approval is enough, because a link proves only access to a mailbox.
+    /// Whether an answer by a sealed link counts. By default, such an answer counts only if one
+    /// approval is enough, because a link proves only that the person can read a mailbox.
     #[must_use]
     pub fn accepts_links(&self) -> bool {
         self.links.unwrap_or(self.required <= 1)
@@ -76,28 +77,28 @@ pub enum OnExpiry {
     Cancel,
 }
 
-/// The terms of a rule, copied into each request that the rule opens, so that a later change of the
-/// rule does not affect the request. Held calls of one turn with equal terms share one request.
+/// The terms of a rule. The terms are copied into each request that the rule opens, so that a later
+/// change of the rule does not affect the request. Held calls of one turn share one request if
+/// their terms are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The people who may decide.
     pub approvers: Approvers,
-    /// How long the request stays open; `None` if it has no deadline.
+    /// How long the request stays open; `None` if the request has no deadline.
     pub expires_in: Option<Duration>,
-    /// Effect of the deadline on undecided calls.
+    /// The effect of a passed deadline on the undecided calls.
     pub on_expiry: OnExpiry,
-    /// Consequence if people reject every call of the request, unless a decision gives another
-    /// consequence in `then`.
+    /// The consequence if people reject every call of the request. A decision that has `then`
+    /// replaces this consequence.
     pub on_reject: Then,
     /// The actions that the rule allows on an approval request.
     pub allow: Vec<Action>,
-    /// The operator's text for the request. `None` stands for the text "Human intervention
-    /// required."
+    /// The operator's text for the request. If `None`, the text is "Human intervention required."
     pub message: Option<String>,
 }
 
 impl Default for Terms {
-    /// Returns the terms of a request that no rule opened: the owner decides, within 24 hours.
+    /// Returns the terms of a request that no rule opened: the owner decides within 24 hours.
     fn default() -> Self {
         Self {
             approvers: Approvers::default(),
@@ -129,8 +130,8 @@ pub struct Judgement {
     /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// The rejected call that this call repeats. This call is refused with the reason of that
-    /// rejection. Not on the wire.
+    /// The rejected call that this call repeats, if any. This call is refused for the reason of
+    /// that rejection. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
     /// The standing decision that the rule offers about the held call. Not on the wire.
@@ -156,7 +157,7 @@ impl Judgement {
         }
     }
 
-    /// Creates the judgement of an invalid call, about which the policy is not asked.
+    /// Creates the judgement of an invalid call. The policy is not asked about such a call.
     #[must_use]
     pub fn invalid(reason: impl Into<String>) -> Self {
         Self {

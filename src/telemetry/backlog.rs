@@ -1,4 +1,5 @@
-//! Gauges of rows that wait in the database: the number of rows, and the age of the oldest row.
+//! Gauges of rows that wait in the database. They show the number of rows and the age of the oldest
+//! row.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use prometheus::IntGaugeVec;
 
 use super::Builder;
 
-/// The number and the age of the waiting rows with one label value.
+/// The number of waiting rows with one label value, and the age of the oldest such row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backlog {
     /// The label value, such as a kind of request.
@@ -25,8 +26,9 @@ pub(super) struct BacklogGauges {
 }
 
 impl BacklogGauges {
-    /// Builds the two gauges. `waiting` and `oldest` are pairs of a name and a description:
-    /// `waiting` for the number of rows, `oldest` for the age of the oldest row.
+    /// Builds the two gauges. Each argument is a pair of a metric's name and its description.
+    /// `waiting` names the gauge for the number of rows, and `oldest` the gauge for the age of the
+    /// oldest row.
     pub(super) fn new(
         build: &Builder,
         waiting: (&str, &str),
@@ -39,7 +41,8 @@ impl BacklogGauges {
         })
     }
 
-    /// Sets the gauges for each label value in `backlogs`, and removes all other label values.
+    /// Sets the gauges for each label value in `backlogs`, and removes the gauges of all other
+    /// label values.
     pub(super) fn set(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();

@@ -13,8 +13,8 @@ pub(super) struct DeliveryMetrics {
     unreachable: IntCounterVec,
 }
 
-/// Buckets in seconds. The smallest buckets fit a prompt delivery; the largest is 3 days, shortly
-/// before the last attempt.
+/// Upper bounds of the buckets in seconds. The smallest buckets are for prompt deliveries. The
+/// largest bucket ends at 3 days, shortly before the last attempt to deliver a message.
 const LAG_BUCKETS: [f64; 12] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
 ];
@@ -53,7 +53,7 @@ impl DeliveryMetrics {
         })
     }
 
-    /// Counts an attempt to send a message, or a dropped delivery, under its outcome.
+    /// Counts an attempt to send a message, or a dropped delivery. `outcome` becomes a label value.
     pub(super) fn count_attempt(&self, target: &str, outcome: &str) {
         self.attempts.with_label_values(&[target, outcome]).inc();
     }
@@ -63,8 +63,8 @@ impl DeliveryMetrics {
         self.unreachable.with_label_values(&[target]).inc();
     }
 
-    /// Records the seconds from a commit to the delivery of the message about it. For a reminder,
-    /// the seconds begin when the reminder was due.
+    /// Records the seconds from a commit to the delivery of the message about the commit. For a
+    /// reminder, the seconds begin at the time at which the reminder was due.
     pub(super) fn record_lag(&self, target: &str, seconds: f64) {
         self.lag.with_label_values(&[target]).observe(seconds);
     }

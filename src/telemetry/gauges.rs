@@ -1,6 +1,6 @@
 //! The gauges of `/metrics` whose values are counted in the database. A count reads the whole task
-//! table, and `/metrics` needs no API key. Therefore all scrapes within [`MAX_COUNT_AGE`] share one
-//! count, and two counts never run at once.
+//! table, and `/metrics` needs no API key. To limit the load, all scrapes within [`MAX_COUNT_AGE`]
+//! share one count, and two counts never run at once.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::DatabaseCounts;
 
-/// The age at which counts become stale. The next scrape then counts again.
+/// The age at which counts become stale. The first scrape after that starts a new count.
 pub(crate) const MAX_COUNT_AGE: Duration = Duration::from_secs(15);
 
 /// A function that counts tasks, open requests and waiting deliveries in the database.
@@ -22,7 +22,7 @@ pub(crate) type CountFn =
 /// A function that returns the machine's uptime.
 pub(crate) type UptimeFn = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// The latest counts of the database, renewed on demand.
+/// The latest counts from the database. They are renewed on demand.
 pub(crate) struct Gauges {
     count: CountFn,
     uptime: UptimeFn,
@@ -45,7 +45,7 @@ impl fmt::Debug for Gauges {
 }
 
 impl Gauges {
-    /// Creates gauges without counts. `count` runs on demand, as a task of `tracker`.
+    /// Creates gauges without counts. `count` runs on demand, in a task that `tracker` tracks.
     #[must_use]
     pub(crate) fn new(count: CountFn, uptime: UptimeFn, tracker: TaskTracker) -> Arc<Self> {
         Arc::new(Self {
@@ -56,8 +56,8 @@ impl Gauges {
         })
     }
 
-    /// Returns the latest counts. If no count is running and none has begun within the last
-    /// [`MAX_COUNT_AGE`], starts a count and waits for it. While a count runs, other callers get
+    /// Returns the latest counts. Starts a new count and waits for it if no count is running and
+    /// the last count began at least [`MAX_COUNT_AGE`] ago. While a count runs, other callers get
     /// the previous counts at once, so that a slow count delays only one scrape of `/metrics`.
     pub(crate) async fn counts(self: &Arc<Self>) -> DatabaseCounts {
         if self.start_if_due() {
@@ -74,7 +74,8 @@ impl Gauges {
         self.lock().counts.clone()
     }
 
-    /// Returns whether the caller has to count. If so, marks a count as running.
+    /// Returns whether the caller has to count. If true, the function has marked a count as
+    /// running.
     fn start_if_due(&self) -> bool {
         let now = (self.uptime)();
         let mut last = self.lock();
@@ -214,7 +215,7 @@ mod tests {
         while counts.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
-        // No other caller counts or waits, however long the running count takes.
+        // While a count runs, no other caller counts or waits, even after a long time.
         *clock.lock().unwrap() = Duration::from_mins(10);
         for _ in 0..50 {
             assert_eq!(gauges.counts().await, DatabaseCounts::default());

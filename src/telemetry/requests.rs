@@ -13,7 +13,7 @@ pub(super) struct RequestMetrics {
     wait: HistogramVec,
 }
 
-/// Buckets in seconds for the time that requests wait for people.
+/// Upper bounds of the buckets in seconds, for the time that requests wait for people.
 const WAIT_BUCKETS: [f64; 12] = [
     1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0,
 ];
@@ -49,12 +49,13 @@ impl RequestMetrics {
         })
     }
 
-    /// Counts a decision of a person, by kind of request, action and `door`.
+    /// Counts a person's decision. The labels are the kind of request, the action and the `door`.
     pub(super) fn count_decision(&self, kind: &str, action: &str, door: &str) {
         self.decided.with_label_values(&[kind, action, door]).inc();
     }
 
-    /// Counts a closed request. Records how many seconds the request was open, if they are known.
+    /// Counts a closed request, and records the `seconds` for which the request was open. `seconds`
+    /// is `None` if that time is unknown.
     pub(super) fn record_closed(&self, kind: &str, outcome: &str, seconds: Option<f64>) {
         self.closed.with_label_values(&[kind, outcome]).inc();
         if let Some(seconds) = seconds {

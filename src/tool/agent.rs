@@ -1,7 +1,7 @@
 //! The spec of the tool with which an agent calls another agent. The engine performs the call.
-//! Invariant: all such tools take the same arguments. The tool's description for a model comes from
-//! the calling agent's definition; the digest that an approver approves does not cover this
-//! description.
+//! Invariant: all such tools take the same arguments. The description that a model sees comes from
+//! the definition of the calling agent. The call's digest, which an approver approves, does not
+//! cover this description.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::catalog::{CatalogEntry, definition_digest};
 use super::schema::CompiledSchema;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
-/// The name of the argument that holds the sub-agent's task.
+/// The name of the argument that holds the text of the sub-agent's task.
 pub(crate) const TASK_ARGUMENT: &str = "task";
 
 /// Returns the spec of the tool that calls the agent of this name.

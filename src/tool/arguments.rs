@@ -1,7 +1,7 @@
-//! Reads a call's arguments once, before the policy judges the call and before any request.
-//! Invariant: all JSON parsers read accepted bytes alike. Therefore validation refuses every text
-//! that two parsers could read differently (repeated members, numbers that a double changes, lone
-//! surrogates), and every member that the tool does not declare.
+//! Reads a call's arguments once, before the policy judges the call and before any request is
+//! opened. Invariant: all JSON parsers read accepted arguments alike. Therefore validation refuses
+//! every text that two parsers could read differently: repeated members, numbers that a double
+//! changes, unpaired surrogates. It also refuses every member that the tool does not declare.
 //!
 //! An empty text counts as `{}`, because some models send an empty text for a tool without
 //! arguments. A schema with required members still refuses an empty text.
@@ -22,7 +22,8 @@ pub(crate) const MAX_DEPTH: usize = 32;
 /// Reads an argument text and checks the arguments against the tool's schema.
 ///
 /// # Errors
-/// The places that do not fit, each with the unmet expectation; never the value.
+/// Fails if [`parse`] refuses the text or the arguments do not fit the schema. The error lists the
+/// places that do not fit, each with the unmet expectation. The error never contains a value.
 pub(crate) fn read(text: &str, schema: &CompiledSchema) -> Result<Value, SchemaViolations> {
     let value = if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         Value::Object(Map::new())
@@ -36,10 +37,10 @@ pub(crate) fn read(text: &str, schema: &CompiledSchema) -> Result<Value, SchemaV
     Ok(value)
 }
 
-/// Parses a JSON text (RFC 8259) with the restrictions that the module's documentation lists.
+/// Parses a JSON text (RFC 8259) with the restrictions that the documentation of this module lists.
 ///
 /// # Errors
-/// The first place that breaks a rule.
+/// Fails if the text is not JSON or violates a restriction. The error names the first such place.
 pub(crate) fn parse(text: &str) -> Result<Value, SchemaViolations> {
     if text.len() > MAX_BYTES {
         return Err(SchemaViolations::single(
@@ -323,9 +324,9 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// Returns the number if its conversion to a double loses nothing. An integer of 64 bits must
-/// convert exactly. Any other number must have the same decimal value as the shortest text that
-/// reads back as the same double.
+/// Returns the number if its conversion to a double loses nothing; otherwise `None`. An integer of
+/// 64 bits must convert exactly. For any other number, the function takes the shortest text that
+/// reads back as the same double. That text must have the same decimal value as `text`.
 fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {
@@ -349,12 +350,12 @@ fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
 
 /// Whether the double equals the integer.
 fn is_exact(double: f64, integer: i128) -> bool {
-    // `{:.0}` writes every digit of a double without a fraction.
+    // `{:.0}` writes every digit of a double that has no fraction.
     format!("{double:.0}").parse() == Ok(integer)
 }
 
-/// Splits a decimal number into its sign, its digits without zeros at either end, and the exponent
-/// of the last digit.
+/// Splits a decimal number into three parts: its sign, its digits without zeros at either end, and
+/// the exponent of the last digit.
 fn decimal(text: &str) -> Option<(bool, String, i64)> {
     let (negative, text) = text
         .strip_prefix('-')

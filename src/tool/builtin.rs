@@ -1,14 +1,14 @@
 //! The two endpoints of the demonstration: `builtin:refunds/lookup_order` and
-//! `builtin:refunds/refund_payment`. The process answers calls of these endpoints itself. The
-//! endpoints keep no state: a lookup of the same order always gives the same answer, and the same
-//! `Idempotency-Key` always gives the same refund id.
+//! `builtin:refunds/refund_payment`. This service answers calls of these endpoints itself, without
+//! an HTTP request. The endpoints keep no state. A lookup of the same order always gives the same
+//! answer, and the same `Idempotency-Key` always gives the same refund id.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The prefix of a `url` that the process answers itself.
+/// The prefix of each `url` that this service answers itself.
 pub(super) const PREFIX: &str = "builtin:";
-/// The values of `url` that the process answers itself, with their endpoints.
+/// The values of `url` that this service answers itself, each with its endpoint.
 const ENDPOINTS: [(&str, Endpoint); 2] = [
     ("builtin:refunds/lookup_order", Endpoint::LookupOrder),
     ("builtin:refunds/refund_payment", Endpoint::RefundPayment),

@@ -1,7 +1,7 @@
 //! The configured tools, each with its spec, its compiled schema and its implementation. Invariant:
-//! a definition's digest covers everything that decides what a call of the tool does. The digest
-//! covers the operator's text, in which `${…}` stays unexpanded wherever the variable's value could
-//! be a secret.
+//! the digest of a tool's definition covers everything that decides what a call of the tool does.
+//! The digest covers the operator's text, in which `${…}` stays unexpanded wherever the variable's
+//! value could be a secret.
 
 mod checks;
 
@@ -33,7 +33,8 @@ use crate::task::text::canonical_json;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::world::Mistakes;
 
-/// The keys that say how a tool is performed. A tool has exactly one of them.
+/// The keys of a tool's settings that say how the tool is performed. A tool has exactly one of
+/// these keys.
 pub(crate) const KINDS: [&str; 4] = ["http", "shell", "mcp", "external"];
 
 /// A tool. Exactly one of `http`, `shell`, `mcp` and `external` says how it is performed.
@@ -88,22 +89,22 @@ pub struct CatalogEntry {
     /// The schema of an external tool's result. `None` if the tool accepts any result or is not
     /// external.
     pub result_schema: Option<Value>,
-    /// The implementation. `None` if the API's client, another agent or a person performs the
-    /// tool's calls. Also `None` for a tool of an MCP server until [`Catalog::with_tools`] is
-    /// called.
+    /// The implementation. `None` if the calls are performed by the API's client, another agent or
+    /// a person. For a tool of an MCP server, also `None` before the call of
+    /// [`Catalog::with_tools`].
     pub tool: Option<Arc<dyn Tool>>,
 }
 
 impl CatalogEntry {
-    /// Returns the address of a call with these arguments, as an approver sees it.
+    /// Returns the address of a call with these arguments, in the form that an approver sees.
     #[must_use]
     pub fn address(&self, arguments: &Value) -> String {
         let address = self.tool.as_ref().and_then(|tool| tool.address(arguments));
         address.unwrap_or_else(|| self.spec.target.clone())
     }
 
-    /// Returns the difference between the tool's reviewed definition and the definition that the
-    /// tool's server shows to this task now; `None` if no difference is known.
+    /// Compares the tool's reviewed definition with the definition that the tool's server shows to
+    /// this task now. Returns the difference; `None` if no difference is known.
     #[must_use]
     pub fn definition_change(&self, task: TaskId) -> Option<DefinitionChange> {
         self.tool
@@ -111,8 +112,8 @@ impl CatalogEntry {
             .and_then(|tool| tool.definition_change(task))
     }
 
-    /// Returns the tool's spec. If the tool's server has changed the tool, the spec's `definition`
-    /// also covers the definition that the server shows to this task now.
+    /// Returns the tool's spec. If the tool's server has changed the tool, the `definition` of the
+    /// returned spec also covers the definition that the server shows to this task now.
     #[must_use]
     pub fn current_spec(&self, task: TaskId) -> Cow<'_, ToolSpec> {
         match self.definition_change(task) {
@@ -125,8 +126,8 @@ impl CatalogEntry {
     }
 }
 
-/// The configured tools by name, the tools that call another agent, and each agent's tools for
-/// asking a human.
+/// The tools of the configuration: the configured tools by name, the tools that call another agent,
+/// and each agent's tools for asking a human.
 #[derive(Clone, Default)]
 pub struct Catalog {
     entries: BTreeMap<String, CatalogEntry>,
@@ -161,14 +162,15 @@ impl Settings {
             .or_else(|| self.external.as_ref().map(Kind::External))
     }
 
-    /// Whether the settings say how the tool is performed. A tool of an MCP server must also be in
-    /// the lock file.
+    /// Whether the settings say how the tool is performed. For a tool of an MCP server, returns
+    /// true only if the tool is in the lock file.
     #[must_use]
     pub fn has_kind(&self) -> bool {
         self.kind().is_some()
     }
 
-    /// Returns a phrase for the kind of tool if its calls run code on this host, otherwise `None`.
+    /// Returns a phrase for the kind of tool if the tool's calls run code on this host; otherwise
+    /// `None`.
     #[must_use]
     pub fn local_kind(&self) -> Option<&'static str> {
         let reviewed = self.mcp.as_ref().and_then(|mcp| mcp.reviewed.as_ref());
@@ -181,7 +183,8 @@ impl Settings {
         }
     }
 
-    /// Returns the configured schema of the arguments, or the default of the tool's kind.
+    /// Returns the configured schema of the arguments or, if none is configured, the default schema
+    /// of the tool's kind.
     #[must_use]
     pub fn parameters(&self) -> Value {
         match (&self.parameters, self.kind()) {
@@ -254,10 +257,12 @@ impl Settings {
         })
     }
 
-    /// Checks the schema of the arguments, and the arguments that the summary names.
+    /// Checks the schema of the arguments. Also checks that the arguments named by the summary
+    /// exist.
     fn check_parameters(&self, name: &str, parameters: &Value, mistakes: &mut Mistakes) {
         let mut flaws = parameters_flaws(parameters);
-        // The configuration refuses `parameters` of the other kinds as a whole.
+        // The configuration check refuses any `parameters` of the other kinds. So a flaw of such a
+        // tool points to no place inside of `parameters`.
         if !matches!(self.kind(), Some(Kind::Http(_) | Kind::External(_))) {
             for flaw in &mut flaws {
                 flaw.pointer.clear();
@@ -270,8 +275,8 @@ impl Settings {
         }
     }
 
-    /// Returns the working directory as an approver sees it. The configured text stays unexpanded
-    /// if it contains `${…}`, because the value may be a secret.
+    /// Returns the working directory as an approver sees it. If the configured text contains
+    /// `${…}`, the text stays unexpanded, because the variable's value may be a secret.
     fn shown_directory<'s>(&'s self, settings: &'s shell::Settings) -> &'s str {
         let configured = self
             .raw
@@ -283,8 +288,8 @@ impl Settings {
     }
 
     /// Returns `sha256:…` over everything that decides what a call does: kind, method and whole URL
-    /// (or directory), parameters, effect, and the unexpanded headers and env. Timeouts, and texts
-    /// for people and models, are excluded.
+    /// (or directory), parameters, effect, and the unexpanded headers and env. The digest does not
+    /// cover timeouts, or texts for people and models.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
         let raw_member = |keys: &[&str]| {
             keys.iter()
@@ -307,8 +312,8 @@ impl Settings {
                 raw_member(&["shell", "env"])
                     .unwrap_or_else(|| names(settings.env.0.keys().collect())),
             ),
-            // For a tool of an MCP server, `raw` holds the server's settings, the tool's name at
-            // the server, and the digest of the tool's definition in the lock file.
+            // For a tool of an MCP server, `raw` holds three parts: the server's settings, the
+            // tool's name at the server, and the digest of the tool's definition in the lock file.
             Some(Kind::Mcp(_)) => (raw_member(&["mcp"]).unwrap_or_default(), Value::Null),
             Some(Kind::External(_)) | None => (Value::Null, Value::Null),
         };
@@ -324,14 +329,14 @@ impl Settings {
     }
 }
 
-/// Returns `sha256:…` over a definition, independent of the order of its members.
+/// Returns `sha256:…` over a definition. The order of the definition's members does not matter.
 pub(super) fn definition_digest(definition: &Value) -> String {
     format_sha256(&Sha256::digest(canonical_json(definition)))
 }
 
 impl Catalog {
-    /// Builds every tool. A tool with a mistake is left out, and the mistake is added to
-    /// `mistakes`.
+    /// Builds every tool. A tool with a mistake is left out of the catalog, and the mistake is
+    /// added to `mistakes`.
     #[must_use]
     pub fn build(
         settings: BTreeMap<String, Settings>,
@@ -389,13 +394,13 @@ impl Catalog {
         }
     }
 
-    /// Returns the redactor of the configuration's secrets.
+    /// Returns the redactor, which replaces the configuration's secrets in texts.
     #[must_use]
     pub fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 
-    /// Returns the catalog with `plain` as the credential fields that are not secret.
+    /// Returns the catalog with `plain` as the set of credential fields that are not secret.
     #[must_use]
     pub fn with_plain_fields(self, plain: PlainFields) -> Self {
         Self {
@@ -410,8 +415,8 @@ impl Catalog {
         &self.plain
     }
 
-    /// Returns the catalog with the implementations that `tool` returns. A tool for which `tool`
-    /// returns `None` keeps its implementation.
+    /// Returns the catalog with the implementations that the function `tool` returns. If `tool`
+    /// returns `None` for a tool, the tool keeps its implementation.
     #[must_use]
     pub fn with_tools(mut self, tool: impl Fn(&ToolSpec) -> Option<Arc<dyn Tool>>) -> Self {
         for entry in self.entries.values_mut() {
@@ -437,8 +442,8 @@ impl Catalog {
         self.agents.get(name)
     }
 
-    /// Returns the catalog with the kinds of question that `agent` may ask a human, and the
-    /// services whose credentials `agent` may ask for.
+    /// Returns the catalog with tools for `agent` to ask a human. `kinds` are the kinds of question
+    /// that the agent may ask. `services` are the services whose credentials the agent may ask for.
     #[must_use]
     pub fn with_human(
         mut self,
@@ -455,8 +460,8 @@ impl Catalog {
         self
     }
 
-    /// Returns the agent's tool for asking a human that has exactly this name; `None` if the agent
-    /// has no such tool.
+    /// Returns the tool named exactly `tool_name` among the tools with which `agent` asks a human;
+    /// `None` if the agent has no such tool.
     #[must_use]
     pub fn human(&self, agent: &str, tool_name: &str) -> Option<&CatalogEntry> {
         self.human
@@ -478,15 +483,16 @@ impl Catalog {
         self.entries.get(name)
     }
 
-    /// Returns an entry for a tool that is not configured. The API's client performs the tool. The
-    /// tool's effect is `once`, and its arguments are any JSON object. Returns `None` unless the
-    /// name has 1 to 128 characters, each a letter, a digit or a character of `_.:/-`.
+    /// Returns an entry for a tool that is not configured. The API's client performs the calls of
+    /// the tool. The tool's effect is `once`, and the tool accepts any JSON object as arguments.
+    /// Returns `None` unless the name has 1 to 128 characters, each a letter, a digit or a
+    /// character of `_.:/-`.
     #[must_use]
     pub fn unconfigured(name: &str) -> Option<CatalogEntry> {
         external::unconfigured(name)
     }
 
-    /// Returns the specs of all configured tools, by name.
+    /// Returns the specs of all configured tools, ordered by name.
     pub fn specs(&self) -> impl Iterator<Item = &ToolSpec> {
         self.entries.values().map(|entry| &entry.spec)
     }

@@ -1,6 +1,7 @@
-//! The opened credentials of a call, and the references `{{credential:NAME.FIELD}}` to them in a
-//! tool's headers, `url` and `env`. Invariant: a value is filled in right before sending and is
-//! shown nowhere. A call is not sent if a value is missing or could end a line.
+//! The decrypted credentials of a call, and the references `{{credential:NAME.FIELD}}` in a tool's
+//! headers, `url` and `env`. Invariant: a credential's value is filled in right before sending, and
+//! a secret value is shown nowhere. A call is not sent if a value is missing or has a control
+//! character.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -94,8 +95,8 @@ impl Credentials {
     /// Returns the value of a field. The value is meant for use right before the call is sent.
     ///
     /// # Errors
-    /// A text that names the credential and says why its value cannot be sent. The text never
-    /// contains the value.
+    /// Fails if the value is missing or cannot be sent. The error names the credential and the
+    /// reason, and never contains the value.
     pub(super) fn value(&self, name: &str, field: &str) -> Result<&str, String> {
         let Some(fields) = self.fields.get(name) else {
             return Err(format!("the credential `{name}` is missing"));
@@ -142,17 +143,18 @@ impl Credentials {
     }
 }
 
-/// Whether a value can be put into a header, a URL or an environment variable: the value has no
-/// control character.
+/// Whether a value has no control character. Only such a value can be put into a header, a URL or
+/// an environment variable.
 #[must_use]
 pub(crate) fn is_sendable(value: &str) -> bool {
     !value.chars().any(char::is_control)
 }
 
-/// Seals the credential that a person entered, and binds it to the row in which it will be stored.
+/// Encrypts the credential that a person entered, and binds the ciphertext to the row in which it
+/// will be stored.
 ///
 /// # Errors
-/// [`SealError::SealingFailed`].
+/// Fails with [`SealError::SealingFailed`] if the credential cannot be encrypted.
 pub(crate) fn seal_credential(
     sealer: &Sealer,
     tenant: &str,
@@ -196,10 +198,10 @@ fn open_credential(
     serde_json::from_slice(&plain).map_err(|_| SealError::OpeningFailed)
 }
 
-/// Returns the pairs (credential, field) that a text refers to, in order.
+/// Returns the pairs (credential, field) that a text refers to, in the order of the references.
 ///
 /// # Errors
-/// A description of the mistake in a reference.
+/// Fails if a reference has a mistake. The error describes the mistake.
 pub(crate) fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
     let mut found = Vec::new();
     let mut rest = text;

@@ -32,7 +32,7 @@ impl Settings {
     /// Returns the schema of the result; `None` if any result is accepted.
     ///
     /// # Errors
-    /// The flaws of the schema.
+    /// Fails if the schema has flaws. The error lists the flaws.
     pub(super) fn result_schema(&self) -> Result<Option<Value>, Vec<SchemaFlaw>> {
         if let Some(schema) = &self.result {
             CompiledSchema::open(schema)?;

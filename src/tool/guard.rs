@@ -4,10 +4,11 @@
 //! when the guard's input closes, and when the command has ended (to stop background processes).
 //!
 //! Invariant: the guard signals the group only while the group's leader is not yet reaped, so that
-//! no other group can have the group's number. The command begins only after the guard has reported
-//! the group. Without that report nothing ran. With that report the service can end the group even
-//! if the guard was killed. The guard reports exactly what happened, or nothing. If the group was
-//! reported and the rest of the report is missing, the service treats the outcome as unknown.
+//! no other group can have the group's number. The guard reports the group before the command
+//! begins. If the group was not reported, the command never ran. If the group was reported, the
+//! service can end the group even if the guard was killed. If the group was reported and the rest
+//! of the report is missing, the service treats the outcome as unknown. A complete report says
+//! exactly what happened.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -24,7 +25,7 @@ use rustix::thread::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The line before the guard's report.
+/// The first line of the guard's output. The guard's report follows this line.
 pub(crate) const GREETING: &str = "holdpoint guard 1";
 /// The maximum length of an order, in bytes.
 const MAX_ORDER_BYTES: u32 = 8 * 1024 * 1024;
@@ -78,13 +79,13 @@ pub(crate) enum GuardLine {
 pub(crate) enum CommandEnd {
     /// The command exited with this code.
     Code(i32),
-    /// A signal that the guard did not send ended the command.
+    /// The command was ended by this signal, which the guard did not send.
     Signal(i32),
     /// The guard killed the command at its timeout.
     Timeout,
 }
 
-/// Describes an output (standard output or standard error) that follows the line.
+/// Describes an output (standard output or standard error) that follows [`GuardLine::Over`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OutputHeader {
     /// The number of bytes that follow.
@@ -110,8 +111,8 @@ struct CapturedOutput {
 /// code: 0, or 1 if the guard failed.
 #[must_use]
 pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
-    // Without this, the command could read the order from the guard's memory, because the command
-    // runs as the same user.
+    // The command runs as the same user as the guard. The command could read the order from the
+    // guard's memory if the guard's memory were not protected.
     let _ = super::shell::make_undumpable();
     let _ = drop_tracing_capabilities();
     match guard(io::stdin(), &mut io::stdout()) {
@@ -120,8 +121,8 @@ pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     }
 }
 
-/// Removes, for all children of this thread, the capabilities to read the memory and environment of
-/// undumpable processes. Otherwise the commands of a service that runs as root would have these
+/// Removes the capabilities to read the memory and the environment of undumpable processes from all
+/// children of this thread. Otherwise the commands of a service that runs as root would have these
 /// capabilities. Fails if the capabilities cannot be removed.
 fn drop_tracing_capabilities() -> io::Result<()> {
     // `SYS_PTRACE` is the capability for ptrace. With either of the other two, Linux lets a process

@@ -75,8 +75,8 @@ impl Headers {
     /// Returns the headers with credentials filled in.
     ///
     /// # Errors
-    /// A text that names a credential that is missing, or a credential whose value no header can
-    /// hold. The text never contains the value.
+    /// Fails if a credential is missing, or if no header can hold a credential's value. The error
+    /// names the credential and never contains the value.
     pub(crate) fn fill(&self, credentials: &Credentials) -> Result<HeaderMap, String> {
         let mut filled = self.fixed.clone();
         for (name, template) in &self.templates {

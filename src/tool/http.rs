@@ -1,8 +1,8 @@
 //! HTTP tools. Invariant: an attempt sends at most one request, and never repeats this request. A
 //! complete 2xx answer never counts as a failure. A request that provably was not sent is `Failed`.
-//! If a request may have had an effect, the outcome is `Unknown` when the answer is incomplete, or
-//! when a gateway answers 502 or 504. The text of an outcome never contains a URL, a header's value
-//! or a known secret.
+//! A request that may have had an effect is `Unknown` if its answer is incomplete or if a gateway
+//! answers 502 or 504. The text of an outcome never contains a URL, a header's value or a known
+//! secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -115,8 +115,8 @@ pub(super) struct CheckedSettings {
 }
 
 impl Settings {
-    /// Checks the settings. The first value is `None` if the `url` is invalid. The second value
-    /// holds each mistake with the path of its key.
+    /// Returns the checked settings, which are `None` if the `url` is invalid, and the mistakes.
+    /// Each mistake is given as the path of its key and a description.
     pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let known = [

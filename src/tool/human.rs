@@ -1,7 +1,8 @@
-//! The three tools with which an agent asks a human: their texts for a model, and the question that
-//! a call asks. The engine performs the calls. Invariant: the form of a credential has only the
-//! operator's words. The agent's words are in `question`, `details` and the agent's own form, which
-//! is flat and asks for no secret. An error about a call never quotes a value.
+//! Defines the three tools with which an agent asks a human: the texts about these tools that a
+//! model reads, and the question that each call asks. The engine performs the calls. Invariant: the
+//! form of a credential has only the operator's words. The agent's words are in `question`,
+//! `details` and the agent's own form, which is flat and asks for no secret. An error about a call
+//! never quotes a value.
 
 mod form;
 pub(crate) mod server_form;
@@ -187,7 +188,7 @@ fn parameters(kind: HumanKind, services: &[Service]) -> Option<Value> {
 /// Returns the question that a call asks. The arguments must have been checked against the schema.
 ///
 /// # Errors
-/// The reason why the call is invalid. The reason never quotes a value.
+/// Fails if the call is invalid. The error is the reason, which never quotes a value.
 pub(crate) fn question(
     kind: RequestKind,
     args: &Value,

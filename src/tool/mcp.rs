@@ -22,7 +22,7 @@ pub struct Settings {
     pub reviewed: Option<ReviewedTool>,
 }
 
-/// The data of a reviewed tool that the tool's calls need.
+/// The part of a reviewed tool's data that is needed to call the tool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReviewedTool {
     /// The digest of the tool's whole definition in the lock file.

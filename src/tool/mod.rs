@@ -49,8 +49,8 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Returns the address of a call, as a person sees it, if it is more specific than the spec's
-    /// `target`. The address contains no credential and no query.
+    /// Returns the address of a call as a person sees it, without credentials and without a query.
+    /// `None` if the tool knows no address that is more specific than the spec's `target`.
     fn address(&self, _arguments: &Value) -> Option<String> {
         None
     }
@@ -63,8 +63,8 @@ pub trait Tool: Send + Sync {
     }
 
     /// Returns the semaphore that limits the concurrent attempts in this process; `None` if there
-    /// is no limit. A call takes a slot before the start of the call is journaled. After the start,
-    /// a wait for a slot would use up the time to send.
+    /// is no limit. A call waits for a slot before its start is journaled. After the start is
+    /// journaled, such a wait would use up the time in which the attempt may be sent.
     fn slots(&self) -> Option<Arc<Semaphore>> {
         None
     }
@@ -84,7 +84,8 @@ pub trait Tool: Send + Sync {
     /// Updates the result of [`Tool::definition_change`].
     ///
     /// # Errors
-    /// The reason of the failure, for the model. After a failure, the call must not start.
+    /// Fails if the result could not be updated. The error is the reason, for the model. After an
+    /// error, the call must not start.
     async fn prepare(
         &self,
         _start: Option<StartReason>,
@@ -159,12 +160,12 @@ impl Invocation {
     }
 }
 
-/// The future answer to an attempt after its timeout. The result is `None` if no answer that
-/// settles the call comes.
+/// A future that waits for an answer after the attempt's timeout. The future returns `None` if no
+/// answer that settles the call will come.
 pub type LateAnswer = BoxFuture<'static, Option<ToolAnswer>>;
 
-/// A slot for the answer to an attempt that was given up at its timeout. The tool puts a future
-/// into the slot; the future still waits for the answer.
+/// A slot for the late answer to an attempt that was given up at its timeout. The tool fills the
+/// slot with a future that goes on waiting for the answer.
 #[derive(Clone, Default)]
 pub struct LateSlot(Arc<Mutex<Option<LateAnswer>>>);
 
@@ -175,7 +176,7 @@ impl LateSlot {
     }
 
     /// Takes the future that waits for the late answer. `None` if the attempt was not given up, or
-    /// if its answer can no longer come.
+    /// if its answer can no longer arrive.
     #[must_use]
     pub fn take(&self) -> Option<LateAnswer> {
         self.lock().take()
@@ -217,9 +218,10 @@ impl std::fmt::Debug for RawSlot {
 }
 
 /// The permit to send one attempt. The permit is decided once the start of the call is committed,
-/// and is refused if that commit fails. The tool asks for the permit once, right before the first
-/// byte is sent (after a connection is made). The permit is refused if the task was canceled, or if
-/// the task's lease or the time to send has run out, for example because the process was suspended.
+/// and is refused if that commit fails. The tool asks for the permit once: after a connection is
+/// made, and right before the first byte is sent. The permit is refused if the task was canceled.
+/// The permit is also refused if the task's lease or the time limit for sending has run out, for
+/// example because the process was suspended.
 #[derive(Clone)]
 pub struct AttemptPermit {
     decided: watch::Receiver<Option<Permission>>,
@@ -274,8 +276,8 @@ impl AttemptPermit {
         found.as_ref().map(|decided| decided.at)
     }
 
-    /// Whether the attempt may be sent now. The caller must ask right before the first byte. After
-    /// `false`, the caller must send nothing.
+    /// Whether the attempt may be sent now. The caller must call this function right before it
+    /// sends the first byte. If the result is `false`, the caller must send nothing.
     #[must_use]
     pub fn holds(&self) -> bool {
         let decided = self.decided.borrow().clone();
@@ -325,7 +327,7 @@ pub enum ToolAnswer {
         problem: String,
     },
     /// The tool's server asks a person. The attempt is over; the next attempt continues the call.
-    /// The engine sets the member `round`, not the tool.
+    /// The engine, not the tool, sets the member `round`.
     Elicitation(Box<Elicitation>),
 }
 

@@ -97,7 +97,7 @@ impl CompiledSchema {
     /// any level, except where the schema has `additionalProperties` or declares no `properties`.
     ///
     /// # Errors
-    /// The flaws of the schema.
+    /// Fails if the schema has flaws. The error lists the flaws.
     pub fn closed(schema: &Value) -> Result<Self, Vec<SchemaFlaw>> {
         Self::compile(schema, true)
     }
@@ -105,7 +105,7 @@ impl CompiledSchema {
     /// Compiles the schema of a form or a result, with standard JSON Schema semantics.
     ///
     /// # Errors
-    /// The flaws of the schema.
+    /// Fails if the schema has flaws. The error lists the flaws.
     pub fn open(schema: &Value) -> Result<Self, Vec<SchemaFlaw>> {
         Self::compile(schema, false)
     }
@@ -133,7 +133,7 @@ impl CompiledSchema {
                 Err(error) => unplaced = Some(meta_flaw(&error)),
             }
         }
-        // `build` reports the first pattern only, and without its place.
+        // `build` reports only the first invalid pattern, and does not report its place.
         for (place, pattern) in rewritten.patterns {
             if build(&json!({"pattern": pattern})).is_err() {
                 let flaw = pattern_flaw(&place);
@@ -151,7 +151,8 @@ impl CompiledSchema {
     /// Checks a value.
     ///
     /// # Errors
-    /// The places that do not fit, at most eight of them.
+    /// Fails if the value does not fit the schema. The error lists at most eight places that do not
+    /// fit.
     pub fn check(&self, value: &Value) -> Result<(), SchemaViolations> {
         if self.validator.is_valid(value) {
             return Ok(());
@@ -284,8 +285,9 @@ fn collect_case_collisions<'v>(
     }
 }
 
-/// Returns the members that an object schema declares, by name. A member has several schemas if
-/// several of the schemas that apply to the same object declare it.
+/// Returns the members that an object schema declares, by name. Several schemas may apply to the
+/// same object, for example through `allOf`. If several of them declare a member, all their schemas
+/// for the member are returned.
 #[must_use]
 pub(crate) fn declared_members(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
     let mut members: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();

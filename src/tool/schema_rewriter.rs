@@ -67,7 +67,7 @@ const MAX_DEPTH: usize = 64;
 /// The only supported dialect.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// A schema after [`rewrite`]. It may be compiled only if there are no flaws.
+/// The result of [`rewrite`]. The schema may be compiled only if there are no flaws.
 pub(super) struct Rewritten {
     pub(super) schema: Value,
     pub(super) flaws: BTreeSet<SchemaFlaw>,
@@ -127,7 +127,7 @@ pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value>
     locate(root, reference).map(|(_, schema)| schema)
 }
 
-/// Like [`resolve`], with the JSON Pointer to the schema.
+/// Does the same as [`resolve`], and also returns the JSON Pointer to the schema.
 fn locate<'s>(root: &'s Value, reference: &str) -> Option<(String, &'s Value)> {
     let fragment = reference.strip_prefix('#')?;
     let fragment = percent_encoding::percent_decode_str(fragment)
@@ -208,7 +208,7 @@ impl Rewriter<'_> {
         self.flaws.insert(SchemaFlaw::new(place, detail));
     }
 
-    /// Rewrites the outermost schema of a value, and closes it where needed.
+    /// Rewrites the outermost schema of a value, and closes this schema where needed.
     fn rewrite_child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.rewrite_open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {
@@ -250,7 +250,8 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Rewrites a schema without closing it: closes only the schemas of nested values.
+    /// Rewrites a schema without closing the schema itself. The schemas of nested values are
+    /// closed.
     fn rewrite_open(&mut self, schema: &Value, at: &str) -> Value {
         let Value::Object(members) = schema else {
             return schema.clone();
@@ -387,7 +388,8 @@ impl Rewriter<'_> {
     }
 }
 
-/// Returns the schema with this anchor in the schema at `at`, and the JSON Pointer to it.
+/// Searches `schema` for a schema with this anchor. `at` is the JSON Pointer to `schema`. Returns
+/// the found schema and the JSON Pointer to the found schema.
 fn find_anchor<'s>(schema: &'s Value, at: &str, anchor: &str) -> Option<(String, &'s Value)> {
     match schema {
         Value::Object(members) => {

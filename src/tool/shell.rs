@@ -29,8 +29,8 @@ mod settings;
 
 pub(crate) use self::settings::{Env, Settings};
 
-/// How long the guard's report may arrive after the command's timeout, and how long the guard may
-/// then take to end.
+/// The maximum time between the command's timeout and the guard's report. Also the maximum time
+/// that the guard may then take to end.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ impl Default for GuardCommand {
 /// (`PR_SET_DUMPABLE` 0).
 ///
 /// # Errors
-/// The system refuses the change.
+/// Fails if the system refuses the change.
 pub(crate) fn make_undumpable() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)
 }
@@ -330,9 +330,9 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. If
-/// `group` is given, the guard's report was lost: then the command's process group `group` is
-/// killed too.
+/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. Then
+/// kills the command's process group `group`, if a group is given. A group is given if the guard's
+/// report was lost.
 async fn end_guard(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(REPORT_GRACE, guard.wait())
         .await

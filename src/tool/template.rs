@@ -19,7 +19,7 @@ impl Template {
     /// Parses the operator's text.
     ///
     /// # Errors
-    /// A description of the mistake in a reference.
+    /// Fails if a reference has a mistake. The error describes the mistake.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -47,8 +47,8 @@ impl Template {
     /// Returns the text with the credentials filled in.
     ///
     /// # Errors
-    /// A text that names the credential and says why its value cannot be sent. The text never
-    /// contains the value.
+    /// Fails if a credential's value is missing or cannot be sent. The error names the credential
+    /// and the reason, and never contains the value.
     pub(super) fn fill(&self, credentials: &Credentials) -> Result<Secret<String>, String> {
         let mut text = String::new();
         for piece in &self.0 {

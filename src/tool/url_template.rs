@@ -42,7 +42,7 @@ impl UrlTemplate {
     /// Parses and checks the operator's text.
     ///
     /// # Errors
-    /// A description of the mistake in the template.
+    /// Fails if the template has a mistake. The error describes the mistake.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let after_scheme = text
             .split_once("://")
@@ -93,8 +93,8 @@ impl UrlTemplate {
         })
     }
 
-    /// Returns the names of the arguments. The flag is true for an argument in the path, and false
-    /// for an argument in the query.
+    /// Returns the name of each argument, with `true` for an argument in the path and `false` for
+    /// an argument in the query.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
         let path = self.path.iter().map(|piece| (piece, true));
         let query = self.query.iter().flatten().map(|piece| (piece, false));
@@ -134,8 +134,8 @@ impl UrlTemplate {
     /// not name go into the query.
     ///
     /// # Errors
-    /// The reason why there is no URL. The reason names the argument or the credential, never its
-    /// value.
+    /// Fails if the arguments and the credentials give no usable URL. The error is the reason,
+    /// which never contains the value of an argument or a credential.
     pub(crate) fn fill(
         &self,
         arguments: &Value,
@@ -366,7 +366,8 @@ fn fill_pieces(
     Ok(text)
 }
 
-/// The reason why a value cannot be in a path, as a phrase to follow the value's name.
+/// The reason why a value cannot be in a path. The text continues a sentence that begins with the
+/// value's name.
 const NO_SEGMENT: &str = "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
 
 fn percent_encoded(text: &str) -> String {

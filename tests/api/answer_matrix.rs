@@ -282,9 +282,9 @@ async fn is_taken_once<'a>(
     );
 }
 
-/// Asserts that a closed or overdue request, whose status is `stands`, refuses each answer of its
-/// kind with `code`. Wrong callers, wrong digests and answers of other kinds must get the same
-/// refusals as for an open request.
+/// Asserts that a closed or overdue request refuses each answer of its kind with `code`. `stands`
+/// is the status of the request. Wrong callers, wrong digests and answers of other kinds must get
+/// the same refusals as for an open request.
 async fn nothing_is_taken_any_more(
     app: &TestApp,
     question: &Question,

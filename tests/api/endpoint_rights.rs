@@ -45,8 +45,8 @@ const RULES: [(&str, &str); 6] = [
 /// The two tools that each turn calls, as indexes into [`RULES`].
 const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
 
-/// A caller: (name, API key, headers, for each rule in [`RULES`] whether the caller may decide its
-/// requests, what the caller may read).
+/// A caller: the name, the API key and the headers; for each rule in [`RULES`], whether the caller
+/// may decide the rule's requests; and the things that the caller may read.
 struct Person(
     &'static str,
     &'static str,

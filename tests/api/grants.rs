@@ -1,5 +1,5 @@
-//! Tests of standing decisions over HTTP. They are given with an approval or on the request's page,
-//! listed, and ended.
+//! Tests of standing decisions over HTTP: giving them with an approval or on the request's page,
+//! listing them, and ending them.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -27,8 +27,8 @@ fn wish(scope: &str, time: &str) -> Value {
     json!({"for": scope, "expires_in": time})
 }
 
-/// Creates a request as Alice, then approves and remembers it as Bob. Returns the reply to the
-/// approval.
+/// Creates a request as Alice. Then approves the request as Bob, who has the approval remembered.
+/// Returns the reply to the approval.
 async fn remembered(app: &TestApp, scope: &str) -> Reply {
     let held = app.held().await;
     app.model.then(says("done"));

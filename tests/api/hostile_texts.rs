@@ -27,8 +27,8 @@ const ATTRIBUTES: &str = "class id href lang dir charset name content src defer 
     hidden autofocus align scope colspan open datetime title role rows cols min max step minlength maxlength pattern placeholder \
     autocomplete spellcheck selected disabled readonly tabindex inputmode form size multiple enctype list autocapitalize formaction formnovalidate";
 
-/// A service, and all receivers of its messages. Its rule, tool and agent let through as much text
-/// as they can.
+/// A service, and all receivers of its messages. The service's rule, tool and agent let through as
+/// much text as they can.
 struct Scene {
     app: TestApp,
     mail: FakeMailServer,
@@ -197,7 +197,7 @@ fn has_mark(text: &str) -> bool {
     !marks(text).is_empty()
 }
 
-/// Returns the numbers of the marks in a text, in upper or lower case.
+/// Returns the numbers of the marks in a text. A mark counts in upper case and in lower case.
 fn marks(text: &str) -> BTreeSet<usize> {
     let text = text.to_ascii_lowercase();
     let found = text.match_indices("mk").filter_map(|(at, _)| {
@@ -225,7 +225,8 @@ fn requests(task: &Reply) -> [String; 2] {
     })
 }
 
-/// Runs a task with its hostile texts to its end. Returns the texts of all its pages.
+/// Runs task number `number` to its end. All texts of the task are hostile. Returns the texts of
+/// all pages of the task.
 async fn task(scene: &Scene, number: usize) -> String {
     let (app, texts) = (&scene.app, Texts(number));
     let (owner, decider) = (

@@ -1,5 +1,5 @@
-//! Tests of the log of the real binary. It has ids, names, sizes and durations, and nothing that a
-//! client sent.
+//! Tests of the log of the real binary. The log has ids, names, sizes and durations, and nothing
+//! that a client sent.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! Tests of the API document. Clients are generated from it, and people use it to try the service
-//! out. `support/api_contract.rs` checks every HTTP reply that a test gets against the document.
+//! Tests of the API document. Clients are generated from this document, and people use the document
+//! to try the service out. `support/api_contract.rs` checks every HTTP reply that a test gets
+//! against the document.
 
 use serde_json::{Value, json};
 

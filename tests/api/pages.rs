@@ -1,4 +1,5 @@
-//! Tests of web pages that must not be able to approve, and of the service's own page, which may.
+//! Tests of other sites' web pages, which must not be able to approve, and of the service's own
+//! page, which may approve.
 
 use reqwest::Method;
 use serde_json::json;

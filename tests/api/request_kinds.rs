@@ -1,5 +1,5 @@
 //! An agent that can open requests of every kind, and helpers that create a task for each kind. The
-//! tests of requests and decisions share them.
+//! tests of requests and decisions share this agent and these helpers.
 
 use serde_json::{Value, json};
 
@@ -85,7 +85,8 @@ pub fn asks(kind: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns the values that the tests fill in for a request of this kind, if it has a form.
+/// Returns the values that the tests enter into the form of a request of this kind, if requests of
+/// this kind have a form.
 pub fn filled_in(kind: &str) -> Value {
     match kind {
         "confirmation" => json!({"confirmed": true, "comment": "go"}),

@@ -1,5 +1,5 @@
-//! Tests of how long user input is kept. Of the body of a POST, only a hash is kept with its
-//! idempotency key. The hash is keyed once `secrets.keys` is configured. An expired credential is
+//! Tests of how long user input is kept. For a POST with an idempotency key, only a hash of the
+//! body is kept. The hash is keyed once `secrets.keys` is configured. An expired credential is
 //! removed.
 
 use serde_json::json;

@@ -84,7 +84,7 @@ fn prompt(app: &TestApp) -> Vec<(String, String)> {
 }
 
 /// Asserts that a late answer is refused. Asserts that the refusal shows the request as withdrawn,
-/// and that it shows no open request.
+/// and shows no open request.
 async fn is_too_late(app: &TestApp, question: &Question, kind: &str) {
     let body = match kind {
         "approval" => json!({"action": "approve"}),
@@ -279,7 +279,8 @@ on_both! {
         each_has_one_result(&journal);
         assert_eq!(app.tool.ledger().len(), 1);
         is_too_late(&app, &question, "reconcile").await;
-        // The tool is in quarantine: no rule lets it run until a person has decided a call of it.
+        // The tool is in quarantine: no rule lets a call of the tool run until a person has decided
+        // such a call.
         app.tool.answers(200, "found");
         app.model.then(calls(&[("lose", r#"{"order":3}"#)]));
         let again = app.owner().post(&format!("/v1/tasks/{}/messages", question.task), &json!({"input": "again"})).await;

@@ -225,7 +225,7 @@ pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
     reply
 }
 
-/// Like `begin`, for a task that then waits for a person.
+/// Does the same as `begin`, and asserts that the task then waits for a person.
 pub(super) async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
     assert_eq!(
@@ -237,7 +237,7 @@ pub(super) async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
     reply
 }
 
-/// Like `begin`, for a task that completes.
+/// Does the same as `begin`, and asserts that the task completes.
 async fn done(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
     assert_eq!(

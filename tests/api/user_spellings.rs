@@ -1,5 +1,5 @@
-//! Tests of different spellings of one person's name. At every endpoint, required approvals count
-//! people, whichever spelling a proxy sends.
+//! Tests of different spellings of one person's name. At every endpoint, the approvals of one
+//! person count once, whichever spellings a proxy sends.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};

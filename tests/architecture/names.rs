@@ -48,7 +48,7 @@ fn vague_types(text: &str) -> Vec<String> {
         .filter(|(keyword, _)| {
             ["struct", "enum", "trait", "type", "union"].contains(&keyword.text.as_str())
         })
-        // The trait gives an associated type its name, so a vague name is allowed there.
+        // An associated type has its name from the trait, so the name may be vague.
         .filter(|(keyword, name)| {
             keyword.text != "type" || !VAGUE_ENDINGS.contains(&name.text.as_str())
         })

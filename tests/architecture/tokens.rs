@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-/// Returns every room that a path names right after the crate's root, with its line. The room is
+/// Returns (line, room) for every path that names a room right after the crate's root. The room is
 /// `*` if the path imports the root itself, because the code can then reach any room.
 pub fn reached_rooms(place: &Place, text: &str) -> Vec<(usize, String)> {
     let tokens = tokens(text);
@@ -168,8 +168,8 @@ fn skip_tree(tokens: &[Token], mut at: usize) -> usize {
     at
 }
 
-/// Returns whether the word at `at` continues a path, so that a name and `::` come before it. A
-/// leading `::` begins a path.
+/// Returns whether a name and `::` come before the word at `at`, so that the word continues a path.
+/// A leading `::` begins a path.
 fn continues_a_path(tokens: &[Token], at: usize) -> bool {
     at >= 2
         && text_at(tokens, at - 1) == "::"

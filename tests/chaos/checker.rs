@@ -24,7 +24,7 @@ use crate::engine::invariants;
 pub struct Told {
     pub task: TaskId,
     pub root: TaskId,
-    /// The task and the call that started this task, if it is a sub-agent's task.
+    /// The task and the call that started this task. `None` for a task that is not a sub-agent's.
     pub parent: Option<(TaskId, CallId)>,
     /// The status shown by the service.
     pub status: String,
@@ -58,8 +58,8 @@ pub struct Findings {
     /// The number of starts that have no result because the process died. Starts whose connection
     /// the world broke do not count.
     pub cut_off: usize,
-    /// The number of times that a call was started by another process than the previous start of
-    /// the same task.
+    /// The number of starts of calls by another process than the process that made the task's
+    /// previous start.
     pub takeovers: usize,
     pub rejected: usize,
     /// The number of sub-agents' tasks.
@@ -289,8 +289,8 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     }
 }
 
-/// Returns a text with at most 20 of the failures. It also has the journal and the ledger of the
-/// task of the first failure.
+/// Returns a text with at most 20 of the failures, and with the journal and the ledger of the task
+/// of the first failure.
 pub fn report(findings: &Findings, evidence: &Evidence<'_>) -> String {
     let mut text: Vec<String> = findings
         .wrong

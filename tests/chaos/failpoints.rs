@@ -38,8 +38,8 @@ const OFTEN: &[&str] = &[
     "take",
     "park",
 ];
-/// The commits that each run of [`life`] makes once. They have the same two failpoints as those of
-/// [`OFTEN`].
+/// The commits that each run of [`life`] makes once. Each commit has the same two failpoints as a
+/// commit in [`OFTEN`].
 const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
 
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -63,8 +63,8 @@ fn first() -> Vec<String> {
     commits.chain(others.map(str::to_owned)).collect()
 }
 
-/// Returns the failpoints that kill a process when it reaches them for the second time, with the
-/// suffix `@2`. Each run reaches them several times.
+/// Returns the failpoints that kill a process when it reaches them for the second time. Each
+/// failpoint has the suffix `@2`. Each run of [`life`] reaches these failpoints several times.
 fn second() -> Vec<String> {
     let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
     let others = ["submit.committed", "call.before", "call.answered"];
@@ -370,7 +370,8 @@ impl Kill<'_> {
 
 /// Starts the process with the failpoint `armed`. After each kill, restarts the process without the
 /// failpoint and with a later clock, so that all leases have run out. Returns only if the process
-/// ends without a kill or the deadline passes; the text says which of the two happened.
+/// ends without a kill, or if the deadline passes. The returned text says which of the two
+/// happened.
 pub async fn keeps_alive(
     place: &Place,
     armed: &str,

@@ -128,8 +128,8 @@ impl People {
         });
     }
 
-    /// Ends the calls at the gate about which no agent asks any more. Returns all calls at the
-    /// gate. Complains if there are fewer than `least` calls.
+    /// Ends the calls at the gate that no agent asks about any more. Returns all calls at the gate.
+    /// Complains if there are fewer than `least` calls.
     pub async fn end_gate_calls(&self, least: u64) -> Vec<String> {
         let calls = self.listed_at("&agent=door").await;
         if (calls.len() as u64) < least {

@@ -43,7 +43,7 @@ impl Arrival {
         matches!(self.mood.as_str(), "" | "slow")
     }
 
-    /// Returns the message in the form that other tests read.
+    /// Converts the message to [`Received`], the type that the checks of messages use.
     pub fn received(&self) -> Received {
         let headers = self.headers.iter().map(|(name, value)| {
             let name: HeaderName = name.parse().unwrap();

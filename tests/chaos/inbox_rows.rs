@@ -1,5 +1,6 @@
-//! Compares the table of open requests by approver with the requests themselves, while replicas
-//! write and die. One statement reads both tables, so it sees the state between two commits.
+//! Compares the table `inbox`, which lists the open requests of each approver, with the requests
+//! themselves. Meanwhile replicas write and die. One statement reads all of these tables, so the
+//! comparison sees the state between two commits.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +35,7 @@ impl InboxRows {
         }
     }
 
-    /// Compares once, unless Postgres is down.
+    /// Makes one comparison, unless Postgres is down.
     pub async fn compare(&self) {
         let Ok(mut connection) = PgConnection::connect(&self.database).await else {
             return;

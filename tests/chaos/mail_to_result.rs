@@ -50,7 +50,7 @@ async fn begin(place: &Place, http: &reqwest::Client) -> Process {
     process
 }
 
-/// Returns the first link of a mail that leads to a question.
+/// Returns the first link to a question in the text of a mail.
 fn link(text: &str) -> String {
     let mut words = text.split_whitespace();
     let link = words.find(|word| word.contains("/l/"));

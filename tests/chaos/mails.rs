@@ -12,8 +12,8 @@ use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::pause;
 use crate::support::test_app::On;
 
-/// The failpoints at which the process is killed: once when it first reaches the failpoint, and
-/// once when it reaches it for the second time.
+/// The failpoints at which processes are killed. For each failpoint, one process is killed when it
+/// first reaches the failpoint, and a later process when it reaches the failpoint a second time.
 const POINTS: [&str; 4] = [
     "spread.committed",
     "deliver.claimed",

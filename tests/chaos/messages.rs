@@ -1,5 +1,5 @@
-//! Tests that kill the sender of messages at each of its failpoints, and right after a commit whose
-//! event it has to tell. Every event arrives, always under the same id.
+//! Tests that kill the sender of messages at each of its failpoints, and right after the commit of
+//! an event that is to be sent. Every event arrives, always under the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,8 +16,8 @@ use crate::support::fake_tool::FakeTool;
 use crate::support::pause;
 use crate::support::test_app::{ALICE, On};
 
-/// The failpoints at which the process is killed: once when it first reaches the failpoint, and
-/// once when it reaches it for the second time.
+/// The failpoints at which processes are killed. For each failpoint, one process is killed when it
+/// first reaches the failpoint, and a later process when it reaches the failpoint a second time.
 const POINTS: [&str; 5] = [
     "task_status.committed",
     "spread.committed",
@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-/// A service that is killed again and again, with its database.
+/// A service that is killed again and again, and the service's database.
 pub struct Mortal {
     _database: Database,
     _folder: tempfile::TempDir,

@@ -1,5 +1,5 @@
-//! A process of the real binary with its own port. It can be started, killed, frozen, and restarted
-//! at the same port.
+//! A process of the real binary with its own port. The process can be started, killed, frozen, and
+//! restarted at the same port.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -153,7 +153,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Sleeps for this time.
+/// Sleeps for the duration `time`.
 #[expect(
     clippy::disallowed_methods,
     reason = "kills come at chosen times, whatever the service does"

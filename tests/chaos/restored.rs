@@ -33,7 +33,8 @@ struct World {
     port: u16,
 }
 
-/// The tasks of the backup, by state. Each task is its id or, in `held`, the service's reply.
+/// The tasks of the backup, by state. Each task is given as its id; in `held`, as the service's
+/// reply.
 #[derive(Default)]
 struct Tasks {
     done: Vec<String>,

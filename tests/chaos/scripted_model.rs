@@ -90,8 +90,8 @@ impl Model {
         }
     }
 
-    /// Makes the model answer with an error if the last user message of a prompt is `message`. This
-    /// ends when `heals` is called with the same message.
+    /// Makes the model answer with an error if the last user message of a prompt is `message`. The
+    /// errors end when `heals` is called with the same message.
     pub fn falls_ill_of(&self, message: &str) {
         self.inner.ill.lock().unwrap().insert(message.to_owned());
     }
@@ -269,8 +269,8 @@ fn wish(said: &str, turn: usize) -> Wish {
 }
 
 /// Returns the calls of turn number `turn`, counted from 0: one to three calls, and none from turn
-/// `turns` on. In a few calls the `mood` tells the world to misbehave. In a few others it tells
-/// people to reject the call.
+/// `turns` on. In a few calls the `mood` tells the world to misbehave. In a few other calls the
+/// `mood` tells people to reject the call.
 fn storm(
     turns: u64,
     number: u64,

@@ -21,13 +21,13 @@ pub enum Deed {
     Created {
         task: String,
     },
-    /// A reply with a 2xx status: this decision is stored.
+    /// The service replied with a 2xx status, so this decision is stored.
     Decided {
         task: String,
         request: String,
         action: &'static str,
     },
-    /// A reply with the status 409: this decision of another person is stored.
+    /// The service replied with the status 409, so this decision of another person is stored.
     Overruled {
         task: String,
         request: String,
@@ -35,12 +35,12 @@ pub enum Deed {
     },
 }
 
-/// The numbers of events without which a run proves nothing.
+/// The number of events of each kind. A run proves nothing if these events are too rare.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// The number of POSTs that were repeated with the same idempotency key.
     pub repeated: AtomicU64,
-    /// The number of replies that were replayed from the first reply.
+    /// The number of replies that the service replayed from an earlier reply.
     pub replayed: AtomicU64,
     /// The number of decisions among the repeated POSTs.
     pub repeated_decisions: AtomicU64,
@@ -388,7 +388,8 @@ impl People {
             .is_some_and(|items| items.iter().any(|item| item["type"] == kind))
     }
 
-    /// Returns the outcome of the last call of a task that has a result.
+    /// Returns the outcome of the last result in a task's journal; `None` if the journal has no
+    /// result.
     pub async fn last_outcome(&self, task: &str) -> Option<String> {
         let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
         let last = page["items"]

@@ -83,8 +83,7 @@ const QUARTER: Plan = Plan {
     within: Duration::from_hours(4),
 };
 
-/// A plan with trees of six tasks each, three levels deep. A test run does the same part of it as
-/// of [`SHORT`].
+/// A plan with trees of six tasks each, three levels deep. Each test run does a fifth of this plan.
 const TREES: Plan = Plan {
     says: "tree",
     tasks: 60,

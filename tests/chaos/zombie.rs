@@ -1,4 +1,4 @@
-//! Tests a replica that is frozen exactly between the commit of a start and the call itself, and
+//! Tests a replica that is frozen between the commit of a call's start and the call itself, and
 //! that wakes up after the task has ended.
 
 use std::sync::Arc;
@@ -72,8 +72,8 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         "{}",
         first.last_words()
     );
-    // The woken replica drives another task to its end. If it wrongly sent the pending call, it
-    // would have done so by then.
+    // Lets the woken replica drive another task to its end. If it wrongly sent the call of the
+    // first task, it would have done so by then.
     let next = of_first.create("small 2").await;
     assert_eq!(of_first.settle(&next).await, "Completed");
     assert_eq!(world.ledger().len(), 2);

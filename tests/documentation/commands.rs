@@ -2,10 +2,10 @@
 //! `holdpoint serve` or `cargo run` starts the service, and the other commands send HTTP requests
 //! to it.
 //!
-//! The test fills in the placeholders of a command: `TASK_ID` is the last task that a command's
-//! output named; `REQUEST_ID`, `TOOL_CALL_ID` and `DIGEST` are those of the task's first open
-//! request. If a page's commands need a service and start none, they are run against the
-//! demonstration.
+//! The test fills in the placeholders of a command. `TASK_ID` is the last task that a command's
+//! output named. `REQUEST_ID`, `TOOL_CALL_ID` and `DIGEST` are taken from the first open request of
+//! that task. If a page's commands need a service and none of them starts one, the commands are run
+//! against the demonstration.
 
 use std::ffi::OsString;
 use std::fs;
@@ -66,7 +66,8 @@ impl Reader {
         }
     }
 
-    /// Writes the file that a block shows, or runs the block's JavaScript or its shell commands.
+    /// Handles one block: writes the file that the block shows, or runs the block's JavaScript or
+    /// shell commands.
     fn read(&mut self, block: &Block) {
         if let Some(name) = block.file_name() {
             fs::write(self.folder.path().join(name), &block.text).expect("a file");
@@ -161,8 +162,8 @@ impl Reader {
         }
     }
 
-    /// Returns the command with the service's address and with the ids of the reader's task filled
-    /// in.
+    /// Returns the command with the service's address in place of the shown address, and with its
+    /// placeholders replaced by the ids of the reader's task.
     fn filled(&mut self, place: &str, command: &str) -> String {
         let asks = ["REQUEST_ID", "TOOL_CALL_ID", "DIGEST"]
             .iter()
@@ -207,8 +208,8 @@ impl Reader {
         task.pointer("/pending/0").cloned()
     }
 
-    /// Runs the event reader that the page shows in JavaScript. It reads the last task of the page,
-    /// which must have ended by then.
+    /// Runs the event reader that the page shows in JavaScript. The event reader reads the events
+    /// of the page's last task, which must have ended by then.
     fn follow_events(&mut self, block: &Block) {
         let place = block.place();
         let filled = self.filled(
@@ -276,9 +277,8 @@ fn commands(block: &str) -> Vec<String> {
     commands
 }
 
-/// Returns the id of the task that a command's output names. If the output names a root task,
-/// returns the root's id. The output is an HTTP body, an HTTP head with a body, or a stream of
-/// events.
+/// Returns the id of the root task that a command's output names or, if the output names none, the
+/// id of its task. The output is an HTTP body, an HTTP head with a body, or a stream of events.
 fn task_id(answer: &str) -> Option<String> {
     let body = answer
         .split_once("\r\n\r\n")

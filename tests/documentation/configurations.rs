@@ -1,6 +1,6 @@
-//! Checks that `holdpoint check` accepts the configurations of the documentation. Whole
-//! configurations are checked unchanged; fragments are merged into a whole one. Also checks that
-//! the documentation's JSON, JavaScript and Python can be parsed.
+//! Checks that `holdpoint check` accepts the configurations of the documentation. A whole
+//! configuration is checked unchanged; a fragment is first merged into a whole configuration. Also
+//! checks that the documentation's JSON, JavaScript and Python can be parsed.
 
 use std::fs;
 use std::io::Write as _;
@@ -208,8 +208,8 @@ fn parse(place: &str, yaml: &str) -> Value {
     serde_saphyr::from_str(yaml).unwrap_or_else(|error| panic!("{place}: {error}"))
 }
 
-/// Returns the base with the fragment merged into it. Maps are merged; every other value is
-/// replaced.
+/// Returns `base` with `fragment` merged into it. Two maps are merged member by member; in every
+/// other case the fragment's value replaces the value of `base`.
 fn merged(base: &Value, fragment: &Value) -> Value {
     let (Value::Object(base), Value::Object(fragment)) = (base, fragment) else {
         return fragment.clone();
@@ -224,7 +224,8 @@ fn merged(base: &Value, fragment: &Value) -> Value {
     Value::Object(whole)
 }
 
-/// Runs `holdpoint check`. The error is the text that the command prints.
+/// Runs `holdpoint check`. If the check fails, returns the text that the command prints as the
+/// error.
 fn check(folder: &Path, configuration: &Value) -> Result<(), String> {
     let done = checked(folder, &configuration.to_string());
     if done.status.success() {
@@ -265,7 +266,8 @@ fn lock_file() -> String {
     lock.text()
 }
 
-/// Runs `holdpoint check` with values for the variables that the configuration names.
+/// Runs `holdpoint check` on this configuration and sets every variable that the configuration
+/// names.
 fn checked(folder: &Path, configuration: &str) -> Output {
     fs::write(folder.join("holdpoint.mcp.json"), lock_file()).expect("a file");
     fs::write(folder.join("checked.yaml"), configuration).expect("a file");

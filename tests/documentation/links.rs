@@ -1,5 +1,5 @@
-//! Checks that each link inside the repository leads to a file that exists and to a heading that
-//! the page has.
+//! Checks that each link inside the repository leads to an existing file and, if the link has an
+//! anchor, to a heading of that file.
 
 use std::fs;
 use std::path::Path;

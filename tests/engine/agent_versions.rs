@@ -1,5 +1,5 @@
-//! Tests of the agent version that is pinned to a task between two messages of the user, while the
-//! configuration or the stored bytes change.
+//! Tests which agent version a task uses. The version stays pinned from one user message to the
+//! next, even if the configuration or the stored bytes change in between.
 
 use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::Action;
@@ -16,8 +16,8 @@ use crate::store::store_fixture::{StoreFixture, both};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"paid"}"#)];
 
-/// Changes the refund agent: it gets other instructions, another model and fewer tools, and the
-/// tool `refund` gets another description.
+/// Returns the configuration with a changed refund agent. The agent has other instructions, another
+/// model and fewer tools, and the tool `refund` has another description.
 fn changed(yaml: &str) -> String {
     with_another_model(yaml)
         .replace(
@@ -37,8 +37,8 @@ fn with_another_model(yaml: &str) -> String {
     )
 }
 
-/// Returns from the last prompt: the model's name, the instructions, and the tools with their
-/// descriptions.
+/// Returns three parts of the last prompt: the model's name, the instructions, and the tools with
+/// their descriptions.
 fn shown(harness: &EngineHarness) -> (String, String, Vec<String>) {
     let (model, prompt) = harness.prompted();
     let tools = prompt
@@ -118,8 +118,8 @@ async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, t
     fixture.numbers(&sql).await.unwrap();
 }
 
-/// Returns pairs (before, after) of members of a call's JSON. In each pair one byte of the member's
-/// text is changed: the first, the middle or the last. The tests of
+/// Returns pairs (before, after) of members of a call's JSON. In each pair, one byte of the
+/// member's text is changed: the first, the middle or the last byte. The tests of
 /// `RequestSpec::has_valid_digests` cover every byte.
 fn flipped(call: &CallSpec) -> Vec<(String, String)> {
     let members = [
@@ -154,7 +154,8 @@ async fn asked(harness: &EngineHarness, task: TaskId) -> CallSpec {
     asked.unwrap()
 }
 
-/// A task whose process was killed while its first call was in flight; no process saw the response.
+/// Creates a task and kills its process while the first call is in flight, so that no process sees
+/// the response.
 pub async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
     let task = harness
         .engine(0)
@@ -175,7 +176,7 @@ pub async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
 }
 
 /// Loses the result of a repeatable call. Then replaces the tool's effect and URL in the
-/// configuration by `now`, and asserts that the call is not repeated.
+/// configuration by `now`. Asserts that the call is not repeated.
 async fn not_repeated(fixture: StoreFixture, now: &str) {
     let mut harness = EngineHarness::new(fixture, TAG).await;
     let task = killed_on_the_way(&harness).await;

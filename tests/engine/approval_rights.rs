@@ -54,7 +54,8 @@ fn keyed(user: &str, groups: &[&str]) -> Caller {
     }
 }
 
-/// Returns a user of the group finance for whom the key `web` speaks.
+/// Returns a user of the group finance. The user has no key; the service key `web` speaks for the
+/// user.
 fn vouched(user: &str) -> Caller {
     Caller {
         groups: vec!["finance".to_owned()],
@@ -177,7 +178,8 @@ both! {
             (vec![Account { act_as: false, ..web() }], false),
             (vec![Account { permissions: Permissions { decide: false, ..Permissions::ALL }, ..web() }], false),
             (vec![Account { tenant: "other".to_owned(), ..web() }], false),
-            // Bob's own key does not vouch for an approval that he gave through the key `web`.
+            // Bob approved through the key `web`. His own key alone does not keep this approval
+            // valid.
             (vec![account("bob", &["finance"])], false),
         ];
         for (accounts, counts) in table {
@@ -289,7 +291,8 @@ both! {
         let door = harness.engine(0);
         door.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
         for again in [whole(Action::Approve, None), whole(Action::Reject, None), each([(call, approve())]), each([(call, edit(EDITED))])] {
-            // A person who answers again through another key is still the same person.
+            // Bob counts as the same person, whether he answers again through the key `web` or
+            // through his own key.
             for caller in [vouched("bob"), keyed("bob", &["finance"])] {
                 let lost = Refusal::AlreadyDecided { request, call: Some(call) };
                 assert_eq!(refused(&harness, &door, &caller, task, again.clone()).await, lost);

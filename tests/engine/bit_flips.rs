@@ -30,7 +30,7 @@ const HUGE: &[(&str, &str)] = &[("refund", r#"{"order":3,"amount":5000}"#)];
 const EDITED: &str = r#"{ "amount": 77.10, "order": 4 }"#;
 const WRITTEN: &str = r#"{ "amount": 7000.10, "order": 5 }"#;
 
-/// The decisions that are made before a bit flips.
+/// The decisions of people before the bit flips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Scene {
     Approved,
@@ -90,7 +90,7 @@ impl Scene {
         }
     }
 
-    /// Makes the decisions of this scene about a held task, after which a bit flips.
+    /// Makes this scene's decisions about a held task. The bit flips after these decisions.
     async fn decided(self, harness: &EngineHarness, door: &Arc<Engine>, task: TaskId) {
         let (request, calls) = question(harness, task).await;
         let decide = async |caller: Caller, request: RequestId, answer: DecisionInput| {
@@ -112,8 +112,7 @@ impl Scene {
                 decide(alice(), request, yes()).await;
                 decide(person("bob"), request, yes()).await;
             }
-            // The arguments that Bob edited have already led to a new request, which is now the
-            // open one.
+            // Bob's edit has led to a new request, which is now the open one.
             Self::WrittenForTwo => {
                 decide(alice(), request, yes()).await;
                 decide(person("carol"), request, yes()).await;
@@ -122,7 +121,7 @@ impl Scene {
     }
 }
 
-/// A source of pseudo-random numbers, which are the same in every run.
+/// A source of pseudo-random numbers. The numbers are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -135,7 +134,7 @@ impl Dice {
 }
 
 /// Returns SQL that flips one bit of one cell, and a description of the flip. In four of five cases
-/// the cell is the body of an item; long bodies are chosen more often, in proportion to their
+/// the cell is the body of an item. A body is chosen with a probability in proportion to its
 /// length.
 fn flip(dice: &mut Dice, cells: &[Cell]) -> (String, String) {
     let bodies: Vec<_> = cells.iter().filter(|cell| cell.column == "body").collect();
@@ -216,8 +215,7 @@ async fn ended(
     }
 }
 
-/// Creates a new engine, which claims every task that can run. Drives the claimed tasks in
-/// parallel.
+/// Claims every task that can run, in a new engine, and drives the claimed tasks in parallel.
 async fn driven(harness: &EngineHarness) {
     let engine = harness.engine(512);
     loop {

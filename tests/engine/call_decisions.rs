@@ -1,5 +1,5 @@
-//! Helpers of the engine tests: answers to single calls, and functions that read the results of
-//! calls.
+//! Helpers of the engine tests: functions that build answers to single calls, and functions that
+//! read the results of calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -191,7 +191,7 @@ pub fn shown(harness: &EngineHarness) -> Vec<String> {
     messages.filter_map(content).collect()
 }
 
-/// Returns a next message of the user, which supersedes open requests.
+/// Returns a further message of the user. The message supersedes open requests.
 pub fn message() -> MessageInput {
     let items = vec![Part {
         content_type: PartType::Text,

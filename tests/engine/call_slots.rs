@@ -1,5 +1,5 @@
-//! Tests of a tool of which only some attempts may run at once. A call that waits for a slot has
-//! not started, and its time limit for sending does not run.
+//! Tests a tool that limits the number of its attempts in flight by slots. A call that waits for a
+//! slot has not started, and the time limit for sending it does not run yet.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Tool for Limited {
     }
 }
 
-/// Creates a harness whose tool has one slot. Returns the harness and the slot.
+/// Creates a harness whose tool has one slot. Returns the harness and the semaphore of the slot.
 async fn harness(
     calls: &'static [(&'static str, &'static str)],
 ) -> (EngineHarness, Arc<Semaphore>) {
@@ -60,7 +60,7 @@ async fn harness(
     (harness, slots)
 }
 
-/// Returns the judgements, starts and results in the task's journal so far, in order.
+/// Returns the types of the judgements, starts and results in the task's journal, in order.
 async fn progress(harness: &EngineHarness, task: TaskId) -> Vec<&'static str> {
     let journal = harness.journal(task).await;
     let word = |fact: &Fact| {

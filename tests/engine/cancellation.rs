@@ -24,8 +24,8 @@ use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// The number of rounds of each of the three variants (on SQLite, on Postgres, and with the cancel
-/// on another replica). In all there are about a thousand rounds.
+/// The number of rounds in each of the three variants: on `SQLite`, on Postgres, and with the
+/// cancel on another replica. In all there are about a thousand rounds.
 const TIMES: usize = 334;
 
 /// The clock of a machine that stalls. A reading of the uptime may block until the cancels of the
@@ -57,8 +57,8 @@ impl Clock for Stalling {
     }
 }
 
-/// Waits until the task's call has started, except in a third of the rounds. Then yields 0 to 89
-/// times.
+/// Waits until the task's call has started; in a third of the rounds, does not wait. Then yields 0
+/// to 89 times.
 async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     let mut news = store.watch(task);
     let started = async {

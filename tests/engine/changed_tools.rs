@@ -1,6 +1,6 @@
-//! Tests of a tool that its server changes after the review: before a person is asked about its
-//! call, while the call is held, and after the call was approved. No call runs under another
-//! definition than the approved one.
+//! Tests a tool whose definition the server changes after the review: before a person is asked
+//! about the tool's call, while the call is held, or after the call was approved. A call runs only
+//! under the definition that was approved.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,12 +25,13 @@ const REASON: &str = "The server changed this tool.";
 /// The server of a tool whose definition can change.
 #[derive(Default)]
 struct Server {
-    /// The difference between the reviewed definition and the one that the server has now.
+    /// The difference between the reviewed definition and the definition that the server has now.
     live: Mutex<Option<DefinitionChange>>,
-    /// The difference that the last comparison found.
+    /// The difference that the last comparison with the server found.
     known: Mutex<Option<DefinitionChange>>,
-    /// `finds` is the number of looks after which the comparison of another task finds the
-    /// difference. `looks` is the number of looks since the last comparison before a start.
+    /// If set, `prepare` finds no difference. Instead, the call of `definition_change` that brings
+    /// `looks` to this number finds it, as if another task had compared the definitions. `looks`
+    /// counts these calls since the last `prepare`.
     finds: Mutex<Option<u32>>,
     looks: Mutex<u32>,
     /// Whether the server does not answer when it is asked for its tools.

@@ -1,5 +1,5 @@
-//! Tests of the cost of a cycle on Postgres: a task is created, held, approved and completed. The
-//! cost is measured in statements and transactions and not in time.
+//! Tests the cost of a task's cycle on Postgres: the task is created, held, approved and completed.
+//! The cost is counted in statements and transactions, not measured in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ async fn cycle(harness: &EngineHarness, engine: &Arc<Engine>) {
     until(harness, task, TaskStatus::Completed).await;
 }
 
-/// The number of statements that the committer sent, and the number of distinct transactions that
+/// The number of statements that the committer sent, and the number of different transactions that
 /// wrote the rows of the journal.
 struct Counted {
     statements: usize,
@@ -49,7 +49,7 @@ async fn counted(clients: usize, cycles: usize) -> Counted {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
-    // The engine has enough slots that no task is queued, because no worker runs in this test.
+    // No worker runs in this test, so the engine has enough slots that no task needs to be queued.
     let engine = harness.engine(256);
     join_all((0..clients).map(|_| async {
         for _ in 0..cycles {

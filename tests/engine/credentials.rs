@@ -1,5 +1,6 @@
-//! Tests of credentials. The agent requests a credential, or a call that needs the credential does.
-//! An answer has to fit the form. Each call is sent with the filled-in value and runs once.
+//! Tests credentials. The agent requests a credential, or the service requests it for a call that
+//! needs it. The answer must fit the form. Each call is sent with the value from the answer and
+//! runs once.
 
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ use super::invariants::{check, every_call_has_one_result};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::test_app::ACCOUNTS;
 
-/// A configuration with tools that take credentials in a header, in a path and in a query, with a
-/// tool whose calls are held, and with a tool without credentials.
+/// A configuration with these tools: tools that take credentials in a header, in a path and in a
+/// query, a tool whose calls are held, and a tool without credentials.
 const TOOLS: &str = r#"
 secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
 credentials:
@@ -140,8 +141,8 @@ pub(super) async fn times_asked(harness: &EngineHarness, task: TaskId) -> usize 
     items.iter().filter(|item| credentials(&item.fact)).count()
 }
 
-/// Asserts that the task has completed. Asserts that the tool at `path` was called `times` times,
-/// each time with the header `header`.
+/// Asserts that the task has completed, and that the tool at `path` was called `times` times, each
+/// time with the header `header`.
 pub(super) async fn ran(
     harness: &EngineHarness,
     task: TaskId,

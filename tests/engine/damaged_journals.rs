@@ -1,6 +1,5 @@
-//! Tests of a task whose journal is unreadable. The task ends as `Failed` with `integrity`. To end
-//! it, the service reads only the task's row. No call of the task runs, and no other task is
-//! delayed.
+//! Tests a task whose journal is unreadable. The service ends the task as `Failed` with `integrity`
+//! and reads only the task's row to do so. No call of the task runs, and no other task is delayed.
 
 use std::time::Duration;
 
@@ -26,8 +25,8 @@ fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Runs an SQL statement on those of the task's items that match the condition `which`. `what` is
-/// the part of the statement before `where`.
+/// Runs an SQL statement on those items of the task that match the condition `which`. `what` is the
+/// part of the statement before `where`.
 async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
     let id = quoted(fixture, task);
     fixture

@@ -1,6 +1,6 @@
-//! Tests of deadlines of approvals and reconcile requests under each `on_expiry`: decisions made
-//! right at the deadline, and the state of the task after the sweep. Also tests a task that failed
-//! because its takeovers made no progress.
+//! Tests the deadlines of approvals and reconcile requests under each setting of `on_expiry`:
+//! decisions that are made right at the deadline, and the state of the task after the sweep. Also
+//! tests a task that failed because no takeover of it made progress.
 
 use std::time::Duration;
 
@@ -131,8 +131,8 @@ async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     (harness, task)
 }
 
-/// Asserts that a person is asked about the started refund before the model is called. Then lets
-/// the task end.
+/// Asserts that a person is asked about the started refund before the model is called again. Then
+/// lets the task end.
 async fn asked_first(harness: &EngineHarness, task: TaskId) {
     harness.script(|_| panic!("the model is asked too early"));
     harness.later();
@@ -196,8 +196,8 @@ both! {
                 assert!(text.contains("No human has said no"), "{text}");
                 (seen[0], before) = (seen[0] + 1, before * 2);
             } else {
-                // One of the two answers won. The other came after the winner or after the
-                // deadline.
+                // One of the two answers won. The other answer came after the winning answer or
+                // after the deadline.
                 let [refusal] = &refusals[..] else { panic!("both have won") };
                 let late = matches!(refusal, Refusal::AlreadyDecided { .. });
                 assert!(late || *refusal == Refusal::Expired(request), "{refusal}");

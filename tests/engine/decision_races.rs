@@ -1,6 +1,6 @@
-//! Tests of decisions that race with decisions, cancels, messages and other commits. There is one
-//! winner and one outcome, and every loser is told the reason. The outcomes are read from the
-//! journal and the tool's ledger.
+//! Tests decisions that race with decisions, cancels, messages and other commits. Each race has one
+//! winner and one outcome, and every loser is told the reason. The tests read the outcomes from the
+//! journal and from the tool's ledger.
 
 use std::sync::Arc;
 
@@ -174,8 +174,8 @@ both! {
             match (approved, canceled) {
                 (Ok(_), Ok(_)) => {
                     assert_eq!(status, TaskStatus::Canceled);
-                    // If a result was stored before the cancel, the result is kept. Otherwise the
-                    // outcome is unknown if the call had started, and canceled if the call had not
+                    // If a result was stored before the cancel, that result is kept. Otherwise the
+                    // outcome is unknown for a started call, and canceled for a call that had not
                     // started.
                     let [result] = results[..] else { panic!("{results:?}") };
                     let may = match result {
@@ -263,8 +263,8 @@ both! {
                         let code = ConflictCode::TaskRunning;
                         assert_eq!(refusal, Refusal::Conflict { code, task_id: task, status: TaskStatus::Running });
                     } else {
-                        // The message came after the task had ended, so it is an ordinary next
-                        // message.
+                        // The message came after the task had ended, so the service accepted it
+                        // like any message to an ended task.
                         let result = place(&journal, |fact| matches!(fact, Fact::ToolResult(_))).unwrap();
                         let last = journal.items.iter().rposition(|item| matches!(item.fact, Fact::UserMessage { .. }));
                         assert!(result < last.unwrap());
@@ -346,7 +346,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
                 }
             }
         );
-        // After the request is closed, the task is queued or already driven by a driver.
+        // After the request is closed, the task is either queued or already being driven.
         while pair.harness.status(task).await == TaskStatus::Running {
             pair.here.round().await.unwrap();
             crate::support::pause().await;

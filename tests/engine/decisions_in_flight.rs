@@ -1,5 +1,5 @@
-//! Tests of the effect of a decision on the rest of its turn while calls are in flight. Also tests
-//! the text of the result of a call that may have run.
+//! Tests how a decision about one call affects the rest of the turn while other calls are in
+//! flight. Also tests the text of the result of a call that may have run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,8 @@ fn posted(text: &str) -> holdpoint::engine::DecisionInput {
     whole(Action::Respond, Some(Value::from(text)))
 }
 
-/// Runs rounds of these engines' workers until the task stops running. Panics if it does not stop.
+/// Runs rounds of these engines' workers until the task is no longer running. Panics if the task
+/// runs on for too long.
 async fn settled(harness: &EngineHarness, engines: &[&Arc<Engine>], task: TaskId) {
     for _ in 0..5000 {
         if harness.status(task).await != TaskStatus::Running {
@@ -69,8 +70,9 @@ fn count(harness: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool)
     harness.iter().filter(|item| which(&item.fact)).count()
 }
 
-/// Answers all requests of a task while its only call that is not external is in flight. Does so
-/// once through the process that drives the task, and once through another process.
+/// Answers all requests of a task while the task's only call that the service sends is in flight.
+/// Does so with one task through the process that drives the task, and with another task through
+/// another process.
 async fn answered_while_one_is_out(
     fixture: StoreFixture,
     calls: &'static [(&'static str, &'static str)],
@@ -78,7 +80,7 @@ async fn answered_while_one_is_out(
 ) {
     let harness = with_outside(fixture, calls).await;
     let here = harness.engine(8);
-    // With an embedded database, the process that drives the task is the only process.
+    // With an embedded database there is only one process, the one that drives the task.
     let places: &[bool] = if harness.fixture.store.is_sole() {
         &[false]
     } else {
@@ -155,7 +157,8 @@ async fn answered_while_one_is_out(
 }
 
 /// Creates a task with a `read_only` call whose start is stored and whose process has ended. Then
-/// changes the policy so that such calls are held for approval. Returns the open approval request.
+/// changes the policy so that such calls are held for approval. Returns the harness, the task and
+/// the open approval request.
 async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, &[LOOKUP]).await;
     let task = harness

@@ -1,6 +1,6 @@
-//! Tests of arguments that a person has edited. They are parsed as strictly as the model's
-//! arguments, judged again, and sent byte for byte. Under `required: n`, other people must approve
-//! them.
+//! Tests arguments that a person has edited. The edited arguments are parsed as strictly as the
+//! model's arguments, judged again, and sent byte for byte. If a rule requires several approvals,
+//! other people must approve the edited arguments.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -25,15 +25,15 @@ use super::engine_harness::{EngineHarness, alice, person, turn, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
-/// Arguments that parsing and printing would change: the spacing, the order of the keys and the
-/// trailing zero would be lost.
+/// Arguments that would change if they were parsed and printed again: the spacing, the order of the
+/// keys and the trailing zero would be lost.
 const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
 const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
 const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
-/// Rules on the arguments, which come before the harness's rule `small`. The last line is the
-/// beginning of that rule.
+/// Rules on the arguments, inserted before the harness's rule `small`. The last line is the
+/// beginning of the rule `small`.
 const RULES: &str = r#"
   - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
   - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }
@@ -59,8 +59,8 @@ async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engin
     (task, request, calls[0], harness.engine(0))
 }
 
-/// Edits a call that needs two approvals as Bob; `text` is the new arguments. Returns the request
-/// that follows the edit.
+/// Creates a task with a call that needs two approvals, and edits the call as Bob. `text` holds the
+/// new arguments. Returns the task, the request about the edited call, the call, and an engine.
 async fn rewritten(
     harness: &EngineHarness,
     text: &str,
@@ -115,8 +115,8 @@ async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<
     )
 }
 
-/// Returns the digests of the calls that people were asked about (the first call of each request),
-/// and the digests of the calls that were started.
+/// Returns two lists of digests: those of the first call of each request, and those of the started
+/// calls.
 async fn digests(harness: &EngineHarness, task: TaskId) -> (Vec<String>, Vec<String>) {
     let (mut asked, mut ran) = (Vec::new(), Vec::new());
     for item in harness.journal(task).await.items {
@@ -314,8 +314,8 @@ both! {
             let refusal = refused(&harness, &door, &person("bob"), task, each([(call, reply)])).await;
             assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
         }
-        // The rule names three people. After an edit by Bob, two approvers are left only if Dave
-        // has a key, too.
+        // The rule names three people. After Bob has edited the arguments, two approvers are left
+        // only if Dave has a key, too.
         let harness = super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
         let (task, ..) = begun(&harness).await;
         let asked = asked(&harness, task).await;
@@ -376,8 +376,8 @@ both! {
     async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
         let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
-        // Each driver is dropped after 1 to 16 polls. The progress of a driver by then varies, so
-        // the loop goes on until a driver was dropped during its call.
+        // Each driver is dropped after 1 to 16 polls. How far a driver has come by then varies, so
+        // the loop continues until a driver was dropped during its call.
         while whole_lives < 2 || (doubts == 0 && lives < 400) {
             let polls = 1 + lives % 16;
             lives += 1;

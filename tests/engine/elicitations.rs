@@ -1,5 +1,5 @@
-//! Tests of questions that a tool's server asks in the middle of a call. The questions become
-//! requests, and the answers go back to the server with the next attempt at the call.
+//! Tests questions that a tool's server asks in the middle of a call. The questions become
+//! requests, and the next attempt at the call sends the answers back to the server.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -27,8 +27,8 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 const SEALING: &str =
     "\nsecrets: { keys: [ { id: k1, key: \"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\" } ] }\n";
 
-/// A server that answers the attempts from a list and records the data that each attempt brings
-/// back.
+/// The server of a tool. It answers the attempts at calls with the answers from a list, and records
+/// the data that each attempt sends back.
 #[derive(Default)]
 struct Server {
     answers: Mutex<VecDeque<ToolAnswer>>,

@@ -1,5 +1,5 @@
-//! A harness of engines without workers. A test holds the drivers, polls them as far as it needs,
-//! and drops them.
+//! A harness of engines that run no workers. A test holds the drivers, polls them as often as it
+//! needs, and drops them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ use crate::store::store_fixture::StoreFixture;
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ACCOUNTS, REFUNDS};
 
-/// Maps the name of a model and its prompt to the model's answer.
+/// Maps the name of a model and the prompt to the model's answer.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
 
 /// Creates the implementation of a tool from the tool's specification.
@@ -58,7 +58,7 @@ pub async fn claimed(engine: &Arc<Engine>) -> Vec<JoinHandle<()>> {
     drivers.into_iter().map(spawn).collect()
 }
 
-/// A model inside the test's process, which answers with a delay and records its prompts.
+/// A model inside the test's process. It answers with a delay and records its prompts.
 pub struct StubModel {
     script: Mutex<Script>,
     shown: Mutex<Vec<(String, Prompt)>>,
@@ -123,7 +123,7 @@ pub struct EngineHarness {
     pub model: Arc<StubModel>,
     /// If set, creates the tool `refund` in place of the one that the configuration describes.
     pub refund: Option<MakeTool>,
-    /// If set, compares each prompt with the journal.
+    /// If set, compares each prompt with the journal while the model is asked.
     witness: Option<Arc<Witness>>,
     /// The values of `${…}` in the configuration of engines that are created from now on.
     pub variables: Vec<(&'static str, &'static str)>,
@@ -167,7 +167,7 @@ impl EngineHarness {
         witness
     }
 
-    /// Sets the function that gives the model's answer for the number of a turn.
+    /// Sets the function that maps the number of a turn to the model's answer in this turn.
     pub fn script(
         &self,
         script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
@@ -175,7 +175,7 @@ impl EngineHarness {
         self.script_by_name(move |_, prompt| script(prompt.turn));
     }
 
-    /// Sets the function that gives the answers of all models, by the model's name and the prompt.
+    /// Sets the function that maps the model's name and the prompt to the answer, for all models.
     pub fn script_by_name(
         &self,
         script: impl Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
@@ -183,7 +183,7 @@ impl EngineHarness {
         *held(&self.model.script) = Arc::new(script);
     }
 
-    /// Returns the last prompt, and the name under which the model got it.
+    /// Returns the last prompt, with the name of the model that received it.
     pub fn prompted(&self) -> (String, Prompt) {
         held(&self.model.shown).last().cloned().unwrap()
     }

@@ -1,4 +1,4 @@
-//! Tests of calls at a gate in the engine. An asker leaves, comes back or crashes, while people
+//! Tests calls at a gate in the engine. A call's asker leaves, comes back or crashes, while people
 //! decide, clocks advance, rules change and replicas compete.
 
 mod failures;
@@ -95,8 +95,8 @@ fn every_call() -> TaskFilter {
     }
 }
 
-/// Waits until `is` accepts the stored time up to which the asker of the task's call counts as
-/// present.
+/// Waits until `is` accepts the `asker_until` of the task: the stored time until which the asker of
+/// the task's call counts as present.
 async fn until_present(harness: &EngineHarness, task: TaskId, is: impl Fn(Time) -> bool) {
     while !harness.journal(task).await.row.asker_until.is_some_and(&is) {
         crate::support::pause().await;
@@ -113,8 +113,8 @@ async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
         .unwrap();
 }
 
-/// Approves a call while its asker leaves, `times` times. Asserts that the call runs exactly once:
-/// either with this asker, or with the next one that asks for it.
+/// Runs `times` rounds. Each round approves a call while the call's asker leaves. Asserts that the
+/// call runs exactly once: either at once, or when the next asker asks for it.
 async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
     let harness = harness(fixture).await;
     let engine = harness.engine(8);
@@ -200,7 +200,7 @@ async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_not
     approve(&harness, &engine, task).await;
     let lost = ask(&engine, 1, Duration::from_mins(1)).await;
     assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
-    // The process ends before it has handed over the body of the answer.
+    // The process ends before it has delivered the body of the answer.
     drop(lost);
     let restarted = harness.engine(8);
     let again = ask(&restarted, 1, Duration::from_mins(1)).await;

@@ -1,6 +1,6 @@
-//! Tests of standing decisions. An approval with `remember` lets later calls of its rule through,
-//! within its time and its number of uses. It lets no other call through, and a stricter judgement
-//! wins over it.
+//! Tests standing decisions. An approval with `remember` lets later calls under the same rule run
+//! without a request, up to a number of uses and until it expires. It lets no other call run, and a
+//! stricter verdict takes precedence over it.
 
 use std::time::Duration;
 
@@ -208,7 +208,7 @@ both! {
         let (first, second) = (begun(&harness).await, begun(&harness).await);
         answered(&harness, first, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, first, "/refund", 1).await;
-        // The row of the standing decision is damaged: it names the other tree.
+        // Damages the row of the standing decision: the row now names the other tree.
         let moved = "update standing_grant set root_task_id =
             (select a.task_id from agent_task a where a.task_id <> standing_grant.root_task_id) returning used";
         harness.fixture.numbers(moved).await.unwrap();
@@ -312,7 +312,8 @@ both! {
         let harness = harness(fixture, &[&[LARGE], &[LARGE, TAG]]).await;
         let task = begun(&harness).await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
-        // The refund is allowed by the standing decision, but waits for the answer about the tag.
+        // The standing decision allows the refund, but the refund waits until the request about the
+        // tag is answered.
         asks(&harness, task, "/refund", 1).await;
         assert!(judgements(&harness, task).await.iter().any(|it| it.grant_id.is_some()));
         let row = grant(&harness).await;

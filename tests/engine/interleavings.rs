@@ -1,4 +1,4 @@
-//! Tests of another commit while a driver is suspended at any of its await points. Nothing is lost,
+//! Tests another commit while a driver is suspended at any of its await points. Nothing is lost,
 //! and no non-repeatable call is repeated. Also tests commits whose answer from the database is
 //! lost, panics, processes that die, and configurations that change while a call is in flight.
 
@@ -61,7 +61,8 @@ impl Meanwhile {
     }
 }
 
-/// Appends a late result of a call that the journal does not contain.
+/// Appends a late result to the task's journal. The result belongs to a call that is not in the
+/// journal.
 pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
     loop {
         let row = harness.journal(task).await.row;
@@ -153,8 +154,8 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
             "{}",
             said()
         );
-        // An answer of the model is discarded only if the task was canceled or taken over while the
-        // driver was suspended.
+        // The driver discards an answer of the model only if the task was canceled or taken over
+        // while the driver was suspended.
         let (asked, stored) = (harness.prompt_count() - asked, answers(&journal.items));
         let thrown_away = usize::from(!over && meanwhile != Meanwhile::Append);
         assert!(
@@ -216,8 +217,8 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
     assert!(polls > 5, "only {polls} await points");
 }
 
-/// A clock that panics once, at one reading of the uptime. The field counts the readings that are
-/// left before the panic.
+/// A clock that panics once, when its uptime is read. The field counts the remaining readings
+/// before the panic.
 struct Breaking(AtomicI64);
 
 #[async_trait::async_trait]
@@ -379,8 +380,8 @@ async fn lost_call(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// Retries a failed task and drives it to its end. Asserts that a reconcile request is opened about
-/// the started refund, and that the refund is not repeated.
+/// Retries a failed task and drives it on. Asserts that a reconcile request is opened about the
+/// started refund, and that the refund is not repeated.
 async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     harness.engine(0).retry(&alice(), task, None).await.unwrap();
     harness.later();
@@ -397,8 +398,8 @@ async fn asked_about_first(harness: &EngineHarness, task: TaskId) {
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
-/// For each of several kinds of commit, the commit takes effect but the database's answer to it is
-/// lost, 1 or 3 times.
+/// Each of several kinds of commit takes effect, but the database's answer to it is lost 1 or 3
+/// times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];

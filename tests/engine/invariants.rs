@@ -1,4 +1,4 @@
-//! Checks a journal against the invariants of the driver's loop.
+//! Checks a journal against the invariants of the loop in which a driver takes its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,11 +29,11 @@ pub fn every_call_has_one_result(journal: &[Item]) {
     }
 }
 
-/// Asserts that each start of a call uses up a permission given since the call's previous start. A
-/// permission is an `allow` verdict, or a person's decision that lets the call run: the last
-/// approval or retry that the call needs, or an edit. A later verdict withdraws an unused
-/// permission. Only a repeatable call (`read_only` or `idempotent`) may start again without a
-/// permission. A call starts at most one sub-agent.
+/// Asserts that each start of a call uses up one permission, given since the previous start of that
+/// call. A permission is an `allow` verdict, or a person's decision that lets the call run: the
+/// last required approval or retry, or an edit. A later verdict withdraws an unused permission.
+/// Only a repeatable call (`read_only` or `idempotent`) may start again without a permission. A
+/// call starts at most one sub-agent.
 pub fn check(journal: &[Item]) {
     let mut leave: BTreeSet<CallId> = BTreeSet::new();
     let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Answers that a tool sends after the timeout of the attempt.
+//! Tests answers that a tool sends after the timeout of the attempt.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

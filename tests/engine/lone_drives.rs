@@ -1,5 +1,5 @@
-//! A task that kills its process makes no other task fail. If a process dies for another reason,
-//! none of its tasks fails.
+//! Tests that a task that kills its process makes no other task fail. Also tests that no task fails
+//! if its process dies for another reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ impl Gated {
         })
     }
 
-    /// Returns a process that uses this model.
+    /// Returns an engine that uses this model, as a process of its own.
     fn engine(self: &Arc<Self>, harness: &EngineHarness, max_running: usize) -> Arc<Engine> {
         let mut parts = harness.parts(max_running);
         parts
@@ -90,9 +90,9 @@ impl ModelClient for Gated {
     }
 }
 
-/// Claims tasks and drives the claimed tasks at once, until no task is left to claim. When the
-/// model is asked about a task whose message is `POISON`, the process is killed: all its drivers
-/// are dropped. Returns whether the process was killed.
+/// Claims tasks and drives them in parallel, until no task is left to claim. When the model is
+/// asked about a task whose message is `POISON`, the process is killed: all its drivers are
+/// dropped. Returns whether the process was killed.
 async fn is_killed(engine: &Arc<Engine>, model: &Gated) -> bool {
     loop {
         let drivers = engine.claim().await.unwrap();
@@ -140,8 +140,8 @@ async fn queued(harness: &EngineHarness, text: &str) -> TaskId {
         .task_id
 }
 
-/// Runs these processes at the same time until every task has ended. Returns the number of
-/// completed tasks.
+/// Claims tasks with each of these engines and drives the claimed tasks in parallel, until every
+/// task has ended. Returns the number of completed tasks.
 async fn completed_by(harness: &EngineHarness, engines: &[Arc<Engine>]) -> i64 {
     for _ in 0..100 {
         if running(harness).await == 0 {
@@ -274,8 +274,8 @@ both! {
         harness.tool.close();
         let here = model.engine(&harness, 4);
         let alone = spawn(here.claim().await.unwrap().pop().unwrap());
-        // The tool has received the call, so `tool_started` is committed, and from then on the task
-        // is no longer driven alone.
+        // The tool has received the call, so `tool_started` is committed. After this commit other
+        // tasks may be driven beside this one.
         harness.tool.reached(1).await;
         let other = here.create(&alice(), go(), None).await.unwrap().task_id;
         let row = harness.journal(other).await.row;

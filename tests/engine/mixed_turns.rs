@@ -1,6 +1,6 @@
-//! An edit, a credential and an external result in one turn. Wherever a driver or a decision is
-//! dropped, nothing is lost and no non-repeatable call is repeated. A credential is stored exactly
-//! when the answer that gives the credential is stored.
+//! Tests a turn with an edit, a credential and an external result. Drivers and decisions are
+//! dropped at any of their await points; nothing is lost, and no non-repeatable call is repeated. A
+//! credential is stored if and only if the answer that gives it is stored.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -116,8 +116,8 @@ async fn finish(harness: &EngineHarness, task: TaskId) {
     panic!("it does not end: {:#?}", harness.journal(task).await.items);
 }
 
-/// Polls `work` at most `left` times and counts `left` down. Returns `None` if `work` is not done
-/// by then.
+/// Polls `work` at most `left` times and lowers `left` by one with each poll. Returns `None` if
+/// `work` is not done after the last of these polls.
 async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T> {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -160,8 +160,8 @@ fn sent(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, Strin
         .collect()
 }
 
-/// Scripts a model that repeats the credential in its texts, in its raw answers and in the id of a
-/// call.
+/// Scripts a model that makes these calls. The model repeats the credential in its texts, in its
+/// raw answers and in the id of a call.
 fn babbling(harness: &EngineHarness, calls: &'static [(&'static str, &'static str)]) {
     harness.script(move |asked| {
         let raw = json!({"n": 4_711_471_147_114_711_u64, "t": TOKEN, TOKEN: [TOKEN]});

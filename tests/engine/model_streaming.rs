@@ -1,6 +1,6 @@
-//! Deltas of a model's answer. They are published while the answer arrives: complete, in order, and
-//! under the answer's final ids. No delta is published before the prompt is stored. The deltas are
-//! reset if the answer is not stored.
+//! Tests the deltas of a model's answer. The deltas are published while the answer arrives:
+//! complete, in order, and under the answer's final ids. No delta is published before the prompt is
+//! stored. The deltas are reset if the answer is not stored.
 
 mod delta_rate;
 
@@ -26,13 +26,13 @@ use super::engine_harness::{EngineHarness, alice, fills, go, turn};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::sqlite_file;
 
-/// A step that the test orders the model to take.
+/// A step that the test tells the model to take.
 enum Order {
     Text(String),
     Named(usize, &'static str),
     Arguments(usize, String),
     Reset,
-    /// Reports the prompt's turn once all earlier orders are carried out.
+    /// Reports the turn of the model's current prompt once all earlier orders are carried out.
     Reached(oneshot::Sender<u32>),
     Answer(Result<Answer, ModelError>),
 }
@@ -163,7 +163,7 @@ impl Scene {
     }
 }
 
-/// Returns the order to answer with this text and these calls.
+/// Returns the [`Order`] that makes the model answer with this text and these calls.
 fn answer(text: &str, calls: &[(&str, &str)]) -> Order {
     Order::Answer(Ok(Answer {
         text: Some(text.to_owned()),
@@ -171,8 +171,8 @@ fn answer(text: &str, calls: &[(&str, &str)]) -> Order {
     }))
 }
 
-/// Adds up the deltas of one model call. Returns the text, and each call's id, name and arguments,
-/// in the order in which the calls were named.
+/// Joins the deltas of one model call. Returns the text, and the calls in the order in which they
+/// were named. Each call is given as (id, name, arguments).
 fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
     let (mut text, mut calls) = (String::new(), Vec::<(CallId, String, String)>::new());
     for piece in pieces {

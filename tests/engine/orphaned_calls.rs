@@ -1,6 +1,6 @@
-//! Journals that an import or a crash left with unfinished calls after a long regular history. The
-//! driver's ordinary loop repairs these calls. The model is shown a well-formed conversation, and
-//! nothing runs without a permission.
+//! Tests journals in which an import or a crash has left unfinished calls after a long regular
+//! history. The driver's ordinary loop finishes these calls. The model is shown a well-formed
+//! conversation, and no call runs without a permission.
 
 mod past_calls;
 
@@ -132,7 +132,8 @@ impl Scene {
         }
     }
 
-    /// Returns the request about a call, as the service would have opened it.
+    /// Returns a request of this kind about a call, with the content that the service would have
+    /// given it.
     fn asked(&self, task: TaskId, kind: RequestKind, call: &Past) -> RequestSpec {
         let spec = &self.parts().catalog.get(call.name).unwrap().spec.clone();
         let mut question = asked(kind, Terms::default(), 1);
@@ -187,7 +188,7 @@ impl Scene {
         calls.iter().map(result).collect()
     }
 
-    /// Returns the result of a call from the last prompt that the model received.
+    /// Returns the result of a call as the model's last prompt shows it.
     fn shown(&self, call: &Past) -> String {
         let prompts = self.witness.0.lock().unwrap();
         let messages = &prompts.last().expect("the model was asked").messages;
@@ -213,8 +214,8 @@ impl Scene {
     }
 }
 
-/// Asserts that each turn is followed by one result for each call of the turn, in the order of the
-/// calls. Asserts also that each call has an id and that the ids of one turn differ.
+/// Asserts that each turn is followed by one result for each of its calls, in the order of the
+/// calls. Asserts also that each call has an id, and that no two calls of a turn have the same id.
 fn well_formed(messages: &[Message]) {
     let mut wanted: Vec<String> = Vec::new();
     for message in messages {
@@ -245,7 +246,7 @@ fn well_formed(messages: &[Message]) {
     assert!(wanted.is_empty(), "calls without results at the end");
 }
 
-/// Returns an approval by `caller`, a person on whose behalf a service key acts.
+/// Returns the approval of this request by `caller`. A service key acts on behalf of `caller`.
 fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
     let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
     if let Fact::Decision { decision, .. } = &mut yes {
@@ -277,7 +278,8 @@ both! {
     async fn unjudged_call_is_held_where_the_rules_hold_it(fixture) {
         let scene = Scene::set(fixture).await;
         let (task, one) = (id(), large());
-        // A call that the journal shows as allowed is judged again before it starts.
+        // The journal shows this call as allowed. The service judges the call again before it
+        // starts.
         scene.imported(task, &[history(), vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow)]]).await;
         assert_eq!(scene.driven(task).await, TaskStatus::Paused);
         assert_eq!(scene.ran(task), (0, 0));

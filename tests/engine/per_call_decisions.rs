@@ -1,5 +1,5 @@
-//! The calls of one request, decided one by one: in any order, by different people, in one body or
-//! several.
+//! Tests decisions about single calls of one request: in any order, by different people, in one
+//! HTTP body or in several.
 
 use std::time::Duration;
 
@@ -90,8 +90,8 @@ fn mixture(calls: [CallId; 4]) -> [(CallId, CallReply); 4] {
     ]
 }
 
-/// Runs the task and checks that each call has the result that `mixture` decided, whatever the
-/// order of the answers.
+/// Runs the task and checks that each call has the result that `mixture` chose for it. The order in
+/// which the answers came does not matter.
 async fn as_decided(harness: &EngineHarness, task: TaskId, calls: [CallId; 4]) {
     harness.run().await;
     assert_eq!(harness.status(task).await, TaskStatus::Completed);

@@ -1,4 +1,5 @@
-//! Processes that panic, hang, shut down or come back with another configuration while a task runs.
+//! Tests processes that panic, hang, shut down or come back with another configuration while a task
+//! runs.
 
 use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::Action;
@@ -56,9 +57,9 @@ both! {
         let task = door.create(&alice(), go(), None).await.unwrap().task_id;
         let engine = harness.engine(1);
         // Claims 1 to 3 drive the task together with other tasks, claim 4 puts the task to sleep,
-        // and claim 5 drives it alone for the first time. Each further drive alone takes three
-        // claims: one that takes only other tasks, one that puts the task to sleep, and one that
-        // drives it alone. Claim 20 ends the task.
+        // and claim 5 drives it alone for the first time. From then on, every third claim drives
+        // the task alone again: of each three claims, the first takes only other tasks, the second
+        // puts the task to sleep, and the third drives it alone. Claim 20 ends the task.
         for _ in 0..20 {
             for driver in engine.claim().await.unwrap() {
                 let _ = spawn(driver).await;
@@ -81,7 +82,7 @@ both! {
         harness.tool.close();
         let slow = claimed(&harness.engine(1)).await;
         harness.tool.reached(1).await;
-        // The lease has run out; the call may still be running.
+        // Lets the lease run out. The call may still be running.
         harness.fixture.forward(std::time::Duration::from_secs(31));
         let other = harness.engine(1);
         for driver in other.claim().await.unwrap() {
@@ -140,7 +141,8 @@ both! {
         harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
         let door = harness.engine(0);
         let [(request, RequestKind::Approval)] = harness.open(approved).await[..] else { panic!("one is open") };
-        // The agent's tools are gone with the agent, so the tool in the request no longer exists.
+        // The configuration no longer has the agent or its tools, so the tool in the request does
+        // not exist.
         let answered = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
         assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
         harness.fixture.forward(std::time::Duration::from_hours(25));
@@ -224,7 +226,7 @@ both! {
     }
 
     async fn process_clock_does_not_count_as_duration(fixture) {
-        // On Postgres the clock of the test's process is years behind the clock of the database.
+        // On Postgres the clock of the test's process is years behind the database's clock.
         let harness = EngineHarness::new(fixture, SMALL).await;
         let engine = harness.engine(1);
         let task = engine.create(&alice(), go(), None).await.unwrap().task_id;

@@ -1,5 +1,6 @@
-//! Quarantine: after a non-repeatable call ended with an unknown outcome or a 5xx, no rule allows
-//! its tool until a person has decided a call of it.
+//! Tests the quarantine of a tool. It begins when a non-repeatable call ends with an unknown
+//! outcome or a 5xx. From then on no rule allows a call of that tool, until a person has decided
+//! one of them.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! If a process has no free slot for a task, the task waits a moment for a slot of that process,
-//! and after that in the database. Tenants take turns, and no new task overtakes a waiting task.
+//! Tests the queue of tasks. If a process has no free slot for a task, the task first waits a short
+//! time for a slot of that process and then queues in the database. Tenants take turns, and no new
+//! task overtakes a waiting task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use holdpoint::world::SystemClock;
 use super::engine_harness::{EngineHarness, alice, go, person};
 use crate::store::store_fixture::both;
 
-/// Claims as many tasks as there are free slots and drives them. Returns the tasks that ended, in
-/// the order of `tasks`.
+/// Claims as many tasks as there are free slots and drives them. Returns the tasks that this round
+/// ended, in the order of `tasks`.
 async fn round(harness: &EngineHarness, engine: &Arc<Engine>, tasks: &[TaskId]) -> Vec<TaskId> {
     let before = running(harness, tasks).await;
     for driver in engine.claim().await.unwrap() {

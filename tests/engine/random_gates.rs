@@ -1,8 +1,8 @@
 //! Checks random sequences of events ("lives") at a gate against the laws of gate calls, on real
-//! databases. Askers come, leave, and come back with equal arguments or with a key. People decide,
-//! deadlines pass, runners report, rules change, processes crash, and replicas take over. Each
-//! replica has a runtime of its own, so that a crash drops all work of the replica at once. A seed
-//! always draws the same schedule.
+//! databases. Askers come, leave, and come back with equal arguments or with the key of their call.
+//! People decide, deadlines pass, runners report, rules change, processes crash, and replicas take
+//! over. Each replica has a runtime of its own, so that a crash drops all work of the replica at
+//! once. The same seed always produces the same sequence of events.
 
 mod laws;
 mod moves;
@@ -40,7 +40,7 @@ const TOOLS: &str = "
   Read: { effect: read_only, external: {}, parameters: { type: object, properties: { path: { type: string } } } }
 agents:";
 
-/// The time that an asker waits, if it waits at all. It is longer than any step of a life.
+/// The wait of an ask that waits at all. It is longer than any step of a life takes.
 const WAIT: Duration = Duration::from_mins(5);
 
 /// The calls of the lives: for each, the tool and three spellings of the same arguments.
@@ -133,7 +133,7 @@ struct Ask {
     handle: JoinHandle<Result<GateAnswer, GateRefusal>>,
 }
 
-/// The period in which an asker of a call was present, as far as the database can know.
+/// The period in which an asker of a call was present, as far as the database can know it.
 struct Presence {
     ask: u32,
     call: usize,
@@ -145,12 +145,13 @@ struct Presence {
 struct Handed {
     replica: usize,
     crashes: u32,
-    /// `None` until the row says that the result was delivered. Then the number of the first ask
-    /// after that moment.
+    /// `None` until the call's row says that the result was delivered. Afterwards, the number of
+    /// the first ask that came after this moment.
     noted_before: Option<u32>,
 }
 
-/// The numbers of the events without which the lives would prove nothing.
+/// Counts events that must occur in the lives. If one of them never occurred, the lives would prove
+/// nothing about it.
 #[derive(Debug, Default)]
 struct Seen {
     crashes: usize,
@@ -168,7 +169,7 @@ struct Seen {
 /// One life: the calls of one session at a gate.
 struct World<'h> {
     harness: &'h EngineHarness,
-    /// The parts of a process, for each set of rules.
+    /// The parts from which a process is built: one value for each set of rules.
     rules: &'h [EngineParts],
     replicas: &'h mut Vec<Replica>,
     seed: u64,
@@ -179,14 +180,14 @@ struct World<'h> {
     asks: Vec<Ask>,
     asked: u32,
     presences: Vec<Presence>,
-    /// Decisions, drives and reports that run in parallel with the next steps.
+    /// Decisions, reports and runs of drivers that go on in parallel with the next steps.
     beside: Vec<JoinHandle<()>>,
     handed: BTreeMap<TaskId, Vec<Handed>>,
     /// For each permit (a task and an attempt): the runner, if any, and the number of the ask that
     /// got the permit.
     permits: BTreeMap<(TaskId, u32), (Option<&'static str>, u32)>,
     crashes: u32,
-    /// Whether the store may still show a presence from before a crash.
+    /// Whether the store may still show an asker as present that a crash has removed.
     crashed_lately: bool,
     /// The number of executions before this life.
     executions: usize,
@@ -217,7 +218,7 @@ impl World<'_> {
         rows.iter().rev().map(|row| row.task_id).collect()
     }
 
-    /// Takes the steps of the life and checks its laws.
+    /// Takes the steps of this life, and checks the laws of gate calls on the way.
     async fn live(mut self) {
         for _ in 0..8 + self.dice.below(14) {
             self.step().await;

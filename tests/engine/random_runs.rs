@@ -1,6 +1,6 @@
 //! Checks the invariants of the driver's loop in random runs with random crashes, without a
-//! database. The model, the policy and the people choose at random. A crashed driver loses its
-//! uncommitted facts.
+//! database. The model, the policy and the people choose at random. A crashed driver loses the
+//! facts that it has not committed.
 
 mod driver;
 
@@ -31,16 +31,17 @@ use crate::support::repetitions;
 mod people;
 mod sub_agents;
 
-/// The state of one run: the journal, the driver's view of the journal, and the events outside it.
+/// The state of one run: the journal, the driver's view of the journal, and the events outside the
+/// journal.
 struct World {
     dice: Dice,
     ids: u128,
     clock: i64,
     /// The committed items.
     journal: Vec<Item>,
-    /// The pending facts.
+    /// The facts that are not committed yet.
     pushed: Vec<Fact>,
-    /// The journal and the pending facts, read item by item.
+    /// The view that results from reading the journal and the pending facts item by item.
     progress: Progress,
     effects: BTreeMap<CallId, Effect>,
     /// The tool named by the model in each call.
@@ -89,7 +90,7 @@ impl World {
             at: Time(self.clock + 1),
             fact: fact.clone(),
         });
-        // `next_step` must be total: it has to return on every prefix.
+        // `next_step` must return a step, and not panic, after every prefix of a journal.
         let _ = next_step(&self.progress, &StepContext::default());
         self.pushed.push(fact);
     }
@@ -119,8 +120,8 @@ impl World {
         }
     }
 
-    /// Commits the pending facts, and may crash before or after the commit. A crash before the
-    /// commit loses the pending facts. A crash after it only ends the driver.
+    /// Commits the pending facts. May crash before the commit, which loses the pending facts, or
+    /// after the commit, which only ends the driver.
     fn commit(&mut self) -> Result<(), Crash> {
         self.maybe_crash()?;
         self.commit_surely();

@@ -1,5 +1,5 @@
-//! A rejection holds: the same call is refused with the same reason and without a request, until
-//! the user's next message or a person's approval of such a call.
+//! Tests that a rejection stays in force: an equal call is refused with the same reason and without
+//! a request, until the user's next message or until a person approves such a call.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) 
     harness.run().await;
 }
 
-/// Rejects every call of the open request with a reason. After that the model goes on.
+/// Rejects every call of the open request with a reason, and lets the model go on.
 async fn no(harness: &EngineHarness, task: TaskId) {
     let (request, calls) = question(harness, task).await;
     let mut answer = each([]);
@@ -205,7 +205,8 @@ both! {
             assert_eq!(harness.executions(task, "/refund"), 1, "the one that was approved runs");
             if first_no { asked_again(&harness, task, 2).await } else { refused_unasked(&harness, task, 1).await }
         }
-        // In one body, neither answer comes later than the other: the rejection holds.
+        // Both answers are in one body, so neither is later than the other, and the rejection takes
+        // precedence.
         for first_no in [true, false] {
             let task = begun(&harness).await;
             let (request, calls) = question(&harness, task).await;

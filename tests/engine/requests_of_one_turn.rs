@@ -1,4 +1,4 @@
-//! Several requests in one turn, requests that need several approvals, and calls of unknown
+//! Tests several requests in one turn, requests that need several approvals, and calls of unknown
 //! outcome.
 
 use std::time::Duration;
@@ -52,7 +52,7 @@ async fn statuses(harness: &EngineHarness, requests: [RequestId; 2]) -> [Request
     [status(first).await, status(second).await]
 }
 
-/// Returns the types of the items that follow the last request and its `Paused` status.
+/// Returns the types of the items after the last request and its `Paused` status.
 async fn since_asked(harness: &EngineHarness, task: TaskId) -> Vec<&'static str> {
     let items = harness.journal(task).await.items;
     let asked = items
@@ -65,8 +65,8 @@ async fn since_asked(harness: &EngineHarness, task: TaskId) -> Vec<&'static str>
         .collect()
 }
 
-/// Returns a harness, a task that is paused by a reconcile request about its refund, and the
-/// request.
+/// Returns a harness, a task with a refund of unknown outcome, and the reconcile request that
+/// pauses the task.
 async fn doubtful(fixture: StoreFixture, approvers: &str) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     harness.configure(|yaml| yaml.replace("{ owner: true }", approvers));

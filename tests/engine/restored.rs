@@ -1,5 +1,5 @@
-//! Uncertain history: a call that would run now may have run already, in the part of the history
-//! that was lost.
+//! Tests uncertain history: the history up to a restore of the database. A call that would run now
+//! may have run already, in the part of the history that the restore lost.
 
 use holdpoint::engine::MessageInput;
 use holdpoint::task::decision::{Action, Then};
@@ -20,7 +20,7 @@ const LOOKUP: &[(&str, &str)] = &[("lookup", r#"{"order":1}"#)];
 
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
-/// Marks everything up to now as uncertain history.
+/// Marks the history up to now as uncertain.
 async fn doubt(harness: &EngineHarness) {
     assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
 }
@@ -154,8 +154,8 @@ both! {
     }
 }
 
-/// The driver loaded its journal before the restore. Since then, another process may have driven
-/// the task.
+/// The driver loaded the journal before the restore. Another process may have driven the task since
+/// the restore.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     let harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;
@@ -185,7 +185,7 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
         .unwrap()
         .task_id;
     harness.run().await;
-    // The pool still has to replace its idle connections.
+    // The connection pool still has to replace its idle connections.
     while !harness.fixture.store.ready().await {
         crate::support::pause().await;
     }

@@ -1,6 +1,6 @@
-//! Sealed credentials after crashes, takeovers, changed keys and moves of rows in the database: a
-//! credential opens only for its task and with its key. No text of a model or a tool shows a
-//! credential.
+//! Tests sealed credentials after crashes, takeovers, changed keys and moves of rows in the
+//! database. A credential can be opened only for its own task and with its own key. No text of a
+//! model or a tool shows a credential.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -32,7 +32,8 @@ async fn given(harness: &EngineHarness, token: &str) -> TaskId {
     task
 }
 
-/// Checks that the approved call asks for the login again and runs after the login is filled in.
+/// Approves the payment. Asserts that its call asks for the login again, and runs once the login is
+/// filled in.
 async fn asks_again(harness: &EngineHarness, task: TaskId) {
     approve(harness, task).await;
     assert_eq!(

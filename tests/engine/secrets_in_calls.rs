@@ -1,6 +1,6 @@
-//! A call that contains a secret is never rewritten and then run, whatever the source of the
-//! secret: a credential that an owner fills in, a model that repeats a credential, a person's edit,
-//! or a tool's response.
+//! Tests that a call that contains a secret is never changed and then run, whatever the source of
+//! the secret: a credential that an owner fills in, a model that repeats a credential, a person's
+//! edit, or a tool's response.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -48,7 +48,7 @@ fn percent(text: &str) -> String {
         .fold(String::new(), |all, byte| all + &format!("%{byte:02x}"))
 }
 
-/// Returns a harness, and a task whose login was filled in for its first call. After that the model
+/// Returns a harness, and a task whose first call got its login from the owner. The model then
 /// makes these calls in one turn.
 async fn given(
     fixture: StoreFixture,

@@ -1,5 +1,5 @@
-//! Prompts: each message is stored in the journal before a model receives it, and the model is
-//! asked once for each stored answer.
+//! Tests prompts. Each message is stored in the journal before a model receives it, and the model
+//! is asked once for each stored answer.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -29,7 +29,7 @@ use super::two_replicas::Pair;
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
-/// Compares each prompt with the journal while the model is asked. Keeps the prompts that are not
+/// Compares each prompt with the journal while the model is asked. Records the prompts that are not
 /// in the journal.
 pub struct Witness {
     store: Store,
@@ -59,8 +59,8 @@ impl Witness {
         }
     }
 
-    /// Returns the journals of the tree whose session is named like the first message of the
-    /// prompt. If there is no such session, returns the journals of the youngest tree.
+    /// Returns the journals of the tree whose session has the text of the prompt's first message as
+    /// its name. If there is no such session, returns the journals of the youngest tree.
     async fn journals(&self, prompt: &Prompt) -> Vec<Journal> {
         let session = first_message(prompt);
         let all = TaskFilter {
@@ -100,7 +100,7 @@ impl Witness {
     }
 }
 
-/// Returns whether these messages are the conversation of a prefix of a journal.
+/// Returns whether these messages are the conversation of some prefix of a journal.
 fn stands_in(messages: &[Message], items: &[Item]) -> bool {
     (0..=items.len())
         .rev()
@@ -127,7 +127,7 @@ pub fn answers(items: &[Item]) -> usize {
         .count()
 }
 
-/// Returns the input of a task in a session of its own. The task's message is the session's name.
+/// Returns the input of a task in its own session. The task's message is also the session's name.
 fn named(session: &str) -> TaskInput {
     let items = vec![Part {
         content_type: PartType::Text,
@@ -187,8 +187,8 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     }
 }
 
-/// Creates a task with one request. Sends `deciders` answers to the request at once, on both
-/// replicas.
+/// Creates a task with one request. Sends `deciders` answers to the request at the same time,
+/// through both replicas.
 async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId {
     let plan = if round.is_multiple_of(2) {
         "guide"
@@ -287,7 +287,7 @@ both! {
             whole += usize::from(over);
             let journal = harness.journal(task).await;
             let (asked, stored) = (harness.prompt_count() - before, answers(&journal.items));
-            // Only the answer that a dropped driver waited for is discarded.
+            // The only answer that is discarded is the one for which a dropped driver waited.
             let thrown_away = usize::from(!over);
             assert!(stored <= asked && asked <= stored + thrown_away, "{polls}: {asked} asks, {stored} answers");
         }

@@ -1,4 +1,5 @@
-//! The driver is dropped at every await point of a task's life, and another replica takes over.
+//! Tests a driver that is dropped at any await point of a task's life, after which another replica
+//! takes over.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,7 +12,8 @@ use super::engine_harness::{EngineHarness, alice, go};
 use super::invariants::{check, every_call_has_one_result};
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// When a driver is dropped: at the await itself, or once the awaited event has happened.
+/// The moment at which a driver is dropped: at the await itself, or once the awaited event has
+/// happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drop {
     AtOnce,

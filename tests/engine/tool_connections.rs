@@ -1,5 +1,6 @@
-//! The service connects to a tool while the start of the call is being committed, and sends nothing
-//! before the commit. These tests need Postgres, where another transaction can hold the commit up.
+//! Tests that the service connects to a tool while the start of the call is being committed, and
+//! sends nothing before the commit. These tests need Postgres, where another transaction can delay
+//! the commit.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::store::store_fixture::{StoreFixture, TASKS};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 
-/// A held refund. Another transaction holds the row of the refund's task.
+/// A held refund, and another transaction that has locked the row of the refund's task.
 struct HeldUp {
     harness: EngineHarness,
     task: TaskId,
@@ -25,7 +26,7 @@ struct HeldUp {
 }
 
 impl HeldUp {
-    /// Returns a refund whose tool is at `listener`.
+    /// Returns a refund whose tool listens at `listener`.
     async fn at(listener: &TcpListener) -> Self {
         let mut harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -106,8 +107,8 @@ async fn tool_receives_nothing_when_another_commit_wins_against_the_start() {
             .await
             .expect("the connection is closed")
             .unwrap();
-        // The command loads the task again and may then start the call. The connection of this
-        // second attempt is refused.
+        // The command loads the task again and may then try to start the call a second time. The
+        // connection of this second attempt is refused.
         drop(listener);
         received
     });

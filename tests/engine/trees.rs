@@ -1,4 +1,4 @@
-//! Trees of tasks: sub-agents at any depth, their requests, crashes and endings.
+//! Tests trees of tasks: sub-agents at any depth, their requests, their crashes and their ends.
 
 mod concurrency;
 mod concurrent_limits;

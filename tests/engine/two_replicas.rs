@@ -1,5 +1,5 @@
-//! Two replicas of one service. On `SQLite`, a single process serves a file, so both replicas are
-//! the same engine.
+//! Two replicas of one service. On `SQLite` only one process may serve a file, so both replicas are
+//! the same engine there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,8 +73,8 @@ impl Pair {
         }
     }
 
-    /// Creates a task through `here`. Returns the task and its approval requests once the task
-    /// waits for them.
+    /// Creates a task through `here`. Once the task waits for its approval requests, returns the
+    /// task and these requests.
     pub async fn held(&self) -> (TaskId, Vec<RequestId>) {
         let task = self
             .here
@@ -100,8 +100,8 @@ impl Pair {
         )
     }
 
-    /// Returns the task's journal once the task has stopped running, whichever replica drove the
-    /// task.
+    /// Returns the task's journal once the task has stopped running. Either replica may have driven
+    /// the task.
     pub async fn settled(&self, task: TaskId) -> Journal {
         let (mut here, mut there) = (
             self.harness.fixture.store.watch(task),
@@ -134,7 +134,7 @@ impl Pair {
         journal
     }
 
-    /// Checks the invariants of an ended task, whichever replica won. Returns the task's journal.
+    /// Checks the invariants of an ended task. Returns the task's journal.
     pub async fn lawful(&self, task: TaskId) -> Journal {
         let journal = self.settled(task).await;
         assert!(journal.row.status.is_terminal(), "{:#?}", journal.items);
@@ -160,7 +160,8 @@ impl Pair {
         counted
     }
 
-    /// Checks that the second replica reads exactly one decision, and that it is this person's.
+    /// Checks that the second replica reads exactly one decision of the request: this action by
+    /// this person.
     pub async fn decided_by(&self, request: RequestId, name: &str, action: Action) {
         let row = self.other.request(request).await.unwrap().unwrap();
         let [(_, known)] = &row.answers[..] else {
@@ -178,8 +179,8 @@ pub fn finance(name: &str) -> Caller {
     }
 }
 
-/// Returns the reason why a request was closed without a decision, or `None` if it was not closed
-/// so.
+/// Returns the reason why a request was closed without a decision. Returns `None` if the request
+/// was decided or is open.
 pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
     journal.items.iter().find_map(|item| {
         let Fact::RequestClosed {

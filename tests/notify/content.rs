@@ -1,4 +1,4 @@
-//! The content of a message, and its signature.
+//! Tests the content and the signature of a message.
 
 use std::collections::BTreeSet;
 

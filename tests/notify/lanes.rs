@@ -1,4 +1,4 @@
-//! One receiver does not delay another, and a message is never in flight twice at once.
+//! Tests that one receiver does not delay another, and that no message is in flight twice at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -45,8 +45,8 @@ on_both! {
             scene.short().await;
         }
         scene.hook.reached(4).await;
-        // The leap is far shorter than the time limit of an attempt, so no attempt fails. During
-        // the leap the sender looks for due messages again.
+        // The leap is far shorter than the time limit of an attempt, so no attempt fails. The leap
+        // ends the sender's sleep, so the sender looks for due messages again.
         scene.leap(Duration::from_secs(5));
         scene.hook.open();
         scene.counted(&[("sent", 10), ("due", 0)]).await;
@@ -78,7 +78,7 @@ on_both! {
         scene.hook.reached(4).await;
         let hook = scene.hook.clone();
         let (restarted, ()) = tokio::join!(scene.app.restart(), async {
-            // `join!` polls the restart first, so the sender is stopped before these messages are
+            // `join!` polls the restart first, so the sender stops before these messages are
             // answered.
             hook.open();
         });

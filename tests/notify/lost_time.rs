@@ -1,4 +1,5 @@
-//! Notices and deliveries that an earlier process has left behind, and a restored database.
+//! Tests notices and deliveries that an earlier process has left behind, and messages after a
+//! restore of the database.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Messages to receivers: which messages are sent, what they say, when they are tried again, and
-//! that no receiver delays another.
+//! Tests messages to receivers: which messages are sent, what they contain, when they are tried
+//! again, and that no receiver delays another.
 
 mod content;
 mod entries;
@@ -20,11 +20,11 @@ use crate::support::fake_receiver::FakeReceiver;
 use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ACCOUNTS, Held, OPS, On, REFUNDS, TestApp};
 
-/// The secrets of the receivers.
+/// Two secrets with which messages to a receiver are signed.
 pub const NEW: &str = "whsec_bmV3LXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 pub const OLD: &str = "whsec_b2xkLXNlY3JldC0wMTIzNDU2Nzg5LWNhbmFyeQ==";
 
-/// An entry with the usual events.
+/// An entry with the default events.
 pub const BACKEND: &str = r#"    - { name: backend, webhook: { url: "{hook}/backend", secrets: ["{new}"] }, tenants: [acme] }"#;
 
 /// Makes two tests of each body: one per database engine.
@@ -50,7 +50,7 @@ pub struct Scene {
     clock: Arc<Leaping>,
 }
 
-/// Returns the configuration with these entries, where the owner is the approver.
+/// Returns the configuration with these entries. The task's owner and the group finance may decide.
 pub fn yaml(entries: &str, hook: &FakeReceiver) -> String {
     let accounts = ACCOUNTS.replace("admin: true, may: [read]", "admin: true");
     let notify = entries
@@ -89,8 +89,8 @@ impl Scene {
         assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);
     }
 
-    /// Creates a task that completes at once. An entry with the usual events gets one message about
-    /// it. Returns the task's id.
+    /// Creates a task that completes at once. An entry with the default events gets one message
+    /// about the task. Returns the task's id.
     pub async fn short(&self) -> String {
         self.app.model.then(says("done"));
         let reply = self
@@ -110,7 +110,7 @@ impl Scene {
         reply.body["deliveries"].as_array().unwrap().clone()
     }
 
-    /// Returns the deliveries once they are as expected.
+    /// Waits until `expected` accepts the deliveries. Returns the deliveries.
     pub async fn until(&self, expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         loop {
             let found = self.deliveries("").await;
@@ -121,7 +121,8 @@ impl Scene {
         }
     }
 
-    /// Returns once the given number of deliveries is in each of these states.
+    /// Waits until, for each (state, count) of `states`, exactly `count` deliveries are in the
+    /// state. Returns all deliveries.
     pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {
         self.until(|found| {
             states.iter().all(|(state, count)| {

@@ -1,4 +1,4 @@
-//! The secrets of receivers are in no row, answer, metric or log line.
+//! Tests that the secrets of receivers are in no row, answer, metric or log line.
 
 use super::{BACKEND, NEW, OLD, Scene};
 use crate::support::test_app::{OPS, On};

@@ -1,4 +1,4 @@
-//! The commands of the binary: their output and exit codes.
+//! Tests the commands of the program: their output and exit codes.
 
 use super::holdpoint;
 use super::served_binary::{Folder, Served};

@@ -1,6 +1,6 @@
-//! Mistakes in the settings of a model provider or of a kind of tool, which only the code of that
-//! provider or kind can find. Each mistake is reported at its place in the file, together with all
-//! others.
+//! Tests mistakes in the settings of a model provider or of a kind of tool that only the code of
+//! that provider or kind can find. Each mistake is reported at its place in the file, together with
+//! all other mistakes.
 
 use holdpoint::app;
 use holdpoint::config::environment::Environment;

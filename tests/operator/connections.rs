@@ -1,5 +1,5 @@
-//! Connections of clients without a key, or beyond the limit, do not block the service for other
-//! clients.
+//! Tests that connections of clients without a key, or connections beyond the limit, do not block
+//! the service for other clients.
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -117,7 +117,7 @@ async fn connections_stay_within_the_configured_limit() {
     assert_eq!(served.status("/readyz").await, 200);
     let sockets = sockets(&served);
     assert!(sockets < 20, "{sockets} sockets are open");
-    // Waits until the first 190 of the 200 connections are closed.
+    // Waits until the service has closed the first 190 of the 200 connections.
     for connection in &mut held[..190] {
         let mut rest = Vec::new();
         let _ = connection.read_to_end(&mut rest).await;
@@ -158,8 +158,9 @@ async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_roo
         events.iter().any(|event| event.name == "request.decided"),
         "{events:?}"
     );
-    // The limit left room for two strangers beside the stream. The connections of three strangers
-    // were closed to make room for the other two strangers and the approval.
+    // Beside the stream, the limit leaves room for two connections. The service closed three of the
+    // four strangers' connections: two to make room for later strangers, and one to make room for
+    // the approval.
     let ends = strangers.iter_mut().map(|stranger| async {
         let mut rest = Vec::new();
         let _ = stranger.read_to_end(&mut rest).await;

@@ -1,6 +1,7 @@
-//! A credential that a user fills in appears only in the HTTP request to the tool that takes it. It
-//! is not in a reply, a page, an item, a table, a file of the database, a log or a prompt: in no
-//! spelling, and not as a hash that could be guessed. The same holds for refused values.
+//! Tests that a credential that a user fills in appears only in the HTTP request to the tool that
+//! takes it. The credential is not in a reply, a page, an item, a table, a file of the database, a
+//! log or a prompt: in no spelling, and not as a hash that could be guessed. The same holds for the
+//! values of refused answers.
 
 mod refused_answers;
 mod scene;
@@ -64,7 +65,7 @@ fn received(tool: &FakeTool, planted: &Planted) -> usize {
     calls.iter().filter(|call| long(call)).count()
 }
 
-/// Answers a credential request as JSON. The tool, a command and the model echo everything that
+/// Answers a credential request with JSON. The tool, a command and the model repeat everything that
 /// they get.
 async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool) {
     let (task, request) = scene.task("task-1", "use").await;
@@ -131,8 +132,9 @@ async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool)
     );
 }
 
-/// Answers a credential request by the page's form. After that, a call that uses the credential
-/// waits for its approval. Returns the task, its credential request and its approval request.
+/// Answers a credential request through the form of the request's page. Afterwards a call that uses
+/// the credential waits for approval. Returns the task, its credential request and its approval
+/// request.
 async fn answered_by_form(
     scene: &mut Scene,
     model: &FakeModel,

@@ -1,6 +1,6 @@
-//! Three ways to a decision, as they occur in practice: a frontend on another origin, a backend
-//! that speaks for its users, and a person with a browser and a key. The tool runs once, whoever
-//! decides.
+//! Tests three ways to decide a request, as they occur in practice: through a frontend on another
+//! origin, through a backend that speaks for its users, and by a person with a browser and a key.
+//! The tool runs once, whichever way is used.
 
 use serde_json::{Value, json};
 
@@ -74,8 +74,8 @@ impl Scene {
         self.served.exchange(method, path, &headers, text).await
     }
 
-    /// Creates a task with a held refund. Returns the request's path and the reply that created the
-    /// task.
+    /// Creates a task with a held refund. Returns the request's path, and the reply to the POST
+    /// that created the task.
     async fn held(&self, headers: &[(&str, &str)]) -> (String, Reply) {
         self.model
             .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));

@@ -1,5 +1,5 @@
-//! `holdpoint gate`: the hooks of coding agents and calls of scripts, against a real service and
-//! against servers that fail.
+//! Tests `holdpoint gate`: the hooks of coding agents and the calls of scripts, against a real
+//! service and against servers that fail.
 
 mod calls;
 mod hooks;
@@ -58,8 +58,8 @@ impl ServedGate {
         gate(self.folder.path(), &self.url(), arguments, wait)
     }
 
-    /// Runs `holdpoint gate hook` for this host on a hook's input. The command waits for at most
-    /// `wait`.
+    /// Runs `holdpoint gate hook` for this host, with `input` on its standard input. The command
+    /// waits for at most `wait`.
     fn hook(&self, host: &str, options: &[&str], input: &Value, wait: &str) -> Output {
         let arguments = [&["hook", host], options].concat();
         run(self.gate(&arguments, wait), input.to_string().as_bytes())
@@ -114,7 +114,8 @@ impl ServedGate {
     }
 }
 
-/// Returns the command `holdpoint gate …` with no environment variables but its own.
+/// Returns the command `holdpoint gate …`. The command gets only the environment variables of the
+/// gate.
 fn gate(folder: &Path, url: &str, arguments: &[&str], wait: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
     command

@@ -1,4 +1,4 @@
-//! Tools behind TLS, called by the program with the certificates that the machine trusts.
+//! Tests tools behind TLS. The program calls them with the certificates that the machine trusts.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The file that `init` writes, used as `init` says.
+//! Tests the file that `holdpoint init` writes, with the commands that `holdpoint init` prints.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,8 @@ async fn file_written_by_init_works_as_init_says() {
         check.out
     );
 
-    // The file is unchanged. Variables replace only its two endpoints and the listen address.
+    // The file stays as it was written. Environment variables replace only its two endpoints and
+    // the listen address.
     let url = format!("{}/orders/{{id}}", tool.url);
     let variables = [
         key,

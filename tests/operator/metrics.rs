@@ -1,4 +1,5 @@
-//! `/metrics`: the values after two tasks, and how long the counts of tasks are reused.
+//! Tests `/metrics`: the values after two tasks, and how long the service reuses its counts of
+//! tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

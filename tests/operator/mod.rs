@@ -1,4 +1,5 @@
-//! The binary as an operator uses it: its commands, their output and exit codes, and the service.
+//! Tests the binary as an operator uses it: its commands, their output and exit codes, and the
+//! service.
 
 mod commands;
 mod configuration_mistakes;

@@ -1,4 +1,4 @@
-//! `holdpoint notify`: a ping to one receiver, its answer and the exit codes.
+//! Tests `holdpoint notify`: a ping to one receiver, the receiver's answer and the exit codes.
 
 use super::holdpoint;
 use super::served_binary::Folder;

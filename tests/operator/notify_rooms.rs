@@ -1,4 +1,4 @@
-//! `holdpoint notify` for rooms, and the warnings about their secrets.
+//! Tests `holdpoint notify` for rooms, and the warnings about secrets of rooms.
 
 use super::holdpoint;
 use super::served_binary::Folder;

@@ -1,5 +1,5 @@
-//! The token of Slack and the password of the mail server appear only where they are sent. They are
-//! in no log line, row, answer or metric, even if their receiver repeats them.
+//! Tests that the token of Slack and the password of the mail server appear only where they are
+//! sent. They are in no log line, row, answer or metric, even if the receiver repeats them.
 
 use serde_json::Value;
 

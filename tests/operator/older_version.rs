@@ -1,5 +1,5 @@
-//! A database written by an older version of the program: the current version opens it, shows the
-//! same tasks, and finishes the open tasks.
+//! Tests a database that an older version of the program wrote. The current version opens it, shows
+//! the same tasks, and finishes the open tasks.
 
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ async fn serve(older: &Older) -> Upgraded {
     }
 }
 
-/// Makes a test on the older databases of both engines.
+/// Makes two tests of one body: one per database engine, each on the older version's database.
 macro_rules! on_both {
     ($test:ident($older:ident) $body:block) => {
         mod $test {

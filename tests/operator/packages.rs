@@ -1,7 +1,7 @@
-//! Installs each package of `scripts/release` into an empty folder and runs the cycle of the
-//! demonstration with the installed commands. Usually the suite packs the binary under test. If
-//! `HOLDPOINT_TEST_PACKAGES` names a folder (`scripts/release --check` sets it), the suite takes
-//! the packages from that folder and also runs `uvx`.
+//! Installs each package of `scripts/release` into an empty folder and runs the demonstration's
+//! cycle with the installed commands. Usually the tests pack the binary under test. If
+//! `HOLDPOINT_TEST_PACKAGES` names a folder (`scripts/release --check` sets it), the tests take the
+//! packages from that folder and also run `uvx`.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Runs `examples/refunds/` as its README says, command by command. The service that pays really
-//! runs. The test replaces only the model's endpoint, the database and the ports.
+//! Runs `examples/refunds/` command by command, as the example's README says. The example's payment
+//! service really runs. The test replaces only the model's endpoint, the database and the ports.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -18,7 +18,7 @@ use crate::support::postgres::database;
 struct Shell {
     process: Child,
     _output: Box<dyn std::any::Any>,
-    /// The rest of the output line after the awaited words.
+    /// The text that follows the awaited words in the same output line.
     said: String,
 }
 

@@ -1,4 +1,4 @@
-//! The program, serving a configuration file in a temporary folder.
+//! Runs the program on a configuration file in a temporary folder.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -177,8 +177,8 @@ impl Served {
         request.send().await.unwrap().text().await.unwrap()
     }
 
-    /// Creates a task. Returns the answer of the POST, which comes once the task waits or has
-    /// ended.
+    /// Creates a task. Returns the answer to the POST, which the service sends once the task waits
+    /// or has ended.
     pub async fn task(&self, input: &str) -> Value {
         self.post("/v1/tasks", &json!({"input": input})).await
     }

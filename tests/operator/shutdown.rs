@@ -1,4 +1,5 @@
-//! Shutdown by SIGTERM, and a kill, while clients wait and calls or commands are in flight.
+//! Tests a shutdown by SIGTERM, and a kill, while clients wait and while calls or commands are in
+//! flight.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -33,8 +34,8 @@ fn signal(served: &Served) {
     rustix::process::kill_process(served.pid(), rustix::process::Signal::TERM).unwrap();
 }
 
-/// Returns once the service reports that it is not ready. By then the rest of the shutdown has
-/// begun, too.
+/// Returns once the service reports that it is not ready. The rest of the shutdown has begun by
+/// then.
 async fn not_ready(served: &Served) {
     while served.status("/readyz").await != 503 {
         crate::support::pause().await;

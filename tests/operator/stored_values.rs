@@ -1,5 +1,5 @@
-//! Reads everything that is stored, as text. Lists the spellings and hashes by which a stored value
-//! could be recognized.
+//! Reads everything that the service has stored, as text. Lists the spellings and hashes by which a
+//! stored value could be recognized.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -21,7 +21,8 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
             let columns = format!(
                 "select attname::text from pg_attribute where attrelid = '\"{table}\"'::regclass and attnum > 0 and not attisdropped"
             );
-            // Each column as text, because JSON would escape the escapes inside a value once more.
+            // Selects each column as text. As JSON, the escapes inside a value would be escaped
+            // once more.
             let columns: Vec<_> = database
                 .texts(&columns)
                 .await

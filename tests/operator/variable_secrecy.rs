@@ -1,5 +1,5 @@
-//! A value from `${…}` appears only where it was sent: not in replies, logs, metrics or the
-//! database, even when an endpoint echoes it in another spelling.
+//! Tests that a value from `${…}` appears only where the service sends it. The value is not in
+//! replies, logs, metrics or the database, even if an endpoint repeats it in another spelling.
 
 use serde_json::{Value, json};
 

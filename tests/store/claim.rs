@@ -1,4 +1,4 @@
-//! Leases: which process drives which task.
+//! Tests leases, which determine the process that drives a task.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ async fn lease(fixture: &StoreFixture, id: TaskId, lease: LeaseChange) {
     fixture.write(change).await.unwrap();
 }
 
-/// Returns the number of leased tasks that are listed as due, so that a claim reads them in vain.
+/// Returns the number of tasks that are leased although `claimable_task` still lists them as due. A
+/// claim reads these rows in vain.
 async fn stale(fixture: &StoreFixture) -> i64 {
     if !fixture.is_postgres() {
         return 0;

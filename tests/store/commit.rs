@@ -1,4 +1,4 @@
-//! Commits: what they write, and what they refuse.
+//! Tests commits: what they write, and in which cases they are refused.
 
 use futures_util::FutureExt as _;
 use holdpoint::store::CommitError;
@@ -219,7 +219,7 @@ both! {
             if let (0, Guard::New(fixed)) = (number % 10, &mut new.guard) {
                 fixed.session_id.push_str("nul \0 here");
             }
-            // JSON escapes the NUL, so it is read back unchanged.
+            // JSON escapes the NUL, so the text is read back unchanged.
             new.facts.push(said("a\0b"));
             ids.push(id);
             let store = fixture.store.clone();
@@ -273,8 +273,8 @@ both! {
             let id = TaskId(fresh());
             let mut news = fixture.store.watch(id);
             let commit = fixture.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
-            // A commit that ends within its only poll does not count, because its caller was there
-            // until the commit ended.
+            // A commit that ends within its only poll does not count, because its caller was still
+            // there when it ended.
             gone += usize::from(commit.now_or_never().is_none());
             news.changed().await.unwrap();
             assert!(fixture.store.task(id).await.unwrap().is_some());

@@ -1,4 +1,4 @@
-//! A database that goes away during a commit.
+//! Tests a database whose connection is lost during a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -126,7 +126,8 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
     }
 }
 
-/// Such a commit writes no item, so only a read of the row tells whether the commit was written.
+/// A commit that changes only the asker writes no item, so only a read of the task's row tells
+/// whether the commit was written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unknown() {
     let fixture = StoreFixture::postgres().await;

@@ -1,4 +1,5 @@
-//! Writers that want the same rows: no deadlock, no gap in the event numbers, no partial change.
+//! Tests writers that change the same rows at the same time. There is no deadlock, no gap in the
+//! event numbers and no partial change.
 
 use holdpoint::store::{CommitError, Store};
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
@@ -73,8 +74,7 @@ both! {
             }
             trees.push((root, children));
         }
-        // On Postgres a second replica writes, too. The second replica shares no queue with the
-        // first.
+        // On Postgres the second replica also writes. It has a queue of commits of its own.
         let other = if fixture.is_postgres() {
             Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
         } else {
@@ -152,8 +152,8 @@ both! {
             };
             commits.push(fixture.store.commit(change(id, vec![next])));
         }
-        // The commits are submitted together, in order; each is fenced by the version of the
-        // previous one.
+        // The commits are submitted together, in order. Each is fenced by the version that the
+        // previous one writes.
         let results = futures_util::future::join_all(commits).await;
         assert!(results.iter().all(Result::is_ok), "{results:?}");
     }

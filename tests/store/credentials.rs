@@ -1,5 +1,5 @@
-//! Sealed credentials: written in the commit of the answer that gave them, removed when their task
-//! ends, and never readable in the database.
+//! Tests sealed credentials. They are written in the commit of the answer that gave them, removed
+//! when their task ends, and never readable in the database.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn opened(row: &CredentialRow) -> Result<Vec<u8>, SealError> {
         .map(|plain| plain.reveal().clone())
 }
 
-/// Returns the next change of a task: one item, and these credentials.
+/// Returns the next change of a task. It contains one item and these credentials.
 async fn giving(
     fixture: &StoreFixture,
     task: TaskId,
@@ -120,7 +120,8 @@ both! {
         assert_eq!(fixture.write(stale).await, Err(CommitError::Stale));
         assert_eq!(fixture.write(stale_end).await, Err(CommitError::Stale));
         assert_eq!(names(&fixture, &[task]).await, ["mail"]);
-        // A current change in the same commit as a stale change writes no credential either.
+        // If a commit contains a stale change, the current change in the same commit writes no
+        // credential either.
         let (root, child) = (task, TaskId(fresh()));
         fixture.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         let mut behind = fixture.next(root).await;

@@ -1,5 +1,5 @@
-//! The database's identity is stored at the first start and compared on every new connection. The
-//! tests also cover what follows from a difference.
+//! Tests the database's identity. The service stores the identity at the first start and compares
+//! it on every new connection. The tests also cover the consequences of a difference.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ async fn changed_server_is_recognized_on_the_next_connection() {
         where datname = current_database() and application_name = 'holdpoint'";
     assert!(fixture.number(ended).await > 0);
     let journal = loop {
-        // The first reads find that their connection is gone.
+        // The first reads fail, because their connections are gone.
         if let Ok(journal) = fixture.store.journal(task).await {
             break journal.unwrap();
         }
@@ -132,8 +132,8 @@ async fn changed_server_found_by_many_at_once_gets_one_moment() {
     assert_eq!(moments.len(), 1);
 }
 
-/// A hosted server may hide its identity. A server that begins or ceases to hide it counts as a
-/// different server.
+/// A hosted server may hide its identity. If a server begins or ceases to hide its identity, it
+/// counts as a different server.
 #[tokio::test]
 async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_still_used() {
     let folder = tempfile::tempdir().unwrap();

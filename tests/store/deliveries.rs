@@ -1,5 +1,5 @@
-//! Deliveries: claimed by a lease, recorded under it, pulled forward, dropped, removed, listed and
-//! sent again.
+//! Tests deliveries. A process claims them by a lease and records their attempts under this lease.
+//! Deliveries can also be made due early, dropped, removed, listed and sent again.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::notices::{deliveries, notices, want};
 use super::store_fixture::{StoreFixture, both, finance, fresh};
 
 const HOUR: Duration = Duration::from_hours(1);
-/// The lease of the claims in these tests.
+/// The duration of the lease of each claim.
 const LEASE: Duration = Duration::from_secs(20);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -21,7 +21,8 @@ fn seconds_before(time: Duration, seconds: u64) -> Duration {
     Duration::from_secs(time.as_secs() - seconds)
 }
 
-/// Makes the deliveries of a question to `backend`: `request.created`, then `task.paused`.
+/// Makes the two deliveries of a new question to `backend`: first `request.created`, then
+/// `task.paused`.
 async fn two(fixture: &StoreFixture) {
     want(fixture, &["request.created"]);
     fixture.paused(finance(1)).await;

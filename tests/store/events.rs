@@ -1,4 +1,4 @@
-//! The events of a tree and of its subtrees, read in portions.
+//! Tests the events of a tree and of its subtrees, which are read in portions.
 
 use holdpoint::store::{ReadLimit, Subtree};
 use holdpoint::task::change::IdempotencyRow;
@@ -29,7 +29,7 @@ both! {
             (100, 1_000_000, vec![8]),
             (3, 1_000_000, vec![3, 3, 2]),
             (100, 1, vec![1; 8]),
-            // An item that begins within the byte limit is returned whole, so each portion has two
+            // An item is returned whole if it begins within the byte limit, so each portion has two
             // long items.
             (100, 1500, vec![4, 2, 2]),
         ] {

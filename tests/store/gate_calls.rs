@@ -1,4 +1,5 @@
-//! Calls at a gate: the presence of their asker, equal calls, and the number of pending ones.
+//! Tests what the store keeps of calls at a gate: the presence of a call's asker, equal calls, and
+//! the number of pending calls.
 
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ async fn end(fixture: &StoreFixture, id: TaskId) {
     fixture.write(end).await.unwrap();
 }
 
-/// Returns a change of the asker's presence and of nothing else.
+/// Returns a change that changes only the asker's presence.
 async fn presence(fixture: &StoreFixture, id: TaskId, asker: AskerPresence) -> TaskChange {
     let mut change = fixture.next(id).await;
     change.asker = Some(asker);
@@ -102,8 +103,8 @@ fn key(task_id: TaskId) -> IdempotencyRow {
     }
 }
 
-/// Returns the calls that equal [`CALL`] under the key `b:1` or `k:1`, and that are open or have
-/// ended since `since`.
+/// Returns the calls that equal [`CALL`] under the key `b:1` or `k:1`. Returns only calls that are
+/// open or have ended since `since`.
 async fn equal(fixture: &StoreFixture, since: Time) -> Vec<EqualCall> {
     let keys = ["b:1".to_owned(), "k:1".to_owned()];
     fixture
@@ -198,7 +199,8 @@ both! {
         let journal = fixture.store.journal(id).await.unwrap().unwrap();
         assert_eq!((journal.row.updated_at, journal.row.asker_until), (at, Some(at + MINUTE)));
         assert_eq!(journal.items.last().unwrap().at, at);
-        // A change of two tasks is written by the general statement.
+        // This commit changes two tasks, so the store writes it with the general statement instead
+        // of the statement for single tasks.
         let mut parent = presence(&fixture, id, AskerPresence::PresentFor(MINUTE)).await;
         parent.facts = vec![Fact::InterventionRequested(asked(RequestKind::Approval, Terms::default(), 1))];
         parent.counters = Counters { busy: 1, open_requests: 1, ..Counters::default() };
@@ -345,7 +347,8 @@ both! {
             pending(&fixture, other, RequestKind::Approval).await;
         }
         propose(&fixture, CALL).await;
-        // An agent's task does not count as a call, whatever the agent's name is.
+        // The task of an agent does not count as a call at a gate, even when the agent's name is
+        // given as the gate's name.
         let task = fixture.task().await;
         fixture.pause(task, &asked(RequestKind::Approval, Terms::default(), 1)).await;
         assert_eq!(open("billing", &alice, 10).await, 0);

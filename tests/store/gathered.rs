@@ -1,5 +1,5 @@
-//! Gathered deliveries: the due deliveries of one person are claimed as one message, and only by
-//! the sender that has moved the time of that person's next message.
+//! Tests gathered deliveries. The due deliveries of one person are claimed as one message. A sender
+//! claims them only if it has moved the time of this person's next message.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ both! {
     }
 }
 
-/// The test runs only on `SQLite`. On Postgres, another process may still hold the claim.
+/// Runs only on `SQLite`. On Postgres, another process may still hold the claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claim_of_an_ended_process_is_over_once_its_file_is_opened_again() {
     let fixture = StoreFixture::sqlite().await;

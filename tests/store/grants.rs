@@ -1,6 +1,6 @@
-//! Standing decisions. They are written with the decision that gives them, and counted in the
-//! commits that start their calls. Such a commit is refused once the standing decision no longer
-//! counts.
+//! Tests standing decisions. A standing decision is written in the commit of the decision that
+//! gives it. The commit that starts a call under it counts the use, and is refused once the
+//! standing decision no longer counts.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use super::store_fixture::{StoreFixture, both, finance, fresh};
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// Stores a standing decision of Bob's, given with the answer to a task's request. Returns the id
-/// of the standing decision.
+/// Stores a standing decision by Bob, which he gives with the answer to a task's request. Returns
+/// the id of the standing decision.
 async fn given(fixture: &StoreFixture, uses: u32) -> GrantId {
     let (task, asked) = fixture.paused(finance(1)).await;
     let grant_id = GrantId(fresh());
@@ -44,7 +44,7 @@ async fn row(fixture: &StoreFixture, id: GrantId) -> GrantRow {
     fixture.store.grant(id).await.unwrap().unwrap()
 }
 
-/// Returns the change that starts a call with this standing decision.
+/// Returns the change that starts a call under this standing decision.
 async fn start(fixture: &StoreFixture, task: TaskId, grant_id: GrantId, again: bool) -> TaskChange {
     let mut change = fixture.next(task).await;
     change.facts = vec![Fact::ToolStarted {

@@ -1,4 +1,4 @@
-//! How long an idempotency key lasts.
+//! Tests how long an idempotency key lasts.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn create(key: &str, request_id: Option<RequestId>) -> (TaskId, Change) {
     (id, create)
 }
 
-/// Like `create`, but the user has this spelling, and user ids are compared as `ids` says.
+/// Like `create`, but for the user in this spelling. `ids` says how user ids are compared.
 fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     let id = TaskId(fresh());
     let mut create = change(id, vec![new_task(id, "acme", user)]);
@@ -85,7 +85,7 @@ both! {
     }
 
     async fn spent_key_is_used_anew_in_another_spelling_of_its_user(fixture) {
-        // `alice` stores a row while ids are compared byte by byte; later `Alice` stores a second
+        // `alice` stores a row while ids are compared byte by byte. Later `Alice` stores a second
         // row.
         let (_, exact) = create_as("alice", UserIds::Exact, "k");
         fixture.store.commit(exact).await.unwrap();
@@ -202,7 +202,7 @@ both! {
         }
         fixture.forward(DAY);
         fixture.store.commit(create("young", None).1).await.unwrap();
-        // An expired key that is used again begins a new lifetime.
+        // An expired key begins a new lifetime when it is used again.
         fixture.store.commit(create("old1", None).1).await.unwrap();
         assert!(!fixture.store.remove_spent_keys().await.unwrap(), "there are no more");
         assert_eq!(fixture.number("select count(*) from idempotency").await, 2);

@@ -1,5 +1,5 @@
-//! The lists of open requests, compared with a list in memory while random requests of random
-//! approvers open and close.
+//! Compares the store's lists of open requests with a list in memory, while random requests with
+//! random approvers open and close.
 
 use holdpoint::store::{RequestFilter, Viewer};
 use holdpoint::task::decision::Action;
@@ -37,7 +37,8 @@ impl Open {
             || groups.iter().any(|group| person.groups.contains(group))
     }
 
-    /// Returns whether the person may decide. The owner may decide only if the rule says so.
+    /// Returns whether the person may decide the request. The owner of the task may decide only if
+    /// the rule names the owner as an approver.
     fn is_open_to(&self, person: &Viewer) -> bool {
         let own = self.owner == person.user_id.as_str();
         self.names(person) && (!own || self.asked.terms.approvers.owner)

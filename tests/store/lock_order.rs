@@ -1,6 +1,6 @@
-//! Writers of several rows, while another transaction holds one of the rows. They lock the rows in
-//! the order of the rows' ids, count only after the wait, and judge times by the database's clock.
-//! These tests need Postgres: `SQLite` has one writer at a time.
+//! Tests writers of several rows while another transaction holds one of the rows. The writers lock
+//! the rows in the order of the rows' ids, count only after the wait, and judge times by the
+//! database's clock. These tests need Postgres, because `SQLite` has only one writer at a time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,8 +29,8 @@ async fn waiting(fixture: &StoreFixture, statements: i64) {
     while fixture.number(waiting).await < statements {}
 }
 
-/// Asserts that `write`, while it waits for the middle row, holds all rows before that row and none
-/// after it.
+/// Asserts that `write` locks rows in order: while it waits for the middle row, it holds all rows
+/// before that row and no row after it.
 async fn locks_in_order(
     fixture: &StoreFixture,
     rows: Rows,
@@ -254,7 +254,7 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
             .expired
     );
     assert!(!replica.remove_spent_keys().await.unwrap());
-    // The renewed lease ends by the database's clock, not by the replica's.
+    // The end of the renewed lease is set by the database's clock, not by the replica's clock.
     fixture.forward(LEASE + Duration::from_secs(1));
     assert_eq!(claim(&fixture.store, "other", 9).await, [leased]);
 }
@@ -297,6 +297,6 @@ async fn locked_task_holds_up_only_its_own_root() {
     let (written, time) = tokio::join!(stuck, others);
     assert!(written);
     // The stuck change is repeated on an ordinary connection, where it waits for the lock for two
-    // seconds. The commits of the other root did not wait for it.
+    // seconds. The commits of the other root did not wait for the stuck change.
     assert!(time < Duration::from_millis(1900), "{time:?}");
 }

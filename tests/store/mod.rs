@@ -1,4 +1,5 @@
-//! One conformance suite, run on both databases, and tests of the peculiarities of each.
+//! Tests the store: one conformance suite that runs on both databases, and tests of the
+//! peculiarities of each database.
 
 mod claim;
 mod commit;

@@ -1,5 +1,5 @@
-//! Notices. They are written with the commit of a wanted event, and each is replaced by deliveries
-//! exactly once.
+//! Tests notices. A notice is written in the commit of an event that an entry wants, and is
+//! replaced by deliveries exactly once.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Opening a store: which files, servers and schemas are refused.
+//! Tests the opening of a store: which files, servers and schemas are refused.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -191,7 +191,7 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
         alter table agent_task drop column begun, drop column fruitless, drop column call_tool, drop column call_key, drop column asker_until;
         alter table intervention_request drop column gate, drop column gate_user; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
     run(fixture.settings.url.reveal(), undo.to_owned()).await;
-    // The migration then waits for the lock on this table.
+    // The migration will wait for the lock on this table.
     let mut holder = PgConnection::connect(fixture.settings.url.reveal())
         .await
         .unwrap();
@@ -289,8 +289,8 @@ async fn migration_of_an_index_that_was_killed_is_repeated_at_the_next_start() {
         alter table agent_task drop column call_tool, drop column call_key, drop column asker_until;
         alter table intervention_request drop column gate, drop column gate_user; delete from _sqlx_migrations where version >= 13;";
     let built = "select count(*) from pg_index where indexrelid = to_regclass('agent_task_item_tree') and indisvalid";
-    // The process was killed either while it built the index, or after it had built the index and
-    // before it recorded the migration.
+    // The earlier process was killed at one of two moments: while it built the index, or after it
+    // had built the index and before it recorded the migration.
     for invalid in [true, false] {
         run(url, undo.to_owned()).await;
         if invalid {

@@ -6,8 +6,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _
 
 use super::store_fixture::{StoreFixture, finance};
 
-/// Returns the number of pages that a statement reads when it is planned with the settings in
-/// `PLANNED_ONCE`. Rolls back the writes of the statement.
+/// Plans a statement with the settings in `PLANNED_ONCE`, and returns the number of pages that it
+/// reads. Rolls back the writes of the statement.
 async fn pages_read(fixture: &StoreFixture, sql: &str, values: &str) -> u64 {
     let mut connection = PgConnection::connect(fixture.settings.url.reveal())
         .await
@@ -21,7 +21,7 @@ async fn pages_read(fixture: &StoreFixture, sql: &str, values: &str) -> u64 {
     let explain =
         format!("explain (analyze, buffers, timing off, summary off) execute s({values})");
     let mut plan = String::new();
-    // The first execution plans the statement, so the second one reads no catalog.
+    // The first execution plans the statement. Thus the second execution reads no catalog pages.
     for _ in 0..2 {
         connection.execute("begin").await.unwrap();
         let rows = connection.fetch_all(AssertSqlSafe(explain.clone())).await;

@@ -1,4 +1,4 @@
-//! Posted messages: which message told of a request, and which requests a message lists.
+//! Tests posted messages: which message told of a request, and which requests a message lists.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use super::store_fixture::{StoreFixture, both, finance};
 const LEASE: Duration = Duration::from_secs(20);
 const TS: &str = "1503435956.000247";
 
-/// Opens a request, with a delivery of it to the entry `room` and another to the entry `other`.
+/// Opens a request. Makes one delivery of it to the entry `room` and another one to the entry
+/// `other`.
 async fn question(fixture: &StoreFixture) -> RequestId {
     want(fixture, &["request.created", "request.decided"]);
     let (_, asked) = fixture.paused(finance(1)).await;
@@ -43,8 +44,8 @@ async fn claim(fixture: &StoreFixture, target: &str) -> Vec<ClaimedDelivery> {
     claimed.unwrap()
 }
 
-/// Records that these deliveries were sent as one message, which has the id `reference` at the
-/// receiver.
+/// Records that these deliveries were sent as one message. `reference` is the id of the message at
+/// the receiver.
 async fn record(fixture: &StoreFixture, claimed: &[ClaimedDelivery], reference: Option<&str>) {
     let attempt = Attempt {
         next: NextState::Sent,

@@ -1,4 +1,4 @@
-//! Lists, counts and the clock.
+//! Tests the lists and counts of the store, and the clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Replicas tell each other which trees they listen to; a lost message costs time and nothing else.
+//! Tests that replicas tell each other which trees they listen to. If messages are lost, a listener
+//! still learns of every commit, only later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,7 @@ async fn next_piece(listener: &mut Listener) -> Arc<Delta> {
 }
 
 /// Sends the delta repeatedly until it arrives, because the sender may not know of this listener
-/// yet. Skips deltas that were sent earlier.
+/// yet. Skips other deltas, which were sent earlier.
 async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
     let arrived = async { while *next_piece(listener).await != *piece {} };
     tokio::pin!(arrived);
@@ -130,8 +131,8 @@ async fn replica_that_joins_later_is_told_which_trees_are_wanted() {
     let mut listener = fixture.store.listen(root);
     let other = replica(&fixture).await;
     let hello = text(root, "hello");
-    // Each replica repeats every 20 s which trees it listens to; the timeout ends before a
-    // repetition.
+    // Every 20 s, each replica repeats the list of trees to which it listens. The timeout ends
+    // before such a repetition.
     timeout(
         Duration::from_secs(15),
         arrives(&other, &mut listener, &hello),

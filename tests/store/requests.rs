@@ -1,4 +1,4 @@
-//! Requests and decisions: who is asked, who answered, and when it is too late.
+//! Tests requests and decisions: who is asked, who has answered, and when a decision is too late.
 
 use std::time::Duration;
 
@@ -298,8 +298,8 @@ async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
             limit: 50,
             ..RequestFilter::default()
         };
-        // Of the 20,000 copies, only the last one matches, and it is open. The original request
-        // matches only for a person who decides everything.
+        // Only the last of the 20,000 copies matches, and it is open. The original request matches
+        // only for a person who may decide everything.
         let (mut listed, mut open) = (Vec::new(), Vec::new());
         loop {
             let page = fixture.store.requests(&filter).await.unwrap();

@@ -1,4 +1,5 @@
-//! The two schemas match, every statement fits both, and the reads that matter use their index.
+//! Tests that the two schemas match, that every statement fits both, and that the important reads
+//! use their index.
 
 use std::collections::BTreeSet;
 
@@ -227,7 +228,7 @@ async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_req
     assert!(plan.contains("intervention_request_open"), "{plan}");
 }
 
-/// Copies the rows many times: a plan for two rows proves nothing.
+/// Copies the rows many times, because the plan for a table of two rows proves nothing.
 async fn run_filler(fixture: &StoreFixture) {
     let sql = "
         insert into agent_task select (t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', u.id,
@@ -243,8 +244,8 @@ async fn run_filler(fixture: &StoreFixture) {
     crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
 }
 
-/// A prepared statement is planned once, on empty tables. The plan must stay right when the tables
-/// grow, so it must search each table by a key and never scan a table.
+/// A prepared statement is planned only once, on empty tables. The plan must also be right for
+/// large tables, so it must search each table by a key and never scan a table.
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let fixture = StoreFixture::postgres().await;
@@ -280,8 +281,8 @@ async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
         for (at, line) in lines.iter().enumerate() {
             assert!(!line.contains("Seq Scan on"), "{}", lines.join("\n"));
             // The cost of a join of two lists would grow with the square of the batch. The join
-            // that compares `h.in_time` is allowed, because one side of it is a single row, the
-            // moment.
+            // that compares `h.in_time` is allowed, because one side of it is a single row, which
+            // holds the current time.
             let joins_lists = line.contains("Join Filter") && !line.contains("h.in_time");
             assert!(!single || !joins_lists, "{}", lines.join("\n"));
             if line.contains("Index Scan using") || line.contains("Index Only Scan using") {

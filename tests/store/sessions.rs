@@ -1,4 +1,4 @@
-//! How long a browser's session lasts.
+//! Tests how long a browser's session lasts.
 
 use std::time::Duration;
 

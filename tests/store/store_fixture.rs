@@ -1,4 +1,4 @@
-//! A store on either engine, and changes to write into it.
+//! A fixture with a store on either database engine, and functions that build changes for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ macro_rules! both {
 }
 pub(crate) use both;
 
-/// A clock that advances by a microsecond with each reading, and otherwise only when a test
+/// A clock that advances by a microsecond with each reading. Otherwise it advances only when a test
 /// advances it.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
@@ -66,7 +66,7 @@ impl Clock for ManualClock {
     async fn sleep(&self, _: Duration) {}
 }
 
-/// Keeps the database alive.
+/// Keeps the test's database until this value is dropped.
 pub enum KeptDatabase {
     Folder { _kept: tempfile::TempDir },
     Postgres { _kept: TestDatabase },
@@ -149,8 +149,8 @@ impl StoreFixture {
         })?)
     }
 
-    /// Begins another transaction, which holds one row until the connection is dropped or the
-    /// transaction is rolled back. Only on Postgres.
+    /// Begins another transaction on Postgres, which locks one row until the connection is dropped
+    /// or the transaction is rolled back.
     pub async fn holding(&self, (table, key): Rows, id: Uuid) -> PgConnection {
         let mut other = PgConnection::connect(self.settings.url.reveal())
             .await
@@ -161,13 +161,13 @@ impl StoreFixture {
         other
     }
 
-    /// Returns the database without the store.
+    /// Returns access to the database that bypasses the store.
     pub fn database(&self) -> Database {
         Database::at(self.settings.url.reveal())
     }
 
-    /// Changes the tasks that fit `condition` as if two leases had run out after work on them had
-    /// begun. Returns their number.
+    /// Changes the tasks that fit `condition` as if, for each of them, two leases had run out after
+    /// work had begun. Returns the number of changed tasks.
     pub async fn suspect(&self, condition: &str) -> usize {
         let sql =
             format!("update agent_task set fruitless = 2 where {condition} returning fruitless");
@@ -180,8 +180,8 @@ impl StoreFixture {
         changed.len()
     }
 
-    /// Copies the only task and its request 20,000 times. The group `many` may decide the copies.
-    /// Only on Postgres.
+    /// Copies the only task and its request 20,000 times, on Postgres. The group `many` may decide
+    /// the copies.
     pub async fn many_requests(&self, members: &str) {
         let url = self.settings.url.reveal();
         crate::support::postgres::copy_request(url, "many", members).await;
@@ -271,8 +271,8 @@ impl StoreFixture {
 /// The duration of the leases of [`claim`].
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// Claims tasks for a process that also accepts a task to drive alone. Returns the tasks that the
-/// process may drive now.
+/// Claims tasks for a process that also accepts a task that must be driven alone. Returns the tasks
+/// that the process may drive now.
 pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
     let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
     claimed

@@ -1,4 +1,5 @@
-//! Changes of several tasks of one tree: all or nothing, counted on all ancestors.
+//! Tests commits that change several tasks of one tree. Such a commit is written as a whole or not
+//! at all, and is counted on all ancestors.
 
 use std::collections::BTreeSet;
 
@@ -71,8 +72,7 @@ both! {
                 let row = row(&fixture, above).await;
                 tasks.push(if fence { fenced(&row, counters) } else { counted(above, counters) });
             }
-            // The leaf itself is the only busy task that it counts, so its `busy` can go down only
-            // once.
+            // The leaf's `busy` counts only the leaf itself, so it can go down only once.
             tasks[0].counters.busy = if fence { -1 } else { 0 };
             fixture.store.commit(change(grown.root, tasks)).await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! Trees of tasks are read whole, as of one moment.
+//! Tests that a tree of tasks is read as a whole and as of one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Grown {
     }
 }
 
-/// Grows a tree, three children in a commit.
+/// Grows a tree. Each commit adds the three children of one task.
 pub async fn grown(fixture: &StoreFixture) -> Grown {
     let root = fixture.task().await;
     let mut tree = Grown {
@@ -144,8 +144,8 @@ pub async fn read(fixture: &StoreFixture, root: TaskId) -> TreeSnapshot {
     fixture.store.tree(root, 0).await.unwrap().unwrap()
 }
 
-/// Returns, in the order of the events, the task of each item and the item's number in the task's
-/// journal.
+/// Returns the items in the order of their events. Each item is given as its task and its number in
+/// the task's journal.
 pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
     tree.items
         .iter()
@@ -162,9 +162,9 @@ pub fn literal(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Asserts that the snapshot is consistent, given that each commit writes two items into one task
-/// and counts one model call on that task and on its ancestors. The snapshot holds the items of the
-/// events after `after`.
+/// Asserts that the snapshot is consistent. Each commit is expected to write two items into one
+/// task, and to count one model call on that task and on each of its ancestors. The snapshot must
+/// hold exactly the items of the events after `after`.
 pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
     assert_eq!(
@@ -287,7 +287,8 @@ both! {
         let mut questions: Vec<(TaskId, RequestSpec)> = Vec::new();
         for tree in [&other, &grown] {
             questions = tree.all().map(|task| (task, asked(RequestKind::Approval, finance(1), 1))).collect();
-            // This order is neither that of the task ids nor that of the request ids.
+            // This order differs from the order of the task ids and from the order of the request
+            // ids.
             questions.sort_by_key(|(task, _)| task.0.as_u128().swap_bytes());
             let mut asks = Vec::new();
             for (task, asked) in &questions {
@@ -311,8 +312,7 @@ both! {
 
     async fn rows_and_items_agree_while_four_write_to_the_tree(fixture) {
         let grown = grown(&fixture).await;
-        // On Postgres a second replica writes, too. The second replica shares no queue with the
-        // first.
+        // On Postgres a second replica also writes. It has a queue of commits of its own.
         let other = if fixture.is_postgres() {
             Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
         } else {
@@ -328,7 +328,8 @@ both! {
                     let tree = store.tree(grown.root, after).await.unwrap().unwrap();
                     agrees(&grown, &tree, after);
                     reads += 1;
-                    // One reader reads the whole tree each time, the other only the new items.
+                    // The first reader reads the whole tree each time; the other reader reads only
+                    // the new items.
                     after = if salt == 0 { 0 } else { tree.last_event };
                 }
                 reads
@@ -377,7 +378,7 @@ both! {
         let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
         let id = literal(&fixture, leaf);
         fixture.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
-        // A read that begins after the gap does not find the gap.
+        // A read that begins after the missing item does not notice that it is missing.
         assert!(fixture.store.tree(grown.root, place(1)).await.unwrap().is_some());
         assert!(fixture.store.tree(grown.root, place(1) - 1).await.unwrap().is_some());
         let reported = fixture.store.take_unreadable();

@@ -1,5 +1,5 @@
-//! Rows are found under every spelling of their user, whenever and by whichever version they were
-//! stored.
+//! Tests that rows are found under every spelling of their user, whenever they were stored and by
+//! whichever version.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ async fn tasks(store: &Store, users: Vec<UserId>) -> Vec<TaskId> {
     found
 }
 
-/// Returns the number of open requests, and of requests in any status, that a user sees.
+/// Returns the number of open requests that a user sees, and the number of requests in any status
+/// that the user sees.
 async fn requests(store: &Store, user: &UserId) -> (usize, usize) {
     let person = Viewer {
         user_id: user.clone(),
@@ -201,8 +202,8 @@ both! {
         assert_eq!(known(&UserIds::Exact.id("max")).await, None);
         let (exact, create) = keyed(&UserIds::Exact.id("max"), "k");
         fixture.store.commit(create).await.unwrap();
-        // Both rows were stored while the spellings counted as two users, so each spelling finds
-        // its own row.
+        // Both rows were stored while the spellings counted as two users, so each of the two
+        // spellings finds its own row.
         assert_eq!((known(&"max".into()).await, known(&"Max".into()).await), (Some(exact), Some(first)));
         fixture.forward(Duration::from_hours(24));
         assert_eq!(known(&"MAX".into()).await, None);

@@ -1,11 +1,11 @@
-//! A database for one test, removed when the test ends.
+//! A database for one test. It is removed when the test ends.
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
 use super::postgres::TestDatabase;
 use super::{postgres, sqlite_file};
 
-/// The database of a test; clones of [`Database::shared`] keep it alive.
+/// The database of a test. The copies that [`Database::shared`] returns keep the database alive.
 #[derive(Clone)]
 pub struct Database {
     url: String,
@@ -33,8 +33,8 @@ impl Database {
         }
     }
 
-    /// Returns the database at this URL, which the caller keeps alive. The URL may lead through a
-    /// proxy.
+    /// Returns the database at this URL. The caller must keep the database alive. The URL may lead
+    /// through a proxy.
     pub fn at(url: &str) -> Self {
         Self {
             url: url.to_owned(),

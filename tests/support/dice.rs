@@ -1,4 +1,4 @@
-//! Pseudo-random numbers of the tests.
+//! The random numbers of the tests.
 
 /// A small random number generator (`SplitMix64`: Steele, Lea and Flood, 2014). The same seed gives
 /// the same numbers, so that a failing run can be repeated.

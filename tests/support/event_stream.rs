@@ -1,4 +1,4 @@
-//! A reader of event streams that follows the standard.
+//! Reads event streams as the standard for server-sent events describes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::api_contract;
 
-/// The longest wait for the next bytes.
+/// The maximum time to wait for the next bytes.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// One event. Only a stored event has an id.
@@ -69,7 +69,7 @@ impl Watch {
             .unwrap_or("")
     }
 
-    /// Returns the next element, or `None` at the end of the stream.
+    /// Returns the next element of the stream, or `None` at the end of the stream.
     pub async fn said(&mut self) -> Option<Said> {
         loop {
             if let Some(said) = self.said.pop_front() {
@@ -108,7 +108,7 @@ impl Watch {
         }
     }
 
-    /// Returns the events up to and including the first event with this name.
+    /// Returns the next events, up to and including the first event with this name.
     pub async fn until(&mut self, name: &str) -> Vec<Event> {
         let mut events = Vec::new();
         loop {
@@ -124,7 +124,7 @@ impl Watch {
         }
     }
 
-    /// Returns the events up to the end of the stream. Fails if the end does not come.
+    /// Returns all further events up to the end of the stream. Fails if the stream does not end.
     pub async fn rest(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let rest = async {

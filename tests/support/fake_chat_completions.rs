@@ -1,6 +1,6 @@
 //! A fake Chat Completions endpoint on loopback. It gives the answers that a test scripts and
-//! records every prompt. A request for a stream gets a stream, as from most endpoints, unless the
-//! test turns streaming off.
+//! records every prompt. Like most endpoints, it answers a request for a stream with a stream,
+//! unless the test turns streaming off.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,13 +93,13 @@ impl FakeModel {
         self.inner.gate.is_held().await;
     }
 
-    /// Releases one stream that is held, or the next one to be held.
+    /// Releases one held stream or, if no stream is held, the next one that will be held.
     pub fn go_on(&self) {
         self.inner.gate.open_once();
     }
 
-    /// Sets the answer for when no scripted answer is left. An answer with an `error` has status
-    /// 400.
+    /// Sets the function that gives the answer when no scripted answer is left. An answer with a
+    /// member `error` gets the status 400.
     pub fn otherwise(&self, rule: impl Fn(&Value) -> Value + Send + Sync + 'static) -> &Self {
         *self.inner.rule.lock().unwrap() = Box::new(rule);
         self

@@ -1,5 +1,4 @@
-//! A mail server on loopback. Its ledger holds every mail that it took and every line that it
-//! heard.
+//! A mail server on loopback. It records every mail that it took and every line that it heard.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,10 +7,10 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// A mail as a parser of mails reads it.
+/// A mail, as a mail parser reads it.
 #[derive(Clone, Debug)]
 pub struct Mail {
-    /// The recipient of the envelope.
+    /// The recipient in the SMTP envelope.
     pub to: String,
     pub raw: String,
     pub subject: String,
@@ -34,7 +33,7 @@ impl Mail {
         }
     }
 
-    /// Returns the value of a header, unfolded. The value is empty if there is no such header.
+    /// Returns the unfolded value of a header, or an empty text if the mail has no such header.
     pub fn header(&self, name: &str) -> String {
         let parsed = MessageParser::default().parse(self.raw.as_bytes());
         let value = parsed
@@ -55,7 +54,7 @@ impl Mail {
     }
 }
 
-/// The way in which the server treats a mail.
+/// How the server treats a mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// The mail is taken.
@@ -109,8 +108,9 @@ impl FakeMailServer {
         *self.inner.then.lock().unwrap() = then;
     }
 
-    /// Offers STARTTLS. When a client takes up the offer, the server sends the answers to a whole
-    /// mail at once, as a man in the middle would, and after that nothing.
+    /// Offers STARTTLS. When a client sends STARTTLS, the server does not begin TLS. Instead it
+    /// sends at once the plain answers to all commands of a mail, as an attacker on the network
+    /// could, and then sends nothing more.
     pub fn offer_tls(&self) {
         *self.inner.offers_tls.lock().unwrap() = true;
     }
@@ -127,12 +127,12 @@ impl FakeMailServer {
         all
     }
 
-    /// Returns every line that clients sent outside of mails.
+    /// Returns every line that clients sent, except the content of mails.
     pub fn heard(&self) -> Vec<String> {
         self.inner.heard.lock().unwrap().clone()
     }
 
-    /// Returns the mails once there are `count` of them.
+    /// Waits until at least `count` mails were taken. Returns all mails.
     pub async fn reached(&self, count: usize) -> Vec<Mail> {
         let mut ledger = self.inner.ledger.subscribe();
         let reached = ledger.wait_for(|all| all.len() >= count).await;

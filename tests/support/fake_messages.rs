@@ -53,7 +53,8 @@ impl FakeMessages {
         }
     }
 
-    /// Scripts the next answer: each block as it begins, and the deltas that fill the block.
+    /// Scripts the next answer. Each of `blocks` is a content block as it begins, with the deltas
+    /// that fill it.
     pub fn then(&self, blocks: &[(Value, Vec<Value>)], stop_reason: &str) -> &Self {
         let mut stream = event(&json!({"type": "message_start", "message":
             {"type": "message", "role": "assistant", "content": [], "usage": {"input_tokens": 10, "output_tokens": 1}}}));

@@ -113,18 +113,19 @@ impl FakeReceiver {
         *self.inner.answers.lock().unwrap() = Arc::new(reply);
     }
 
-    /// Leaves all messages without an answer from now on, until [`FakeReceiver::open`].
+    /// Leaves all messages without an answer from now on, until the test calls
+    /// [`FakeReceiver::open`].
     pub fn close(&self) {
         self.close_to(|_| true);
     }
 
-    /// Leaves the messages for which `waits` is true without an answer from now on, until
-    /// [`FakeReceiver::open`].
+    /// Leaves the messages for which `waits` returns true without an answer from now on, until the
+    /// test calls [`FakeReceiver::open`].
     pub fn close_to(&self, waits: impl Fn(&Received) -> bool + Send + Sync + 'static) {
         self.inner.gate.send_replace(Arc::new(waits));
     }
 
-    /// Answers the messages that wait, and all later ones.
+    /// Answers the messages that wait for an answer, and answers all later messages at once.
     pub fn open(&self) {
         self.close_to(|_| false);
     }
@@ -145,7 +146,7 @@ impl FakeReceiver {
         all
     }
 
-    /// Returns once `count` messages have arrived.
+    /// Returns once at least `count` messages have arrived.
     pub async fn reached(&self, count: usize) {
         self.inner
             .arrived

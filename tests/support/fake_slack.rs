@@ -1,5 +1,5 @@
-//! The part of Slack's API that handles messages, played by a [`FakeReceiver`]. Its only channel
-//! holds the messages that were posted and changed.
+//! A fake of the part of Slack's API that handles messages. It answers through a [`FakeReceiver`].
+//! Its only channel holds the messages that were posted and updated.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ pub const CHANNEL: &str = "C012AB3CD";
 #[derive(Clone, Debug)]
 pub struct Posted {
     pub ts: String,
-    /// The bodies of the calls that posted and updated the message, the newest last.
+    /// The bodies of the HTTP calls that posted and updated the message, oldest first.
     pub bodies: Vec<Value>,
 }
 
@@ -53,7 +53,8 @@ impl FakeSlack {
         slack
     }
 
-    /// Makes the receiver answer as Slack does from now on.
+    /// Makes the receiver answer as Slack does from now on, without the error set by
+    /// [`FakeSlack::fails`].
     pub fn mend(&self) {
         *self.error.lock().unwrap() = None;
         let played = self.clone();
@@ -77,7 +78,7 @@ impl FakeSlack {
         all[0].clone()
     }
 
-    /// Returns the messages once they are as expected.
+    /// Waits until `expected` accepts the messages in the channel. Returns them.
     pub async fn until(&self, expected: impl Fn(&[Posted]) -> bool) -> Vec<Posted> {
         loop {
             let all = self.messages();
@@ -88,7 +89,7 @@ impl FakeSlack {
         }
     }
 
-    /// Removes every message, as people may.
+    /// Removes every message from the channel, as people may do in Slack.
     pub fn clear(&self) {
         self.channel.lock().unwrap().clear();
     }

@@ -73,22 +73,23 @@ impl FakeTool {
         *self.inner.seen.borrow()
     }
 
-    /// Returns the calls executed after the first `count`.
+    /// Returns the executed calls except the first `count` calls.
     pub fn since(&self, count: usize) -> Vec<Execution> {
         self.inner.ledger.lock().unwrap()[count..].to_vec()
     }
 
-    /// Leaves executions without an answer from now on, until [`FakeTool::open`].
+    /// Leaves all calls without an answer from now on, until the test calls [`FakeTool::open`]. The
+    /// calls are still executed.
     pub fn close(&self) {
         self.inner.open.send_replace(false);
     }
 
-    /// Answers the executions that wait, and all later ones.
+    /// Answers the calls that wait for an answer, and answers all later calls at once.
     pub fn open(&self) {
         self.inner.open.send_replace(true);
     }
 
-    /// Returns once `count` executions have begun.
+    /// Returns once at least `count` executions have begun.
     pub async fn reached(&self, count: usize) {
         self.inner
             .seen

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 enum Line {
     /// All bytes pass, delayed by this much.
     Open(Duration),
-    /// Every connection ends, each new one included.
+    /// Every connection is ended, and so is each new one.
     Cut,
-    /// All bytes are swallowed; neither side is told.
+    /// All bytes are swallowed. Neither side notices that.
     Silent,
 }
 
@@ -26,8 +26,8 @@ pub struct Forwarder {
     trips: Arc<AtomicUsize>,
 }
 
-/// Reads the client's messages as their bytes pass. Counts the round trips that the messages ask
-/// for.
+/// Reads the client's messages as their bytes pass through the proxy. Counts the messages that
+/// begin a round trip (Sync and Query).
 struct Messages {
     /// The start of a message whose end has not passed yet.
     rest: Vec<u8>,
@@ -92,7 +92,7 @@ impl Forwarder {
                     };
                     let (from_client, to_client) = client.into_split();
                     let (from_server, to_server) = server.into_split();
-                    // When either direction ends, both halves are dropped: the connection is cut.
+                    // If one direction ends, both halves are dropped. This cuts the connection.
                     tokio::select! {
                         () = pump(from_client, to_server, heard.clone(), None, Some(messages)) => {}
                         () = pump(from_server, to_client, heard.clone(), Some(bytes), None) => {}
@@ -114,23 +114,22 @@ impl Forwarder {
         &self.url
     }
 
-    /// Returns the number of round trips that clients have asked for, over all connections
-    /// together.
+    /// Returns the number of round trips that clients have asked for, summed over all connections.
     pub fn round_trips(&self) -> usize {
         self.trips.load(Ordering::SeqCst)
     }
 
-    /// Ends every connection, and each new one until [`Forwarder::mend`].
+    /// Ends every connection. Until [`Forwarder::mend`], also ends each new connection.
     pub fn cut(&self) {
         self.line.send_replace(Line::Cut);
     }
 
-    /// Swallows all bytes from now on; connections stay, and new ones are accepted.
+    /// Swallows all bytes from now on. Existing connections stay open, and new ones are accepted.
     pub fn blackhole(&self) {
         self.line.send_replace(Line::Silent);
     }
 
-    /// Delays every chunk by this much.
+    /// Delays every chunk of bytes by this time.
     pub fn delay(&self, time: Duration) {
         self.line.send_replace(Line::Open(time));
     }
@@ -140,8 +139,8 @@ impl Forwarder {
         self.line.send_replace(Line::Open(Duration::ZERO));
     }
 
-    /// Lets the server send `bytes` more bytes, over all connections together, and then cuts the
-    /// connection that carries the next byte. Does this only once. Other connections stay.
+    /// Lets the server send `bytes` more bytes, counted over all connections. Then cuts, only once,
+    /// the connection that carries the next byte. Other connections stay open.
     pub fn cut_after(&self, bytes: usize) {
         self.left.store(bytes, Ordering::SeqCst);
     }
@@ -186,8 +185,8 @@ async fn pump(
     }
 }
 
-/// Returns how many of the `read` bytes may still pass. The caller cuts the connection on which the
-/// limit is exceeded. Other connections stay.
+/// Returns how many of the `read` bytes may still pass. If the result is less than `read`, the
+/// caller cuts the connection. Other connections stay open.
 fn spend(left: &AtomicUsize, read: usize) -> usize {
     let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
         Some(if left == usize::MAX || left < read {

@@ -1,6 +1,6 @@
 //! Reads HTML as a browser's tokenizer does, as far as elements, attributes and text go.
 
-/// An element, or a comment under the name `!`.
+/// An element, or a comment. A comment has the name `!`.
 #[derive(Clone, Debug, Default)]
 pub struct Element {
     /// The name in lower case.
@@ -11,7 +11,7 @@ pub struct Element {
     pub raw: String,
 }
 
-/// The start tags of a page in their order, and its text.
+/// The start tags of a page in their order, and the text of the page.
 #[derive(Debug, Default)]
 pub struct Page {
     pub elements: Vec<Element>,
@@ -91,7 +91,8 @@ impl Page {
     }
 }
 
-/// Takes the characters up to the first for which `inside` is false.
+/// Removes from `rest`, and returns, the characters before the first one for which `inside` is
+/// false.
 fn take<'h>(rest: &mut &'h str, inside: impl Fn(char) -> bool) -> &'h str {
     let end = rest.find(|c| !inside(c)).unwrap_or(rest.len());
     let (taken, left) = rest.split_at(end);
@@ -99,7 +100,7 @@ fn take<'h>(rest: &mut &'h str, inside: impl Fn(char) -> bool) -> &'h str {
     taken
 }
 
-/// Reads the next attribute of a start tag. At the end of the tag, reads the end and returns
+/// Reads the next attribute of a start tag. At the end of the start tag, reads this end and returns
 /// `None`.
 fn attribute(rest: &mut &str) -> Option<(String, String)> {
     take(rest, |c| c.is_whitespace() || c == '/');
@@ -130,7 +131,7 @@ fn attribute(rest: &mut &str) -> Option<(String, String)> {
     Some((name, resolved(value)))
 }
 
-/// Returns the text with those entities resolved that the service's pages may contain.
+/// Resolves the entities in a text. Knows only the entities that the service's pages may contain.
 fn resolved(text: &str) -> String {
     let mut parts = text.split('&');
     let mut all = parts.next().unwrap_or("").to_owned();

@@ -1,4 +1,4 @@
-//! The machine's clock, which leaps ahead when a test calls `leap`; a sleep that would end within
+//! The machine's clock, which leaps ahead when a test calls `leap`. A sleep that would end within
 //! the leap ends at once.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Sealed links, made as a message would make them, with the sealing key of the test's
-//! configuration.
+//! Makes sealed links as the service makes them for its messages, with the sealing key of the
+//! test's configuration.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ pub const SEALING_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 /// A sealing key that no test configures, in base64.
 pub const OTHER_KEY: &str = "MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=";
 
-/// People of finance who decide by link, with a key or without, and people who may not decide.
+/// The people in the tests of links. bob, dora and emil are in finance and decide by link; bob also
+/// has a key. fred, alice and mallory may not decide. mallory belongs to another tenant.
 pub const PEOPLE: &str = "  people:
     - { user: bob, tenant: acme, email: bob@acme.example }
     - { user: dora, tenant: acme, groups: [finance], email: dora@acme.example }
@@ -66,12 +67,12 @@ impl Made<'_> {
     }
 }
 
-/// Returns the path of a link to a request for a person of acme.
+/// Returns the path of a link with which this user of the tenant acme opens a request.
 pub fn link(user: &str, request: &str) -> String {
     usual(user, request).path()
 }
 
-/// Returns a link as [`link`] makes it.
+/// Returns the link whose path is returned by [`link`].
 pub fn usual<'a>(user: &'a str, request: &'a str) -> Made<'a> {
     Made {
         tenant: "acme",

@@ -1,4 +1,5 @@
-//! Shared by the tests: the whole service in a process, its databases, and its fake endpoints.
+//! Helpers that the tests share: the whole service in a process, its databases, and its fake
+//! endpoints.
 
 pub mod api_contract;
 pub mod database;
@@ -33,9 +34,9 @@ pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(25)).await;
 }
 
-/// Returns how often a test repeats a scene whose interleaving is left to chance, or the stride in
-/// which the test takes the moments of a crash: `usual` in a usual run, `long` in `scripts/chaos
-/// counts`.
+/// Returns `usual` in a normal run, and `long` in a run of `scripts/chaos counts`. Tests use the
+/// result as the number of repetitions of a scene with a random interleaving, or as the stride from
+/// one moment of a crash to the next.
 pub fn repetitions(usual: usize, long: usize) -> usize {
     if std::env::var_os("HOLDPOINT_TEST_LONG").is_some() {
         long
@@ -44,8 +45,8 @@ pub fn repetitions(usual: usize, long: usize) -> usize {
     }
 }
 
-/// Returns whether `word` occurs in a text as a word of its own. Digits inside an id, a link or a
-/// trace do not count, so a short number is not found there by chance.
+/// Returns whether `word` occurs in a text as a separate word. A short number is not found by
+/// chance inside an id, a link or a trace.
 pub fn has_word(text: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.split(|c| !inside(c)).any(|found| found == word)

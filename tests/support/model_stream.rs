@@ -1,5 +1,5 @@
-//! An answer of a model that comes in pieces. The stream may be cut short, held back, or lost with
-//! its connection.
+//! A model's answer that is sent in pieces. The stream may be cut short or held back, or its
+//! connection may be lost.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
-/// The number of characters in a chunk of a text or of arguments, unless the text is long.
+/// The number of characters of a text or of arguments in one chunk, unless the text is long.
 const PIECE: usize = 6;
 
 /// A stream of chunks, sent one by one.
@@ -161,8 +161,8 @@ impl Stream {
 
 fn pieces(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
-    // A long text comes in long pieces: the framing of many short ones would outgrow the client's
-    // limit.
+    // A long text comes in longer pieces, because the framing of many short pieces would exceed the
+    // client's limit.
     characters
         .chunks(PIECE.max(text.len() / 500))
         .map(|piece| piece.iter().collect())
@@ -170,7 +170,7 @@ fn pieces(text: &str) -> Vec<String> {
 }
 
 /// Returns the pieces of a call: first the name, then the arguments piece by piece. Arguments that
-/// are no text stay in one piece.
+/// are not a JSON string stay in one piece.
 fn call_in_pieces(index: usize, call: &Value) -> Vec<Value> {
     let mut first = call.clone();
     first["index"] = json!(index);

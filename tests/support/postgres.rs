@@ -1,10 +1,10 @@
-//! A throwaway Postgres: one cluster per test run, one migrated template in it, one database per
-//! test. A test that hurts its server has a [`PrivateCluster`].
+//! A Postgres server for the tests: one cluster for each test run with one migrated template, and
+//! one database for each test. A test that crashes or freezes its server has a [`PrivateCluster`].
 //!
-//! `TEST_DATABASE_URL` names a server to use instead (its user may create databases). The cluster
-//! listens on a unix socket only, keeps fsync on (without it a store refuses to open), and never
-//! runs as root. A detached watcher ends and removes the cluster when the process that runs the
-//! tests is gone, however that process ended.
+//! If `TEST_DATABASE_URL` is set, the tests use that server instead. Its user must be allowed to
+//! create databases. The cluster listens only on a unix socket, keeps fsync on (otherwise a store
+//! refuses to open), and never runs as root. A detached watcher process stops and removes the
+//! cluster when the process that runs the tests has ended, for whatever reason.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -21,7 +21,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 const TEMPLATE: &str = "holdpoint_template";
 
-/// A migrated, empty database for one test. The database is dropped with this value.
+/// A migrated, empty database for one test. The database is dropped when this value is dropped.
 pub struct TestDatabase {
     pub url: String,
     admin: String,
@@ -41,7 +41,7 @@ impl Drop for TestDatabase {
                 format!("drop database if exists \"{name}\" with (force)"),
             ));
         });
-        // An error is ignored: a failed test has already reported its reason.
+        // Ignores the error. A failed test has already reported its reason.
         let _ = dropped.join();
     }
 }
@@ -87,9 +87,9 @@ pub async fn run(url: &str, sql: String) {
     let _ = connection.close().await;
 }
 
-/// Copies the only task of a database and its request 20,000 times. The copies are numbered by
-/// `ids.n`, and their ids rise with these numbers. The group `group` may decide the copies.
-/// `members` is SQL: names of columns of the copied tasks, each followed by its value.
+/// Copies a database's only task and its request 20,000 times. The copies are numbered by `ids.n`,
+/// and their ids rise with these numbers. The group `group` may decide the copies. `members` is an
+/// SQL list: names of columns of the copied tasks, each followed by its value.
 pub async fn copy_request(url: &str, group: &str, members: &str) {
     let sql = format!("
         create temporary table ids as
@@ -225,7 +225,8 @@ impl Cluster {
         let children = fs::read_dir("/proc").unwrap().filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // After the name, which may contain any character, come the state and the parent.
+            // The process's name may contain any character. After the name come the state and the
+            // parent.
             let parent = stat
                 .rsplit_once(')')?
                 .1
@@ -241,14 +242,14 @@ impl Cluster {
     }
 }
 
-/// A server that one test may crash and freeze. The server ends when this value is dropped or when
-/// the test's process ends.
+/// A server that only one test uses, so that the test may crash or freeze it. The server ends when
+/// this value is dropped or when the test's process ends.
 pub struct PrivateCluster {
     cluster: Cluster,
 }
 
 impl PrivateCluster {
-    /// Creates and starts a server, whose empty database is `url("postgres")`.
+    /// Creates and starts a server. Its empty database is `url("postgres")`.
     pub fn start() -> Self {
         Self::with("")
     }
@@ -266,8 +267,8 @@ impl PrivateCluster {
         self.cluster.url(database)
     }
 
-    /// Stops the server at once (`-m immediate`): cuts every session and writes no checkpoint.
-    /// Confirmed commits are in the write-ahead log.
+    /// Stops the server at once (`-m immediate`). This cuts every session and writes no checkpoint.
+    /// The confirmed commits are in the write-ahead log.
     pub fn crash(&self) {
         done(self.cluster.control().args(["-m", "immediate", "stop"]));
     }
@@ -294,7 +295,7 @@ impl PrivateCluster {
 
     fn signal(&self, signal: Signal) {
         for pid in self.cluster.processes() {
-            // A child may have ended by itself.
+            // The child may already have ended by itself.
             let _ = kill_process(pid, signal);
         }
     }
@@ -315,7 +316,8 @@ impl Drop for PrivateCluster {
 }
 
 impl Cluster {
-    /// Makes a base backup in another folder; with `standby`, a server started there is a standby.
+    /// Makes a base backup in another folder. If `standby` is true, a server that is started on
+    /// this backup is a standby.
     pub fn backup(&self, folder: &Path, standby: bool) {
         own(folder);
         let mut backup = command(&bin().join("pg_basebackup"), folder, user());
@@ -339,15 +341,15 @@ impl Cluster {
         done(self.control().args(["-w", "-m", "immediate", "stop"]));
     }
 
-    /// Promotes a standby.
     pub fn promote(&self) {
         done(self.control().args(["-w", "promote"]));
     }
 }
 
-/// Returns the folder for databases. `TMPDIR` overrides the choice. Otherwise the folder is in
-/// memory if 3 GiB are free there, because the tests write much: a new database of Postgres is a
-/// copy of 8 MB, dropping it is a checkpoint, and a commit of `SQLite` waits for the disk.
+/// Returns the folder for databases. If `TMPDIR` is set, it determines the folder. Otherwise the
+/// folder is in memory if 3 GiB are free there, because the tests write much: creating a Postgres
+/// database copies 8 MB, dropping it causes a checkpoint, and a commit of `SQLite` waits for the
+/// disk.
 pub fn database_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     let has_room = rustix::fs::statvfs(memory)
@@ -368,8 +370,8 @@ fn own(folder: &Path) {
     }
 }
 
-/// Returns the cluster that all processes of a test run share (nextest starts a process for each
-/// test).
+/// Returns the cluster that all processes of a test run share. (nextest starts a process for each
+/// test.)
 async fn shared_cluster() -> Cluster {
     let parent = std::os::unix::process::parent_id();
     let place = database_folder();
@@ -428,8 +430,8 @@ fn command(program: &Path, folder: &Path, user: Option<(u32, u32)>) -> Command {
 }
 
 fn done(command: &mut Command) {
-    // The output goes into a file, not a pipe: the server inherits the descriptor and would keep a
-    // pipe open for ever.
+    // The output goes into a file and not into a pipe, because the server inherits the descriptor
+    // and would keep a pipe open.
     let said = tempfile::tempfile().unwrap();
     command
         .stdout(said.try_clone().unwrap())
@@ -444,8 +446,8 @@ fn done(command: &mut Command) {
     }
 }
 
-/// Returns the user that runs Postgres, because Postgres refuses to run as root. `None` stands for
-/// the test's own user.
+/// Returns the ids of the user and the group that run Postgres, which refuses to run as root.
+/// Returns `None` if the test's own user is not root and runs Postgres itself.
 fn user() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -461,8 +463,8 @@ fn user() -> Option<(u32, u32)> {
     Some(found.expect("Postgres does not run as root: there must be a user `postgres` (apt-get install postgresql)"))
 }
 
-/// Returns the folder of Postgres' programs: the folder of the `initdb` in `PATH` (links followed)
-/// or, without one, Debian's folder.
+/// Returns the folder of Postgres' programs. If `PATH` contains an `initdb`, this is the folder of
+/// that program, after links are resolved. Otherwise it is Debian's folder.
 fn bin() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).filter_map(|folder| {

@@ -1,4 +1,4 @@
-//! HTTP by hand: requests that no client library would send.
+//! Sends HTTP requests that no client library would send.
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;

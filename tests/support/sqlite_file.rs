@@ -1,10 +1,10 @@
-//! SQL on the `SQLite` file of a test.
+//! Runs SQL on the `SQLite` file of a test.
 
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, Row};
 
-/// Opens the file of a `sqlite://` URL, which must exist.
+/// Opens the file of a `sqlite://` URL. The file must exist.
 #[expect(clippy::disallowed_methods, reason = "tests look beside the store")]
 pub fn connect(url: &str) -> Connection {
     let file = url.strip_prefix("sqlite://").unwrap();
@@ -13,7 +13,7 @@ pub fn connect(url: &str) -> Connection {
     connection
 }
 
-/// Runs one statement, whose parameters stay null. Returns its rows.
+/// Runs one statement and returns its rows. The parameters of the statement are null.
 pub fn rows<T>(
     connection: &Connection,
     sql: &str,

@@ -1,5 +1,5 @@
-//! The whole service in this process, on a real port, with a real database, a fake model and a fake
-//! tool.
+//! Runs the whole service in the test's process, on a real port, with a real database, a fake model
+//! and a fake tool.
 
 mod actor;
 
@@ -68,7 +68,7 @@ impl Reply {
             .unwrap_or("")
     }
 
-    /// Returns the cookie that this reply sets, as a browser sends it back.
+    /// Returns the cookie that this reply sets, in the form in which a browser sends it back.
     pub fn cookie(&self) -> String {
         let (cookie, _) = self.header("set-cookie").split_once(';').unwrap();
         cookie.to_owned()
@@ -82,8 +82,8 @@ pub const OPS: &str = "ops-key-0123456789ab";
 pub const WEB: &str = "web-key-0123456789ab";
 pub const OTHER: &str = "other-key-0123456789";
 
-/// Accounts of two tenants. alice creates tasks, bob of finance approves them, and carol has no
-/// part in them.
+/// Accounts of two tenants. In acme, alice creates tasks, bob of finance approves them, and carol
+/// takes no part.
 pub const ACCOUNTS: &str = r#"
 auth:
   api_keys:
@@ -118,7 +118,7 @@ policy:
 "#;
 
 impl TestApp {
-    /// Starts the refund agent with accounts. The owner decides.
+    /// Starts the refund agent with accounts. The owner of a task decides its requests.
     pub async fn start(on: On) -> Self {
         Self::with(
             on,
@@ -127,7 +127,7 @@ impl TestApp {
         .await
     }
 
-    /// Starts the refund agent with accounts. Only finance decides.
+    /// Starts the refund agent with accounts. Only members of finance decide requests.
     pub async fn with_finance(on: On) -> Self {
         Self::with(
             on,
@@ -153,8 +153,8 @@ impl TestApp {
         .await
     }
 
-    /// Like `with`, but the worker never looks for overdue requests, so nothing happens by itself
-    /// when a deadline passes.
+    /// Like `with`, but the worker never looks for overdue requests. Nothing happens by itself when
+    /// a deadline passes.
     pub async fn unswept(on: On, yaml: &str) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         Self::by_clock(Arc::new(Unswept), database(on).await, yaml, model, tool).await
@@ -164,14 +164,14 @@ impl TestApp {
     pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let mut app = Self::by_clock(clock, database(on).await, yaml, model, tool).await;
-        // A leap of the clock makes the service close idle connections, so the client keeps none: a
-        // kept connection might be closing when it is used again.
+        // The service closes idle connections when the clock leaps, so the client keeps no idle
+        // connections. Otherwise it might reuse a connection that is just being closed.
         app.http = client(0);
         app
     }
 
     /// Starts the refund agent on the database at this URL, for example on a server that the test
-    /// breaks. The database timeouts are short.
+    /// crashes. Sets short database timeouts.
     pub async fn at(url: &str) -> Self {
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
         Self::at_with(url, &yaml).await
@@ -245,7 +245,7 @@ impl TestApp {
         self.running = Some(start(&self.yaml, &self.database, &self.clock).await);
     }
 
-    /// Replaces the `SQLite` file by a copy while the service is stopped.
+    /// Stops the service, replaces the `SQLite` file by a copy, and starts the service again.
     pub async fn restart_on_copy(&mut self, file: &str, copy: &str) {
         self.running.take().unwrap().stop().await;
         for suffix in ["-wal", "-shm"] {
@@ -289,7 +289,7 @@ impl TestApp {
         }
     }
 
-    /// Signs in with this key. Returns the cookie of the browser.
+    /// Signs in with this key, as a browser does. Returns the cookie that the service sets.
     pub async fn sign_in(&self, key: &str) -> String {
         let form = ("application/x-www-form-urlencoded", format!("key={key}"));
         let entered = self
@@ -340,7 +340,7 @@ pub struct Held {
     pub body: Value,
 }
 
-/// Returns a client that keeps at most `kept` idle connections.
+/// Returns an HTTP client that keeps at most `kept` idle connections.
 #[expect(
     clippy::disallowed_methods,
     reason = "a test is a client like any other"

@@ -1,6 +1,6 @@
-//! A TLS endpoint on loopback that passes its bytes on to a plain endpoint. `tls/` holds its
-//! certificate for `localhost`, the authority that signed it, and another authority; all are valid
-//! until 2126.
+//! A TLS endpoint on loopback that forwards all bytes to a plain endpoint. `tls/` holds the
+//! endpoint's certificate for `localhost`, the authority that signed it, and another authority. All
+//! certificates are valid until 2126.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The authority that signed the endpoint's certificate, as PEM.
+/// The certificate of the authority that signed the endpoint's certificate, as PEM.
 pub const AUTHORITY: &str = include_str!("tls/authority.pem");
-/// An authority that signed nothing, as PEM.
+/// The certificate of an authority that signed nothing, as PEM.
 pub const OTHER_AUTHORITY: &str = include_str!("tls/other_authority.pem");
 
 /// Serves TLS in front of the plain endpoint at this `http://` address. Returns the `https://`

@@ -123,8 +123,8 @@ fn whole(out: &mut Vec<u8>, number: u64, called: Option<&str>) {
     answer(out, "200 OK", body.as_bytes());
 }
 
-/// Writes the model's answer as server-sent events. The arguments of a call come in two pieces; a
-/// text comes word by word.
+/// Writes the model's answer as server-sent events. The arguments of a call are sent in two pieces,
+/// and a text word by word.
 fn stream(out: &mut Vec<u8>, number: u64, called: Option<&str>) {
     out.extend_from_slice(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -187,8 +187,8 @@ struct Webhook<'a> {
 
 const MICROS_OF_A_DAY: u64 = 86_400_000_000;
 
-/// Returns the microseconds from midnight to a time such as `2026-11-22T09:00:00.000001Z`. `None`
-/// if the text is not such a time.
+/// Returns the time of day in microseconds since midnight. `text` is a time such as
+/// `2026-11-22T09:00:00.000001Z`. Returns `None` for any other text.
 fn time_of_day(text: &str) -> Option<u64> {
     let clock = text.split_once('T')?.1.trim_end_matches('Z');
     let (seconds, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
@@ -341,7 +341,7 @@ fn main() {
         let listener = TcpListener::bind(address).await.expect("a free address");
         loop {
             let (stream, _) = listener.accept().await.expect("a connection");
-            // An error on a connection affects only the client of that connection.
+            // The result is ignored: an error on one connection must not affect other clients.
             tokio::spawn(serve(stream));
         }
     };

@@ -1,5 +1,4 @@
-//! A load generator. Each worker keeps one connection, and begins a cycle only after the previous
-//! cycle has ended.
+//! A load generator. Each worker has one connection, on which it runs one cycle after the other.
 //!
 //! A cycle has two requests: `POST /v1/tasks`, which is answered once the task is paused, and
 //! `POST /resume/{request_id}` with an approval, which is answered once the task is completed. A
@@ -74,7 +73,7 @@ impl Times {
     }
 }
 
-/// A connection to one server, opened again after an error.
+/// A connection to one server. After an error, the connection is opened again.
 struct Connection {
     address: String,
     sender: Option<SendRequest<Full<Bytes>>>,
@@ -127,7 +126,8 @@ impl Connection {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
-        // The sender also returns the errors of the connection.
+        // The result of the connection is ignored: if the connection fails, requests on `sender`
+        // fail, too.
         tokio::spawn(connection);
         Ok(sender)
     }

@@ -134,7 +134,7 @@ fn variable_overrides_a_setting_of_a_gate() {
     );
 }
 
-/// Each entry has the text that follows [`GATES`] in a file, and all messages about that file.
+/// Each entry has a text, and all messages about the file in which this text follows [`GATES`].
 const BAD: &[(&str, &[&str])] = &[
     (
         "gates: { t: { tools: [t] }, a: { tools: [t] }, request_credentials: { tools: [t] } }\n",
@@ -232,7 +232,8 @@ fn rule_that_names_no_tool_is_a_warning_where_a_gate_judges_other_tools() {
             "4:41: policy[0].tools[2]: `files/*` names no tool of this file, only others that are proposed at gates",
         ]
     );
-    // An `allow` matches a tool that the gate does not list only by a glob, not by the exact name.
+    // If a gate does not list a tool, an `allow` matches the tool by a glob, but not by the exact
+    // name.
     let allow = text("other_tools: judge").replace("decide: hold", "decide: allow");
     let found = warnings(&allow);
     let warned = "4:35: policy[0].tools[1]: `Bash` names no tool, and allows no call: an `allow` matches the other tools that are proposed at gates only by a glob";

@@ -33,8 +33,8 @@ fn found(people: &str, notify: &str) -> (Vec<String>, Vec<String>) {
     (config.recipient_lines(), warnings.filter(about).collect())
 }
 
-/// Returns the expected lines of `check`: the parameter `r` has the recipients of the rule `r`, and
-/// the parameter `s` those of the rule `s`.
+/// Returns the expected lines of `check`. The argument `r` names the recipients of the rule `r`,
+/// and the argument `s` those of the rule `s`.
 fn reach(r: &str, s: &str) -> Vec<String> {
     let line = |(rule, who)| format!("A question of the rule `{rule}` reaches {who}.");
     [("r", r), ("s", s)].map(line).to_vec()

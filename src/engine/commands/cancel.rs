@@ -19,9 +19,8 @@ use crate::task::time::Time;
 
 impl Engine {
     /// Cancels a task and its descendants. Returns once no call of these tasks can be sent any
-    /// more. The cancel increments the tasks' versions, so that no later start of a call can be
-    /// committed. Then the cancel waits until the calls whose start was committed earlier can no
-    /// longer be sent.
+    /// more. First, the cancel increments the tasks' versions, so that no further start of a call
+    /// can be committed. Then, the cancel waits until no call that was already started can be sent.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`, `KeyReused`; `Conflict` if the task is completed or failed;
@@ -52,9 +51,8 @@ impl Engine {
                 TaskStatus::Running | TaskStatus::Paused => {
                     session.cancel();
                 }
-                // The task is already canceled, so only the idempotency key is stored. With the
-                // stored key, a repetition of this POST after the task was reopened does not cancel
-                // the task again.
+                // The task is already canceled, so only the idempotency key is stored. If the task
+                // is reopened later, a repetition of this POST then does not cancel the task again.
                 TaskStatus::Canceled => {}
             }
             session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
@@ -89,7 +87,7 @@ impl Engine {
             .filter_map(CallState::unanswered_attempt)
         {
             // A driver of this process may be committing another attempt at the call. `cancel` also
-            // forbids sending that other attempt; the commit of that attempt will be refused.
+            // forbids sending that attempt, and the commit of the attempt will be refused.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

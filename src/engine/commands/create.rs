@@ -16,8 +16,8 @@ impl Engine {
     /// Creates a task and begins to drive it; returns once the task is stored.
     ///
     /// # Errors
-    /// `Invalid` if no agent of this name is open to the caller; `KeyReused` if another POST with
-    /// the same key and another body comes first; `Unavailable` when the database does not answer.
+    /// `Invalid` if no agent of this name is open to the caller; `KeyReused` if a POST with the
+    /// same key and another body came first; `Unavailable` when the database does not answer.
     pub async fn create(
         self: &Arc<Self>,
         caller: &Caller,

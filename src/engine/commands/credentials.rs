@@ -1,6 +1,6 @@
 //! Handles the credentials that a person provides in a decision: checks whether the configuration
-//! still asks for them, and seals them. Keeps stored credentials out of submitted form fields and
-//! edited arguments.
+//! still asks for these credentials, and seals them. Keeps stored credentials out of submitted form
+//! fields and edited arguments.
 
 use std::collections::BTreeMap;
 
@@ -58,11 +58,11 @@ impl Engine {
             .merged_with(&self.stored_credentials(session).await?.redactor()))
     }
 
-    /// Returns `fields`, the fields of a submitted form, without those that hold a secret of the
-    /// task or of the configuration.
+    /// Returns the fields of a submitted form, without the fields that hold a secret of the task or
+    /// of the configuration.
     ///
     /// # Errors
-    /// `NotFound` for a task that is gone; `Unavailable` when the database does not answer.
+    /// `NotFound` if the task is gone; `Unavailable` when the database does not answer.
     pub async fn without_secrets(
         &self,
         task: TaskId,

@@ -31,13 +31,14 @@ impl Engine {
     /// Stores a person's decision and continues the task.
     ///
     /// # Errors
-    /// In this order: `NotFound`, `Forbidden`, `Invalid`, also for edited arguments that the
-    /// current rules do not permit, `DigestMismatch`, `Expired`, then `Withdrawn` or
-    /// `AlreadyDecided`; last, `Invalid` for an edit of a call that was already sent and for
-    /// standing decisions that the current rules do not permit. A refusal stores nothing, with two
-    /// exceptions that return `Withdrawn`: a request whose tool has changed is closed, and a task
-    /// with damaged data fails. `KeyReused` if another POST with the same key and another body came
-    /// first. `Unavailable` when the database does not answer.
+    /// Returns the first error that applies, in this order: `NotFound`; `Forbidden`; `Invalid`
+    /// (also if the current rules do not permit edited arguments); `DigestMismatch`; `Expired`;
+    /// `Withdrawn` or `AlreadyDecided`; `Invalid` for an edit of a call that was already sent, or
+    /// for a standing decision that the current rules do not permit. A refusal stores nothing, with
+    /// two exceptions that return `Withdrawn`: if a tool of the request has changed, the request is
+    /// closed, and if the data of the task are damaged, the task fails. `KeyReused` if another POST
+    /// with the same key and another body came first. `Unavailable` when the database does not
+    /// answer.
     pub async fn decide(
         self: &Arc<Self>,
         caller: &Caller,
@@ -81,7 +82,7 @@ impl Engine {
             let decision = self.validate_answer(caller, &row, &answer).await?;
             let mut session = self.load_session(&row, journal).await?;
             let Some(open) = session.own.progress.open_request(request).cloned() else {
-                // The request was closed meanwhile: the next try reads its row again.
+                // Meanwhile, the request was closed. The next try reads the request's row again.
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;
@@ -213,8 +214,8 @@ impl Engine {
     }
 
     /// Adds to the session everything that the decision's commit writes: the decision, sealed
-    /// credentials, and the new judgements of edited calls. If the decision cancels the task, adds
-    /// the withdrawal of the open requests instead of the judgements.
+    /// credentials, and the new judgements of edited calls. If the decision cancels the task, the
+    /// session gets the withdrawal of the open requests instead of the judgements.
     async fn apply_decision(
         &self,
         caller: &Caller,
@@ -272,12 +273,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Judges a call with `text`, the arguments that a person wrote. Returns the edit. Also returns
-    /// the new judgement if the edit does not approve the call but changes its judgement.
+    /// Judges a call with the arguments `text`, which a person wrote. Returns the edit. Also
+    /// returns the new judgement if the edit does not approve the call but changes its judgement.
     ///
     /// # Errors
-    /// `Invalid` if a rule refuses the arguments, if the arguments do not fit, if the tool is gone,
-    /// or if the call was already sent. The receiver of a sent call knows the call by its
+    /// `Invalid` if a rule refuses the arguments, if the arguments do not fit the tool, if the tool
+    /// is gone, or if the call was already sent. The receiver of a sent call knows the call by its
     /// idempotency key, and expects the same arguments when the call is repeated.
     async fn judge_edit(
         &self,
@@ -341,9 +342,8 @@ impl Engine {
     }
 
     /// Whether the configuration has changed a part that an answer with `action` depends on: the
-    /// definition of the tool of one of `calls`, or the form of a credential. A retry depends on
-    /// the tool although other answers about an unknown outcome do not, because a retry runs the
-    /// call.
+    /// definition of the tool of one of `calls`, or the form of a credential. Among the answers
+    /// about an unknown outcome, only a retry depends on the tool, because a retry runs the call.
     fn is_tool_changed(
         &self,
         agent: Option<&Agent>,
@@ -366,7 +366,7 @@ impl Engine {
     }
 
     /// Closes a request whose tool has changed, so that the driver judges its calls again. Returns
-    /// `false`, with nothing written, when another commit came first.
+    /// `false` without having written anything if another commit came first.
     async fn withdraw_for_changed_tool(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -382,7 +382,7 @@ impl Engine {
     }
 
     /// Fails a task whose stored request or agent version is damaged, so that none of the task's
-    /// calls runs. Returns `false`, with nothing written, when another commit came first.
+    /// calls runs. Returns `false` without having written anything if another commit came first.
     async fn fail_damaged_task(
         &self,
         mut session: TaskSession,

@@ -58,10 +58,10 @@ impl DecisionInput {
     }
 }
 
-/// Either an answer for the whole request, or answers for single calls.
+/// An answer: either for the whole request, or for single calls.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DecisionBody {
-    /// One `action`, in the body or in the path, for every call of the request.
+    /// One `action` for every call of the request. The `action` is in the body or in the path.
     Whole {
         action: Action,
         reason: Option<String>,
@@ -75,7 +75,8 @@ pub enum DecisionBody {
         /// The standing decision that the person requests with the approval.
         remember: Option<GrantRequest>,
     },
-    /// The body's `decisions`: an answer for each named call, by `tool_call_id` as sent.
+    /// The body's `decisions`: an answer for each named call, keyed by the `tool_call_id` that was
+    /// sent.
     PerCall(BTreeMap<String, CallReply>),
 }
 
@@ -99,8 +100,8 @@ pub struct CallReply {
 ///
 /// # Errors
 /// `Forbidden` if the caller approves arguments that they wrote themselves, or if the caller's link
-/// may not give this answer; `Invalid` with the parts of the answer that do not fit; `Internal` if
-/// the request's form is unusable.
+/// may not give this answer; `Invalid` if parts of the answer do not fit the request (the error
+/// lists these parts); `Internal` if the request's form is unusable.
 pub(crate) fn validate(
     roster: &Roster,
     caller: &Caller,
@@ -221,8 +222,8 @@ fn per_call(
     })
 }
 
-/// Returns the members of a reply that do not fit its call: for each, its JSON pointer relative to
-/// the reply, and the expected value.
+/// Checks a reply against its call. For each member that does not fit, returns the JSON pointer
+/// relative to the reply, and the expected value.
 fn reply_errors(
     caller: &Caller,
     spec: &RequestSpec,
@@ -251,7 +252,7 @@ fn reply_errors(
 }
 
 /// Parses the filled-in form and checks it against the request's `form`. Returns `None` if the
-/// answer needs no form.
+/// request or the action needs no form.
 fn read_response(
     spec: &RequestSpec,
     action: Action,
@@ -287,8 +288,8 @@ fn read_response(
     }
 }
 
-/// Refuses credential fields with control characters, which could inject a header or a line where
-/// the credential is sent.
+/// Refuses credential fields that contain control characters. When the credential is sent, such a
+/// character could inject a header or a line.
 fn refuse_control_characters(value: &Value) -> Result<(), Refusal> {
     let Value::Object(fields) = value else {
         return Ok(());

@@ -1,6 +1,6 @@
-//! Edited arguments that the current rules do not permit. A body with such arguments is refused as
-//! `Invalid` before the refusals that depend on the state of the request. The arguments are judged
-//! under the tool that the request shows: a call whose tool has changed since is left out.
+//! Refuses edited arguments that the current rules do not permit. This check comes before the
+//! checks that depend on the state of the request, and returns `Invalid`. Calls whose tool has
+//! changed since the request was opened are not checked.
 
 use super::Refusal;
 use super::decision_input::{DecisionInput, invalid};
@@ -13,8 +13,8 @@ use crate::task::text::pointer;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
 impl Engine {
-    /// Does what [`Engine::refuse_denied_edits`] does, with the journal read anew. Refuses nothing
-    /// if the journal is unreadable.
+    /// Like [`Engine::refuse_denied_edits`], but reads the task's journal first. Refuses nothing if
+    /// the task is gone or the journal is unreadable.
     ///
     /// # Errors
     /// As [`Engine::refuse_denied_edits`].
@@ -33,8 +33,8 @@ impl Engine {
             .await
     }
 
-    /// Refuses edited arguments that hold a secret, that a rule denies or that do not fit. Calls
-    /// whose tool has changed since the request was opened are left out.
+    /// Refuses edited arguments that hold a secret, that a rule denies, or that do not fit the
+    /// tool. Calls whose tool has changed since the request was opened are left out.
     ///
     /// # Errors
     /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.
@@ -66,7 +66,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the tool of a call has changed since the request was opened, or is gone since.
+    /// Whether the tool of a call has changed or has been removed since the request was opened.
     pub(super) fn is_call_changed(
         &self,
         agent: Option<&Agent>,
@@ -82,7 +82,8 @@ impl Engine {
                 call.rule.as_deref(),
             )
         });
-        // A request about a call of a tool that was gone already has an empty digest.
+        // If the tool was already gone when the request was opened, the digest in the request is
+        // empty.
         digest.unwrap_or_default() != call.digest
     }
 }
@@ -91,8 +92,8 @@ impl Engine {
 /// judgement of the edited arguments; `terms` are the terms of the request.
 ///
 /// # Errors
-/// The expected arguments, in words for the person, if a rule refuses the arguments or the
-/// arguments do not fit the tool.
+/// Fails if a rule refuses the arguments, or if the arguments do not fit the tool. The error
+/// describes the expected arguments, in words for the person.
 pub(super) fn judgement_after_edit(
     now: &Judgement,
     terms: &Terms,

@@ -1,5 +1,5 @@
-//! Closes requests whose deadline has passed. The task of such a request then continues, or is
-//! canceled if the rule says so.
+//! Closes requests whose deadline has passed. The task of such a request then continues. If the
+//! rule says so, the task is canceled instead.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Engine {
         request_id: RequestId,
         task: TaskId,
     ) -> Result<bool, Refusal> {
-        // Each try may fail because another commit of the tree, such as a decision, came first.
+        // Each try may fail because another commit of the tree (such as a decision) comes first.
         for _ in 0..MAX_TRIES {
             let Some(mut session) = self.load(task).await? else {
                 return Ok(false);

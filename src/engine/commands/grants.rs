@@ -29,7 +29,8 @@ impl Engine {
 
     /// Whether `caller` may end a standing decision. The caller needs the permission to decide. The
     /// caller must also be the person who gave the standing decision, an admin, or a person who may
-    /// now decide requests of its rule. In a service without accounts, the permission is enough.
+    /// now decide requests of its rule. In a service without accounts, the permission to decide is
+    /// enough.
     #[must_use]
     pub fn may_end_grant(&self, caller: &Caller, row: &GrantRow) -> bool {
         let decides = |terms: &crate::task::verdict::Terms| {
@@ -47,7 +48,7 @@ impl Engine {
     /// standing decision again has no effect.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`. `Unavailable` when the database does not answer.
+    /// `NotFound`; `Forbidden`; `Unavailable` when the database does not answer.
     pub async fn end_grant(&self, caller: &Caller, id: GrantId) -> Result<(), Refusal> {
         let row = self.store.grant(id).await?;
         let row = row.filter(|row| row.tenant == caller.tenant);

@@ -78,8 +78,8 @@ impl Engine {
         if task.status == TaskStatus::Canceled
             && let Some(session) = self.load(task.task_id).await?
         {
-            // The earlier POST may be a cancel that still waits. This POST must wait too, because a
-            // cancel is answered only once no call can be sent.
+            // The earlier POST may be a cancel that is still waiting. This POST must wait too,
+            // because a cancel is answered only once no call can be sent.
             self.wait_until_unsendable(&session.subtree(), session.now)
                 .await;
         }
@@ -123,9 +123,10 @@ impl Engine {
         ))
     }
 
-    /// Returns the result of an earlier POST with this key, if the command was refused and such a
-    /// POST has been stored since the first look-up of the key. Otherwise returns `result`, the
-    /// result of the command. Does not look the key up after `Unavailable`.
+    /// Returns `result`, which is the result of the command. If the command was refused and
+    /// `result` is not `Unavailable`, looks the idempotency key up again, because another POST with
+    /// the key may have been stored since the first look-up. If so, returns the result of that POST
+    /// instead.
     pub(in crate::engine) async fn or_replayed(
         &self,
         caller: &Caller,

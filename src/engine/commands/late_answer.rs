@@ -10,8 +10,8 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::Fact;
 use crate::tool::{LateSlot, ToolAnswer};
 
-/// An attempt that timed out. `answer` holds the future that waits for the tool's late answer, if
-/// such an answer can still come.
+/// An attempt that timed out. If the tool's answer can still come, `answer` holds the future that
+/// waits for it.
 pub(in crate::engine) struct LateAttempt {
     pub call: CallId,
     pub attempt: u32,
@@ -20,8 +20,8 @@ pub(in crate::engine) struct LateAttempt {
 }
 
 impl Engine {
-    /// Waits in the background for the late answers to these attempts, and stores each of them. The
-    /// wait ends when the service shuts down.
+    /// Waits in the background for the late answers to these attempts, and stores each late answer.
+    /// The wait ends when the service shuts down.
     pub(in crate::engine) fn await_late_answers(
         self: &Arc<Self>,
         task: TaskId,
@@ -67,8 +67,7 @@ impl Engine {
             };
             let state = session.own.progress.call(late.call);
             if state.is_some_and(|state| state.attempts != late.attempt) {
-                // A later attempt was started, and the answer to that later attempt is the call's
-                // result.
+                // A later attempt was started, and its answer is the call's result.
                 session.push(Fact::LateResult(result.clone()));
             } else {
                 session.add_results(vec![result.clone()]);

@@ -58,7 +58,8 @@ pub struct MessageInput {
     pub items: Vec<Part>,
     /// Data about the user, shown to the model before the message.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// Whether a paused task accepts the message; its open requests are then withdrawn.
+    /// Whether a paused task accepts the message. If so, the open requests of the task are
+    /// withdrawn.
     pub supersede: bool,
 }
 
@@ -69,15 +70,15 @@ pub struct Accepted {
     pub task_id: TaskId,
     /// The root of the task's tree. A POST that waits for a result waits for this task.
     pub root: TaskId,
-    /// Whether an earlier POST with the same idempotency key had the effect, and this POST had
-    /// none.
+    /// Whether this POST had no effect because an earlier POST with the same idempotency key
+    /// already had the effect.
     pub replayed: bool,
     /// Whether the root is a call at a gate.
     pub is_gate_call: bool,
     /// A listener for the tree's commits. The listener is opened before the command's commit, so
-    /// that it misses no later commit. `None` for a cancel and for a replay.
+    /// that no later commit is missed. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
-    /// The position of the command's commit; `None` for a cancel that is not a replay.
+    /// The position of the command's commit. `None` for a cancel, unless the cancel is a replay.
     pub position: Option<CommitPosition>,
 }
 
@@ -115,7 +116,8 @@ pub struct FieldError {
     pub detail: String,
 }
 
-/// The reason why a command had no effect. The comment of each variant names its problem code.
+/// The reason why a command had no effect. The comment of each variant names the problem code of
+/// the HTTP answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// `not_found`: the id is unknown in the caller's tenant.
@@ -205,7 +207,8 @@ impl Engine {
     /// caller.
     ///
     /// # Errors
-    /// The reason, in words for the caller.
+    /// Fails if the caller may not give the command. The error is the reason, in words for the
+    /// caller.
     pub fn may_command(
         &self,
         caller: &Caller,

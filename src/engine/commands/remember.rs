@@ -1,6 +1,6 @@
-//! The standing decisions that a person gives with an approval. Invariant: a standing decision is
-//! given only for a call for which the rule still offers a standing decision, and only within the
-//! bounds of the offer.
+//! Handles the standing decisions that a person gives with an approval. Invariant: a person can
+//! give a standing decision for a call only if the rule still offers one for the call, and only
+//! within the bounds of this offer.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use crate::task::progress::RequestProgress;
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::units::format_duration;
 
-/// Returns why the standing decision `requested` does not fit a call: a JSON pointer relative to
-/// the reply, and the expected value. `None` if the standing decision fits.
+/// Checks whether the standing decision `requested` fits a call. If it does not fit, returns a JSON
+/// pointer relative to the reply, and the expected value. Returns `None` if it fits.
 pub(super) fn grant_misfit(
     caller: &Caller,
     spec: &RequestSpec,
@@ -50,7 +50,7 @@ pub(super) fn grant_misfit(
 }
 
 /// Refuses a standing decision that is requested through a link or through Slack, where a person
-/// sees a single question. A standing decision is about later calls.
+/// sees only a single question, whereas a standing decision also concerns later calls.
 ///
 /// # Errors
 /// `Forbidden` if the caller came by a link or through Slack.

@@ -1,5 +1,5 @@
-//! Submits the pending facts of a command: commits them, answers the command, and continues as a
-//! driver.
+//! Submits the pending facts of a command: commits the facts, answers the command, and continues as
+//! the task's driver.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::store::CommitError;
 
 impl Engine {
     /// Commits a command's facts and drives the task in the background. Returns once the first
-    /// commit is durable; `None` when another commit came first, so that the command loads the task
-    /// again.
+    /// commit is durable. Returns `None` if another commit came first; the command must then load
+    /// the task again.
     pub(in crate::engine) async fn submit(
         self: &Arc<Self>,
         mut session: TaskSession,

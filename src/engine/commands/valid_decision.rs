@@ -1,5 +1,5 @@
-//! An answer that fits its request. Finds the calls that the answer concerns, and builds the
-//! decision for the journal.
+//! Describes an answer that fits its request. Finds the calls that the answer concerns, and builds
+//! the decision for the journal.
 
 use std::collections::BTreeMap;
 
@@ -44,11 +44,11 @@ impl ValidDecision {
     /// Returns the undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided`. If the answer names calls, the error is returned if one of these calls is
-    /// decided or was already approved by the caller. If the answer is for the whole request, the
-    /// error is returned if no undecided call is left, if the caller has already approved every
-    /// undecided call, or if the caller has already approved one of them and the action is neither
-    /// `Approve` nor `Retry`.
+    /// Fails with `AlreadyDecided`. If the answer names calls, it fails if one of these calls is
+    /// decided or was already approved by the caller. If the answer is for the whole request, it
+    /// fails if no undecided call is left, if the caller has already approved every undecided call,
+    /// or if the caller has already approved one of them and the action is neither `Approve` nor
+    /// `Retry`.
     pub(super) fn targets(
         &self,
         caller: &Caller,

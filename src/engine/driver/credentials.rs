@@ -20,8 +20,8 @@ use crate::tool::credential::Credentials;
 use crate::tool::human::{Service, credential_form};
 
 impl Driver<'_> {
-    /// Returns the opened credentials of the task and of its ancestors. First commits pending
-    /// credentials. Tries again as long as the database does not answer.
+    /// Returns the opened credentials of the task and of its ancestors. Before that, commits
+    /// pending credentials. Retries as long as the database does not answer.
     pub(crate) async fn credentials(&mut self) -> Result<Credentials, Stop> {
         if !self.session.credentials.is_empty() {
             self.save(self.engine.take_lease()).await?;
@@ -66,8 +66,8 @@ impl Driver<'_> {
     }
 
     /// Requests the credentials that these calls need and the task lacks. Opens one request for
-    /// each missing credential, about the first call that needs the credential. Returns `true` if a
-    /// credential was missing.
+    /// each missing credential. The request is about the first call that needs the credential.
+    /// Returns `true` if a credential was missing.
     pub(crate) fn request_missing_credentials(
         &mut self,
         calls: &[CallId],
@@ -113,8 +113,8 @@ impl Driver<'_> {
         is_missing
     }
 
-    /// Returns the name of the first credential that the tool needs and that `known` does not have
-    /// with all its fields.
+    /// Returns the name of the first credential that the tool needs and that is missing or
+    /// incomplete in `known`.
     pub(super) fn missing_credential<'s>(
         &self,
         spec: &'s ToolSpec,

@@ -1,5 +1,5 @@
-//! Publishes the deltas of a model's answer while they arrive. Deltas are never stored. If the
-//! answer is not stored in the end, its deltas are retracted.
+//! Publishes the parts (deltas) of a model's answer while they arrive. Deltas are never stored. If
+//! the answer is not stored in the end, its deltas are retracted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -26,7 +26,7 @@ const MIN_DELTA_INTERVAL: Duration = Duration::from_millis(60);
 /// The deltas of one answer. Dropping the stream before the answer is stored retracts the deltas.
 pub(crate) struct DeltaStream {
     publisher: Arc<DeltaPublisher>,
-    /// Counts the model call against the tree's limit until the answer is stored or dropped.
+    /// Counts the model call against the tree's limit until the answer is stored or discarded.
     _guard: Option<ModelCallGuard>,
 }
 
@@ -220,8 +220,8 @@ impl DeltaPublisher {
         self.publish(state, content);
     }
 
-    /// Publishes the answer's text while it arrives. Never returns; the caller drops the future
-    /// once the answer is complete.
+    /// Publishes the answer's text while it arrives. The future never completes; the caller drops
+    /// the future once the answer is complete.
     pub(crate) async fn publish_arriving_text(&self) -> Infallible {
         loop {
             self.text_arrived.notified().await;

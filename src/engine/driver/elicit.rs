@@ -1,6 +1,6 @@
-//! Asks people the questions with which a tool's server interrupts a call (elicitation), and sends
-//! the answers with the next attempt. Invariant: the server's state is stored sealed if there is a
-//! sealing key.
+//! Handles elicitation: a tool's server interrupts a call with questions. Asks people these
+//! questions, and sends the answers with the next attempt. Invariant: the server's state is stored
+//! sealed if there is a sealing key.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::text::cut;
 use crate::task::verdict::Terms;
 
-/// The maximum length of a server's text in the message of a request, in bytes. The request's
-/// question has the whole text.
+/// The maximum length in bytes of the server's text in a request's message. The question in the
+/// request has the whole text.
 const MAX_MESSAGE_BYTES: usize = 300;
 
 impl Driver<'_> {
@@ -48,9 +48,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the open questions of a call: the questions left after a request was answered, or
-    /// the questions with which the last attempt ended. `None` if there are none, or if the
-    /// server's state cannot be sealed.
+    /// Returns the open questions of a call. These are the questions that an answered request left
+    /// open, or the questions with which the last attempt ended. Returns `None` if there are no
+    /// questions, or if the server's state cannot be sealed.
     fn open_elicitation(&self, state: &CallState) -> Option<Box<Elicitation>> {
         if state.phase == Phase::ServerAsks {
             return state.elicitation.clone();
@@ -112,7 +112,7 @@ impl Driver<'_> {
     /// server has asked no questions.
     ///
     /// # Errors
-    /// [`SealError`] if the server's state cannot be opened. The call must then not be sent.
+    /// Fails if the server's state cannot be opened. The call must then not be sent.
     fn resume(&self, state: &CallState) -> Result<Option<Resume>, SealError> {
         let Some(elicitation) = &state.elicitation else {
             return Ok(None);

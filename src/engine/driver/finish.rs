@@ -79,8 +79,9 @@ impl Engine {
         self.finish(session, Ending::Failed(failure)).await
     }
 
-    /// Commits a change from a terminal status to Running separately, because a stored terminal
-    /// status may change only to Running.
+    /// Commits the pending facts if the stored status is terminal. A stored terminal status may
+    /// change only to Running, so the change to Running must be committed before the task ends
+    /// again.
     pub(in crate::engine) async fn reopen(&self, session: &mut TaskSession) -> Result<(), Stop> {
         if session.own.row.status.is_terminal() && session.has_pending_facts() {
             self.save(session, self.take_lease()).await?;

@@ -1,8 +1,8 @@
-//! Allows a held call if a person's standing decision covers it. Invariant: at every judgement, a
-//! standing decision is compared with the current rule, tool and accounts, and it covers only calls
-//! of the rule that offered it. If the standing decision no longer counts when the call is about to
-//! start, people are asked about the call. The commit of the start checks once more that the
-//! standing decision is not revoked, expired or used up.
+//! Allows a held call if a person's standing decision covers it. Invariant: a standing decision
+//! covers only calls of the rule that offered it, and every judgement compares the standing
+//! decision with the current rule, tool and accounts. If the standing decision no longer counts
+//! when the call is about to start, people are asked about the call. The commit of the start checks
+//! once more that the standing decision is not revoked, expired or used up.
 
 use super::{Driver, Stop};
 use crate::store::{GrantRow, ReadError};
@@ -16,14 +16,15 @@ use crate::task::verdict::{Judgement, Verdict};
 pub(super) enum JudgedAt {
     /// The model proposes the call.
     Proposal,
-    /// The call is about to start. Only the standing decision that has let the call through counts.
+    /// The call is about to start. The only standing decision that counts is the one that has let
+    /// the call through.
     Start,
 }
 
 impl Driver<'_> {
-    /// Returns an allow if a standing decision covers a held call, and otherwise `judged`, the
-    /// policy's judgement of the call. The standing decision must be one that the rule offers. A
-    /// call that `hold_if_uncertain` would hold stays held, with the reason of `hold_if_uncertain`.
+    /// Returns an allow if a standing decision that the rule offers covers a held call. Otherwise
+    /// returns `judged`, which is the policy's judgement of the call. A call that
+    /// `hold_if_uncertain` would hold stays held, with the reason of `hold_if_uncertain`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -121,9 +122,9 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision counts and has a use left for this call. A use is reserved for
-    /// each earlier call of this task that the standing decision allows and that has not started
-    /// yet.
+    /// Whether a standing decision still counts, and has a use left for this call. A use is
+    /// reserved for each earlier call of this task that the standing decision allows and that has
+    /// not started yet.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {
@@ -146,8 +147,8 @@ fn relies_on(state: &CallState, grant: GrantId) -> bool {
 }
 
 /// Returns the reason for allowing a call by a standing decision. The reason names the person who
-/// gave the standing decision, and the times, in UTC, at which it was given and at which it
-/// expires.
+/// gave the standing decision, the time at which it was given, and the time at which it expires
+/// (both in UTC).
 fn grant_reason(grant: &GrantRow) -> String {
     let now = Some(grant.now);
     let (until, given_at) = (

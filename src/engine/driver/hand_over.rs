@@ -15,12 +15,14 @@ use crate::task::step::AskerState;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 
-/// The result text of a released call, whose gate requires no report of the outcome.
+/// The text of the result of a released call. The gate of such a call requires no report of the
+/// outcome.
 const RELEASED_TEXT: &str = "Let through; what came of it is not known here.";
 
 impl Driver<'_> {
-    /// Returns whether the asker of this gate call waits for the call, has left, or is too late.
-    /// `Present` if the call already has its result. `None` if the task is not a gate call.
+    /// Returns the state of this gate call's asker: `Late` if the time in which the call may start
+    /// has passed; `Present` if the asker waits for the call, or if the call already has its
+    /// result; otherwise `Absent`. Returns `None` if the task is not a gate call.
     pub(super) fn asker_state(&self) -> Option<AskerState> {
         self.agent.gate.as_ref()?;
         let Some(state) = self.session.own.progress.unfinished().next() else {
@@ -43,7 +45,7 @@ impl Driver<'_> {
 
     /// Whether a client waits for a call that this service performs, according to the row's
     /// `asker_until`. If the row has no `asker_until`, only a call without an approval counts as
-    /// awaited, because the client of such a call waited when it proposed the call.
+    /// awaited, because the client that proposed such a call waited for the call to run.
     fn is_awaited(&self, state: &CallState) -> bool {
         match self.session.own.row.asker_until {
             Some(until) => until > self.session.now,
@@ -74,8 +76,8 @@ impl Driver<'_> {
         Some(from + gate.use_within)
     }
 
-    /// Returns how long a gate call still waits for its asker before the call is given up; `None`
-    /// if no gate call can be started.
+    /// Returns the time that is left for the asker to ask again, before the service gives the gate
+    /// call up. Returns `None` if no gate call can be started.
     pub(super) fn time_until_late(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;

@@ -1,7 +1,7 @@
-//! Judges calls when the model proposes them, and again right before they start, by their arguments
-//! and the policy. Invariant: the second judgement can deny or hold a call, but never lets a held
-//! or denied call run. A call that a rule holds needs a person's approval, or a standing decision
-//! that this rule offers (`grants.rs`).
+//! Judges each call by its arguments and the policy: when the model proposes the call, and again
+//! right before the call starts. Invariant: the second judgement can deny or hold a call, but never
+//! lets a held or denied call run. A call that a rule holds needs a person's approval, or a
+//! standing decision that this rule offers (`grants.rs`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::{Catalog, CatalogEntry};
 use crate::tool::{DefinitionChange, arguments, human};
 
-/// The reason why a call whose arguments held a secret is invalid. The arguments of such a call are
-/// stored redacted.
+/// The reason why a call is invalid if its arguments held a secret. The arguments of such a call
+/// are stored redacted.
 const SECRET_REASON: &str = "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
 
 /// The reason for holding a call while another task of its tree is unreadable.
@@ -80,8 +80,8 @@ impl Driver<'_> {
     }
 
     /// Returns a denial if a person has rejected an equal call, so that people are not asked about
-    /// the same call again; otherwise `None`. Exempt are calls that a person approved, and calls
-    /// that themselves ask a person.
+    /// the same call again; otherwise `None`. Calls that a person approved, and calls that
+    /// themselves ask a person, are exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
         if state.approval.is_some() || state.performer.properties().asks_person {
             return None;
@@ -137,15 +137,15 @@ impl Driver<'_> {
 
     /// Holds an allowed `once` call of a turn that came after a lost part of the history, because
     /// the model may repeat a call of the lost part. Such calls are held until the user's next
-    /// message. While another task of the tree is unreadable, also holds each `once` call that
-    /// neither starts a sub-agent nor was approved by a person.
+    /// message. While another task of the tree is unreadable, this function also holds every other
+    /// allowed `once` call, except calls that start a sub-agent and calls that a person approved.
     fn hold_if_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let entry = self.offered(&state.call.name);
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // An unreadable task may have run the same call, or may record a person's rejection of that
-        // call.
+        // An unreadable task may already have run the same call. It may also record a person's
+        // rejection of that call.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
@@ -205,9 +205,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Judges calls again right before they start. Returns `true` if a call may no longer run
-    /// (`stricter_judgement`) or its effect has changed. Then none of the calls may start, and the
-    /// driver asks `next_step` again.
+    /// Judges calls again right before they start. Returns `true` if one of the calls may no longer
+    /// run (`stricter_judgement`) or has another effect. After `true`, none of the calls may start,
+    /// and the driver asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -219,7 +219,7 @@ impl Driver<'_> {
             };
             let now = self.judgement(&state, JudgedAt::Start).await?;
             let effect = self.effect_now(&state);
-            // An approval covers the effect that the approver was shown.
+            // An approval covers the effect that the approver saw in the request.
             let is_effect_approved = effect == state.effect || state.approval.is_some();
             let changed_effect = (!is_effect_approved).then(|| now.clone());
             let Some(judgement) = self.stricter_judgement(&state, now).or(changed_effect) else {
@@ -237,8 +237,9 @@ impl Driver<'_> {
     }
 
     /// Returns the call's effect according to the current configuration. If the call was started
-    /// and its tool has changed since, the effect is `once`, because a repetition would be a second
-    /// call, perhaps to another receiver. A call that was and still is `read_only` is exempt.
+    /// and its tool has changed since, the effect is `once`, because a repetition would be a
+    /// second, different call, perhaps to another receiver. A call that was and still is
+    /// `read_only` is exempt.
     fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else {
             return Effect::Once;
@@ -477,7 +478,7 @@ fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -
     }
 }
 
-/// Returns a hold under the default terms: the owner decides.
+/// Returns a hold with the default terms, under which the owner decides.
 fn held_for_owner() -> Judgement {
     Judgement {
         terms: Some(Terms::default()),

@@ -1,7 +1,8 @@
 //! Checks limits before a model is called or a sub-agent starts. A task must stay within the limits
-//! of its own agent and of its ancestors' agents. For the task and for each ancestor,
-//! `max_model_calls`, `max_tasks` and `max_rejections` count the whole subtree of that task since
-//! the user's last message; `max_calls` and `max_children` apply to each turn in the subtree.
+//! of its own agent and of its ancestors' agents. The limits `max_model_calls`, `max_tasks` and
+//! `max_rejections` of an agent apply to the sums over the whole subtree of the agent's task since
+//! the user's last message. The limits `max_calls` and `max_children` apply to each turn in that
+//! subtree.
 
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ impl Driver<'_> {
         levels
     }
 
-    /// Returns the smallest value of a limit on one turn: of the task's agent and of its ancestors'
-    /// agents.
+    /// Returns the smallest value that the agents of the task and of its ancestors set for a limit
+    /// on one turn.
     pub(crate) fn turn_limit(&self, limit: fn(&Limits) -> u32) -> u32 {
         let levels = self.limits_on_path();
         let values = levels.iter().map(|(_, limits)| limit(limits));
@@ -88,9 +89,9 @@ impl Driver<'_> {
         None
     }
 
-    /// Registers the model call that is about to be made. The inner `Err` names a limit that the
-    /// call would exceed, counted together with the relatives' model calls in flight. A task
-    /// without relatives gets no guard; `step_context` has already checked its limits.
+    /// Registers the model call that is about to be made. The inner `Err` names a limit that this
+    /// call and the relatives' model calls in flight would together exceed. A task without
+    /// relatives gets no guard, because `step_context` has already checked its limits.
     pub(crate) async fn register_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
@@ -123,8 +124,8 @@ impl Driver<'_> {
             .map_or(Ok(Some(guard)), Err))
     }
 
-    /// Returns the name of a reached limit; `None` if no limit is reached. `calling` has one task
-    /// for each model call in flight, which counts like a finished model call.
+    /// Returns the name of a reached limit; `None` if no limit is reached. `calling` names the task
+    /// of each model call in flight. A model call in flight counts like a finished model call.
     pub(crate) fn spent_limit(&self, calling: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
             let sum =

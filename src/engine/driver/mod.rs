@@ -1,7 +1,8 @@
-//! The loop that drives a task. The loop asks `next_step`, adds the results of steps without an
-//! effect to the pending change, commits once before the next effect, and asks again; it ends at
-//! `Wait` or `Finish`. A crash at any point loses at most the effect in flight. If that effect is a
-//! tool call, a `tool_started` item records the call.
+//! The loop that drives a task. The loop asks `next_step` for the next step, takes the step, and
+//! asks again. The loop ends at `Wait` or `Finish`. Results of steps without an effect are only
+//! added to the pending change, which is committed before the next effect. A crash at any point
+//! loses at most the effect in flight. If that effect is a tool call, a `tool_started` item records
+//! the call.
 
 mod credentials;
 mod delta_stream;
@@ -33,8 +34,8 @@ use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
 use crate::task::step::{AwaitedEvent, Ending, Step, next_step};
 
-/// The context of one step: the engine, the task with its pending facts, and the agent in the
-/// version that the task is pinned to.
+/// The context of one step: the engine, the task with its pending facts, and the version of the
+/// agent to which the task is pinned.
 pub(crate) struct Driver<'e> {
     engine: &'e Engine,
     session: &'e mut TaskSession,
@@ -47,8 +48,8 @@ impl Engine {
         self.drive_to_end(session).await;
     }
 
-    /// Like [`Engine::drive`], but returns the session. `None` if another driver has the task or
-    /// facts are still pending, because the session may then differ from the journal.
+    /// Like [`Engine::drive`], but returns the session. Returns `None` if the session may differ
+    /// from the journal, because another driver has the task or facts are still pending.
     pub(in crate::engine) async fn drive_to_end(
         self: Arc<Self>,
         mut session: TaskSession,
@@ -146,10 +147,10 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Whether another driver holds the task, perhaps with calls in flight. This driver then only
-    /// commits its facts; the other driver reads them before its own next commit, and continues
-    /// from there. Always `false` if a decision or a deadline has ended the task, because then this
-    /// driver completes the end.
+    /// Whether another driver holds the task, perhaps with calls in flight. If so, this driver only
+    /// commits its facts. The other driver reads these facts before its own next commit, and
+    /// continues the task. Always `false` if a decision or a deadline has ended the task, because
+    /// then this driver completes the end.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {

@@ -125,8 +125,8 @@ impl Driver<'_> {
             .filter_map(|kind| self.engine.catalog.human(&self.agent.name, kind.tool()))
     }
 
-    /// Returns the system prompt: the agent's instructions, and a paragraph about when to ask a
-    /// person. `None` if the prompt would be empty.
+    /// Returns the system prompt. The prompt has the agent's instructions, and a paragraph that
+    /// says when to ask a person. Returns `None` if the prompt would be empty.
     fn system(&self) -> Option<String> {
         let kinds: Vec<_> = self
             .human_tools()
@@ -141,8 +141,8 @@ impl Driver<'_> {
     }
 
     /// Journals the model's turn. The calls of the turn get ids of this service. The provider's ids
-    /// are kept for the next prompts, but an id that is empty or repeated within the answer is
-    /// replaced by the id of this service.
+    /// are kept for the next prompts. If a provider's id is empty or repeated within the answer,
+    /// the id of this service replaces it.
     fn record_turn(&mut self, answer: Answer) {
         let mut seen = BTreeSet::new();
         let delta_ids = self

@@ -20,11 +20,11 @@ use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Terms, Verdict};
 use crate::tool::human;
 
-/// The maximum length of a shown name of a tool that does not exist, in bytes.
+/// The maximum length in bytes of the name that is shown for a tool that does not exist.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The problem that a reconcile request shows if no other problem is known: the call was started
-/// and has no result.
+/// The problem that a reconcile request shows for a started call without a result, if no other
+/// problem is known.
 const PROCESS_ENDED_TEXT: &str =
     "The process that sent the call ended before its result was stored.";
 
@@ -36,8 +36,8 @@ impl Driver<'_> {
         requests: Vec<PlannedRequest>,
     ) -> Result<(), Stop> {
         for request in requests {
-            // The client that answers the request runs the external tool. No call is started here,
-            // so this is the last moment to judge the call again.
+            // The client that answers the request runs the external tool. The service does not
+            // start such a call itself, so this is its last moment to judge the call again.
             if request.kind == RequestKind::ExternalResult {
                 if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -94,8 +94,8 @@ impl Driver<'_> {
     }
 
     /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
-    /// because its receiver knows the call by its key. A call before an `ext_authz` gateway that
-    /// reports no outcome keeps them, because such a gateway cannot change the call.
+    /// because its receiver knows the call by its key. A call at an `ext_authz` gateway that
+    /// reports no outcome also keeps its arguments, because such a gateway cannot change the call.
     fn is_editable(&self, state: &CallState) -> bool {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
@@ -104,8 +104,7 @@ impl Driver<'_> {
         state.attempts == 0 && !is_fixed
     }
 
-    /// Adds the agent's question and the form of the answer to a request, if the request needs
-    /// them.
+    /// Adds the agent's question, and the form for the answer, to a request that needs them.
     fn add_question_and_form(&self, spec: &mut RequestSpec, state: &CallState) {
         let entry = self.offered(&state.call.name);
         if spec.kind == RequestKind::ExternalResult {

@@ -11,8 +11,8 @@ use crate::task::id::CallId;
 use crate::task::item::Outcome;
 use crate::tool::{StartReason, Tool};
 
-/// A call whose tool must be compared again: the call's id, the reason why the call may start
-/// (`None` before the first judgement), and the tool.
+/// A call whose tool must be compared again. The parts are the call's id, the reason why the call
+/// may start (`None` before the first judgement), and the tool.
 type StaleTool = (CallId, Option<StartReason>, Arc<dyn Tool>);
 
 impl Driver<'_> {
@@ -52,7 +52,7 @@ impl Driver<'_> {
     }
 
     /// Returns the calls whose tools must be compared again. `start` returns the reason why a call
-    /// may start; its argument says whether a person approved the call.
+    /// may start; the argument of `start` says whether a person approved the call.
     fn stale_tools(
         &self,
         calls: &[CallId],

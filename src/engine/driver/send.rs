@@ -26,8 +26,8 @@ impl Driver<'_> {
         began: Duration,
     ) -> Result<(), Stop> {
         let ended = self.engine.clock.uptime();
-        // The duration of the calls must count toward the task's time limit even before the next
-        // commit.
+        // The duration of the calls counts toward the task's time limit. It must count even before
+        // the next commit.
         self.session.now = self.session.now + ended.saturating_sub(began);
         let has_lease = self
             .session
@@ -77,8 +77,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns a function that tells whether the call may be sent now. All of these conditions must
-    /// hold: the lease lasts, no more than [`SEND_WINDOW`] has passed since the commit of the
+    /// Returns a function that tells whether the call may be sent now. The function returns `true`
+    /// if the lease has not ended, no more than [`SEND_WINDOW`] has passed since the commit of the
     /// call's start began, and no cancel forbids sending the call.
     pub(crate) fn send_permit(
         &self,

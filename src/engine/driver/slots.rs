@@ -25,10 +25,10 @@ impl Driver<'_> {
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
     }
 
-    /// Returns a slot. `None` if no slot is free, if another task is driven alone (`LoneDrives`),
-    /// or if tasks are queued in the database. Queued tasks get slots first, and their tenants take
-    /// turns. A command whose facts are not stored yet waits up to [`SLOT_WAIT`] for a slot,
-    /// because to queue its task would cost a claim and another reading of the journal.
+    /// Returns a slot. Returns `None` if no slot is free, if another task is driven alone
+    /// (`LoneDrives`), or if tasks are queued in the database. Queued tasks get slots first, and
+    /// their tenants take turns. A command whose facts are not stored yet waits up to [`SLOT_WAIT`]
+    /// for a slot, because a queued task must be claimed and its journal read again.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

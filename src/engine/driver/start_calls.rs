@@ -26,13 +26,13 @@ use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, a
 /// An attempt at a call, and the tool that performs it.
 type Attempt = (Arc<dyn Tool>, Invocation);
 
-/// The current definition of each call's tool. A server may show different definitions of a tool to
-/// different tasks.
+/// The current definition of the tool of each call. The key is the call because a server may show
+/// different definitions of a tool to different tasks.
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
-    /// Starts and sends those of the calls that get a slot of their tool and may still run. The
-    /// driver then asks `next_step` again about the other calls.
+    /// Starts and sends the calls that get a slot of their tool and that may still run. The driver
+    /// then asks `next_step` again about the other calls.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
@@ -51,8 +51,8 @@ impl<'e> Driver<'e> {
             return Ok(());
         }
         if self.present_tools(calls) != compared {
-            // Meanwhile, another task has compared the tools and has found a changed tool. No call
-            // is started, and the driver asks `next_step` again.
+            // Meanwhile, another task has compared the tools and has found that a tool has changed.
+            // No call is started, and the driver asks `next_step` again.
             return Ok(());
         }
         let (attempts, decisions) =
@@ -88,9 +88,9 @@ impl<'e> Driver<'e> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// Returns the calls that get a slot of their tool, with these slots. If no call gets a slot,
-    /// waits for one slot. During this wait, the driver has no pending facts and holds no slot of a
-    /// tool, so that drivers cannot deadlock.
+    /// Takes slots of the calls' tools. Returns the calls that got a slot, and these slots. If no
+    /// call gets a slot, waits for one slot. During this wait, the driver has no pending facts and
+    /// holds no slot of a tool, so that drivers cannot deadlock.
     async fn take_slots(
         &mut self,
         calls: &[CallId],
@@ -217,9 +217,9 @@ impl<'e> Driver<'e> {
 
     /// Returns the part of the input of `next_step` that is not in the journal.
     pub(crate) fn step_context(&self) -> StepContext {
-        // Attempts of this process count as ended here, because the calls that this process still
-        // has in flight are added below. A store with a sole process has no attempts of other live
-        // processes.
+        // Attempts of this process count as ended for `has_ended`, because the calls that this
+        // process still has in flight are added below. If this process is the only process of the
+        // store, there are no attempts of other live processes.
         let has_ended =
             |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut context = self
@@ -239,8 +239,8 @@ impl<'e> Driver<'e> {
         context
     }
 
-    /// Returns the remaining time after which every attempt that may still be running counts as
-    /// over; `None` if there is no such attempt. Leaves out attempts of this service that may be
+    /// Returns the time after which every attempt that may still be running counts as over; `None`
+    /// if there is no such attempt. Leaves out attempts that this service runs and that may be
     /// repeated.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
         let running = self.step_context().running;
@@ -250,7 +250,7 @@ impl<'e> Driver<'e> {
             .progress
             .unfinished()
             .filter(|state| running.contains(&state.call.tool_call_id))
-            // An attempt that has ended with questions is over.
+            // An attempt that has ended with questions of the server is over.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))

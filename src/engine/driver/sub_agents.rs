@@ -17,7 +17,7 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 use crate::task::verdict::Judgement;
 
-/// Reopens the ended task of a conversation (`session: true`) with the next message.
+/// Reopens the ended task of a conversation (`session: true`), and adds the next message.
 fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fact, now: Time) {
     (related.begins, related.lease) = (true, LeaseChange::Queue);
     related.draft.pin(&agent.version);
@@ -36,9 +36,9 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
 }
 
 impl Driver<'_> {
-    /// Creates or reopens a task for each of these calls, unless the calls may no longer start. A
-    /// call that exceeds a limit, or whose agent is gone from the configuration, gets no task and
-    /// is judged invalid.
+    /// If the calls may still start, creates or reopens a task for each of them. A call that
+    /// exceeds a limit, or whose agent is gone from the configuration, gets no task and is judged
+    /// invalid.
     pub(crate) async fn start_sub_agents(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         if !self.may_start(calls).await? {
             return Ok(());

@@ -52,7 +52,7 @@ struct Waiter<'w> {
     claim_until: Option<Instant>,
     guard: AskerGuard,
     /// A listener for the commits of this process. The listener is opened before the first read, so
-    /// that no commit is missed. The first pause moves the listener to `replica_commits`.
+    /// that no commit is missed. The first `pause` turns this listener into `replica_commits`.
     local_commits: Option<Listener>,
     /// A listener for the commits of every replica. `None` until the first pause.
     replica_commits: Option<Listener>,
@@ -64,7 +64,7 @@ struct Waiter<'w> {
     by_key: bool,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
-    /// Whether the session of this round is the result of a drive that this ask started.
+    /// Whether the session of the current round comes from a drive that this ask started.
     own_drive: bool,
 }
 
@@ -83,8 +83,8 @@ impl Engine {
     /// Proposes a call, or asks again about an earlier call, and waits for the verdict.
     ///
     /// # Errors
-    /// [`GateRefusal`]. After `Unavailable` or `Internal`, the call may have been stored; after any
-    /// other refusal, no new call was stored.
+    /// Fails if the gate gives no verdict. After `Unavailable` or `Internal`, the call may have
+    /// been stored; after any other refusal, no new call was stored.
     pub async fn ask(
         self: &Arc<Self>,
         caller: &Caller,
@@ -158,8 +158,8 @@ impl Engine {
     }
 
     /// Returns the task that the key or the id in the proposal names. If the proposal has an id,
-    /// the task must have the proposed call, and the same caller, gate and session; otherwise
-    /// returns `None`.
+    /// that task must be a call that equals the proposed call and has the same caller, gate and
+    /// session; otherwise the function returns `None`.
     async fn find_known_call(
         &self,
         caller: &Caller,
@@ -184,8 +184,8 @@ impl Engine {
         Ok(same.then_some(task))
     }
 
-    /// Answers a call that the gate only counts (`record: held`). The answer gives the asker the
-    /// permit, and nothing is stored.
+    /// Answers a call that the gate only counts (`record: held`). The asker gets the permit, and
+    /// nothing is stored.
     async fn answer_counted(
         &self,
         mut session: TaskSession,
@@ -272,7 +272,8 @@ impl Waiter<'_> {
                 self.guard.mark_answered();
                 Ok(self.answer(call, None))
             }
-            // The drive of this ask got no slot and queued the call. A worker will start the call.
+            // The drive of this ask got no slot and has queued the call. A worker will start the
+            // call.
             (GateState::Approved, _) if self.own_drive => self.wait_pending(session, call).await,
             (GateState::Approved, _) if self.is_late() => self.wait_pending(session, call).await,
             (GateState::Approved, _) => self.claim(session, call).await,
@@ -309,8 +310,8 @@ impl Waiter<'_> {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
                 }
-                // Another ask has reserved the result. If the other ask leaves without the result,
-                // this ask gets the result.
+                // Another ask has reserved the result. If that ask ends without getting the result,
+                // this ask gets it.
                 let end = Instant::now() + until.since(session.now);
                 return self.pause_until(end).await;
             }
@@ -368,8 +369,8 @@ impl Waiter<'_> {
     }
 
     /// Waits for a change of a call that cannot start yet. Before the wait, stores the asker's
-    /// presence. When the ask's wait is over, answers the asker, and ends the presence if the asker
-    /// will not ask again by itself.
+    /// presence. When the ask's wait is over, answers the asker, and ends the presence unless the
+    /// asker asks again by itself (`returns_within`).
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,
@@ -393,8 +394,8 @@ impl Waiter<'_> {
                 Ok(()) => {}
                 Err(error) => {
                     if matches!(error, CommitError::Stale | CommitError::Refused) {
-                        // The presence was not stored. The row may have another asker's presence,
-                        // which must not end with this guard.
+                        // The presence was not stored. The row may have the presence of another
+                        // asker, and dropping this guard must not end that presence.
                         self.guard.mark_answered();
                     }
                     return round_after_error(error);

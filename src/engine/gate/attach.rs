@@ -44,7 +44,6 @@ pub(super) enum Caution {
     /// A person has rejected an equal call before, so the new call is denied.
     Reject {
         call: crate::task::id::CallId,
-        /// The reason that the person gave.
         reason: Option<String>,
     },
 }
@@ -74,10 +73,11 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     })
 }
 
-/// The call-key prefix of a call that any later proposal of an equal call may continue.
+/// The prefix of the stored key of a call, if any later proposal of an equal call may continue the
+/// call.
 const EQUAL_PREFIX: &str = "b:";
-/// The call-key prefix of a call that a later proposal continues only by naming the call: by the
-/// caller's idempotency key or by id.
+/// The prefix of the stored key of a call, if a later proposal continues the call only by naming
+/// it. A proposal names a call by the caller's idempotency key or by id.
 const NAMED_PREFIX: &str = "k:";
 
 impl Engine {
@@ -125,8 +125,8 @@ impl Engine {
 
     /// Compares a proposed call with the equal calls that the proposal might continue.
     /// `is_doubtful` says that an earlier call of the same tool has an unknown outcome. A reason to
-    /// hold the new call takes precedence over a notice, because a notice does not hold an allowed
-    /// call.
+    /// hold the new call takes precedence over a notice: only the former holds a call that the
+    /// rules allow.
     async fn compare_with_equal(
         &self,
         mut equal: Vec<&EqualCall>,
@@ -194,8 +194,8 @@ impl Engine {
         ended.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
         for row in ended {
-            // A call is decided before it ends. So a call that ended before the newest known
-            // decision has no newer decision.
+            // A call is decided before it ends. If a call ended before the newest known decision,
+            // its own decision is therefore older.
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }
@@ -258,9 +258,10 @@ enum Relation {
     Holds(&'static str),
 }
 
-/// Whether the next ask about a call may start another attempt after a permit was delivered. This
-/// is so if a person has approved the call again, or if the call may be repeated and its permit is
-/// over. As long as a permit is valid, the runner that has the permit may be running the call.
+/// Whether the next ask about a call may start another attempt after a permit was delivered.
+/// Returns `true` if a person has approved the call again, or if the call may be repeated and its
+/// permit has ended. While a permit is valid, the runner that has the permit may be running the
+/// call.
 fn awaits_next_ask(session: &TaskSession) -> bool {
     let Some(state) = session.own.progress.calls.first() else {
         return false;
@@ -288,8 +289,8 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
 }
 
 /// The assumed maximum difference between the clocks of a process and its database. The query for
-/// earlier calls looks back this much further. The rows that the query finds are then checked
-/// against the database's clock.
+/// earlier calls looks back further by this difference. The rows that the query finds are then
+/// checked against the database's clock.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 fn time_before(now: Time, time: Duration) -> Time {

@@ -22,9 +22,10 @@ use crate::task::verdict::Verdict;
 pub enum GateDecision {
     /// The call may run now, or has run.
     Allow,
-    /// The call never started, and will not start.
+    /// The call never started, and never will.
     Deny,
-    /// The call waits for a person or for its asker, or the call runs and this asker has no permit.
+    /// The call waits for a person or for its asker, or it is running and this asker has no permit
+    /// for it.
     Pending,
 }
 
@@ -63,7 +64,8 @@ pub struct Permit {
     pub attempt: u32,
     /// The end of the permit, by the database's clock.
     pub expires_at: Time,
-    /// The time from the read of the call to `expires_at`, for clients with another clock.
+    /// The time that was left until `expires_at` when the call was read, for clients with another
+    /// clock.
     pub expires_in: Duration,
 }
 
@@ -85,7 +87,7 @@ pub struct GateCall {
     pub digest: Option<String>,
     pub decision: GateDecision,
     pub state: GateState,
-    /// `None` until the call is settled.
+    /// The outcome of the call; `None` until the call is settled.
     pub outcome: Option<Outcome>,
     /// The name of the rule that judged the call; `None` if no rule judged the call.
     pub rule: Option<String>,
@@ -98,18 +100,18 @@ pub struct GateCall {
     /// The result of a call that this service ran, or that a person supplied. `None` for a result
     /// that the caller reported.
     pub result: Option<ToolResult>,
-    /// The last request about the call, open or closed.
+    /// The last request about the call, whether open or closed.
     pub request: Option<Box<RequestRow>>,
     /// Whether the call is invalid, so that no decision can let it run.
     pub can_never_run: bool,
     /// Whether the caller runs the call, and not this service.
     pub runs_elsewhere: bool,
-    /// The time of the proposal, by the database's clock.
+    /// The time at which the call was proposed, by the database's clock.
     pub created_at: Time,
     /// The time at which the present state ends if nothing else happens. `None` if the state does
     /// not end by itself.
     pub expires_at: Option<Time>,
-    /// The time of the read of the call, by the database's clock.
+    /// The time at which the call was read, by the database's clock.
     pub now: Time,
 }
 
@@ -333,8 +335,8 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// Returns the reason that a person gave for rejecting the call; `None` without a reason or a
-    /// rejection.
+    /// Returns the reason that a person gave for rejecting the call; `None` if there is no
+    /// rejection, or if it has no reason.
     fn rejection(&self) -> Option<String> {
         let Phase::Done(Outcome::Rejected) = self.state.phase else {
             return None;

@@ -1,7 +1,7 @@
 //! A gate judges calls that agents outside this service propose. The agent runs such a call itself,
 //! or lets this service run the call. A gate call is stored as a root task with one turn, which no
-//! model of this service wrote. So a gate call has a journal, requests and guarantees like any
-//! other task. A surface is a protocol by which calls are proposed: the REST API, MCP, or the
+//! model of this service wrote. A gate call therefore has a journal, requests and guarantees like
+//! any other task. A surface is a protocol by which calls are proposed: the REST API, MCP, or the
 //! protocol of a gateway. Invariant: an approved call starts only while its asker waits.
 
 mod ask;
@@ -26,22 +26,22 @@ use crate::store::RequestRow;
 use crate::task::id::TaskId;
 
 /// The path under which idempotency keys of gate calls are stored. The path is the same for all
-/// surfaces, so that a key names the same call at each of them.
+/// surfaces, so that a key names the same call at each surface.
 pub(crate) const KEY_PATH: &str = "/v1/gate/calls";
 
-/// The session id of a proposal that names no session. With a fresh id, a repeated call would not
-/// be recognized.
+/// The session id of a proposal that names no session. If each such proposal got a fresh id
+/// instead, a repeated call would not be recognized.
 pub(crate) const DEFAULT_SESSION: &str = "gate";
 
 /// A call as an agent proposes it. The surface has checked the shape and the size of each field.
 #[derive(Clone, Debug)]
 pub struct Proposal {
-    /// `None` stands for the only gate that is open to the caller.
+    /// The name of the gate; `None` stands for the only gate that is open to the caller.
     pub gate: Option<String>,
     pub tool: String,
     /// The arguments as the agent sent them, byte by byte.
     pub arguments_text: String,
-    /// The caller's session id; `None` is the session `gate`.
+    /// The caller's session id; `None` stands for the session `gate`.
     pub session_id: Option<String>,
     /// The agent's own explanation of the call, shown to approvers as unverified.
     pub context: String,
@@ -49,13 +49,13 @@ pub struct Proposal {
     pub metadata: String,
     /// Determines which earlier call this proposal repeats, if any.
     pub identity: Identity,
-    /// The name of the process that runs the call, or `None`. A runner that has lost its connection
-    /// can get its permit again.
+    /// The name of the process that runs the call, if the asker gave one. If this process loses its
+    /// connection, it can get its permit again by this name.
     pub runner: Option<String>,
     /// The maximum time that the asker waits for the verdict.
     pub wait: Duration,
-    /// The time after `wait` during which the asker still counts as waiting. Not zero for a client
-    /// that asks again by itself.
+    /// The time after `wait` during which the asker still counts as waiting. It is above zero for a
+    /// client that asks again by itself.
     pub returns_within: Duration,
     /// The cell for the request that the call waits for. The surface can read the cell during the
     /// ask.
@@ -87,12 +87,11 @@ pub enum Identity {
     /// JSON values.
     Value,
     /// The earlier call must have the same owner, session and tool, and the same bytes of
-    /// arguments. For surfaces that forward the client's own bytes.
+    /// arguments. Surfaces that forward the client's own bytes use this variant.
     Bytes,
     /// The earlier call must have the same idempotency key. With `attach`, a proposal with a new
     /// key is also compared with earlier calls as for `Value`.
     Key {
-        /// The caller's idempotency key.
         key: String,
         /// Whether the proposal may continue an equal call that has another key or no key.
         attach: bool,

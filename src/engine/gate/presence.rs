@@ -1,6 +1,7 @@
 //! Stores the presence of askers: whether a client waits for a call, and whether the call's result
-//! was delivered. Presence is an end time in the task's row, fenced by the row's version like every
-//! write. If a process dies, the presence of its askers ends at the stored end time.
+//! was delivered. The presence is an end time in the task's row. The write is fenced by the row's
+//! version, like every write. If a process dies, the presence of its askers ends at the stored end
+//! time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -141,8 +142,8 @@ impl Engine {
         }
     }
 
-    /// Returns the result of a call as the MCP server wrote it. `None` if no such result came while
-    /// a connection of this process waited for the call.
+    /// Returns the result of a call as the MCP server wrote it. Returns `None` unless the result
+    /// came while a connection of this process waited for the call.
     pub(super) fn raw_result(&self, task: TaskId) -> Option<Arc<str>> {
         self.askers.lock().get(&task)?.raw.clone()
     }
@@ -155,7 +156,7 @@ impl Engine {
 
     /// Writes the presence of a call's asker, unless the row has no presence or the result has been
     /// delivered. The first try uses `session` if it is `Some`; every other try loads the task.
-    /// Ignores failures, because the presence then ends at its stored time.
+    /// Ignores failures: without the write, the presence ends at its stored time.
     pub(super) async fn set_asker(
         &self,
         task: TaskId,

@@ -79,8 +79,8 @@ impl Engine {
         }
     }
 
-    /// Returns the idempotency key of a proposal; `None` if the proposal has no key. The body of
-    /// the key is the part of the proposal that a repetition must not change.
+    /// Returns the idempotency key of a proposal; `None` if the proposal has no key. The key's
+    /// `body` is the part of the proposal that must be the same in a repetition.
     pub(super) fn gate_key(&self, gate: &str, proposal: &Proposal) -> Option<IdempotencyKey> {
         let Identity::Key { key, .. } = &proposal.identity else {
             return None;
@@ -127,9 +127,10 @@ impl Engine {
         if gate.record == Record::Held && is_only_counted(&state) {
             return Ok(Proposed::Counted(Box::new(session)));
         }
-        // A denied call gets no call key (the key by which equal calls are found). A repetition of
-        // the call is denied even without the key. With the key, many denied calls could displace
-        // the person's rejection from the look-up, which reads a bounded number of calls.
+        // A denied call gets no call key (the key by which equal calls are found), because a
+        // repetition of the call is denied even without the key. With the key, many denied calls
+        // could displace a person's rejection from the look-up, which reads a bounded number of
+        // calls.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
         let task = session.task_id();
@@ -276,8 +277,8 @@ impl Engine {
     }
 
     /// Like [`Engine::drive_asked`], for a task that is not stored yet. The background task holds
-    /// `guard` until the first commit, because before this commit there is no row in which the
-    /// asker's presence could end.
+    /// `guard` until the first commit, because before this commit there is no row that stores the
+    /// asker's presence.
     async fn drive_unsaved(
         self: &Arc<Self>,
         session: TaskSession,

@@ -1,5 +1,5 @@
-//! Reads a gate call for a client that is not the call's asker. Such a client gets no permit and
-//! has no presence.
+//! Reads a gate call for a client that is not the call's asker. Such a client gets no permit, and
+//! no presence is stored for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,8 +85,8 @@ impl Engine {
         entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
     }
 
-    /// Returns the gate call of this task, if the caller is its owner. Waits until the call's
-    /// decision changes, for at most `wait`.
+    /// Returns the gate call of this task, if the caller owns the call. Before that, waits for at
+    /// most `wait` until the call's decision changes.
     ///
     /// # Errors
     /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the
@@ -120,7 +120,7 @@ impl Engine {
         self.gate_call(&session, Viewer::Reader).await
     }
 
-    /// Loads the gate call of this task, if the caller is its owner.
+    /// Loads the gate call of this task, if the caller owns the call.
     ///
     /// # Errors
     /// As [`Engine::read_call`].

@@ -41,17 +41,17 @@ pub struct OutcomeReport {
 
 /// The effect of a report on a call.
 enum ReportEffect {
-    /// The journal already has the reported outcome, or the report adds nothing.
+    /// The report adds nothing, for example because the journal already has the reported outcome.
     Nothing,
-    /// The facts of the report are pending in the session.
+    /// The report adds facts, which are now pending in the session.
     Stores,
     /// The call has another reported outcome, so the report is refused.
     Conflicts,
 }
 
 impl Engine {
-    /// Stores the outcome of a call that its asker has run. Returns the call, and `true` if an
-    /// earlier report with the same key was stored instead of this report.
+    /// Stores the outcome of a call that its asker has run. Returns the call. Also returns `true`
+    /// if this report was not stored because an earlier report had the same key.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden` and `Unavailable` as for [`Engine::read_call`]; `Forbidden` also if
@@ -205,14 +205,15 @@ fn apply_report(
 }
 
 /// Adds a report about a settled call as a late result, if the journal has no earlier report, or if
-/// it is the first report that says how the call ended. A further report must equal an earlier
-/// report. A result from this service or from a person is no report.
+/// this report is the first that says how the call ended. Any further report must equal an earlier
+/// report. A result that this service or a person supplied does not count as a report.
 fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
     let is_unknown = result.outcome == Outcome::Unknown;
     let (mut answers, mut unknown) = (Vec::new(), Vec::new());
     for item in &session.own.items {
         if matches!(item.fact, Fact::ToolStarted { .. }) {
-            // An unknown outcome of an earlier attempt is no report of this attempt.
+            // An unknown outcome of an earlier attempt does not count as a report about this
+            // attempt.
             unknown.clear();
         }
         if let Fact::ToolResult(earlier) | Fact::LateResult(earlier) = &item.fact

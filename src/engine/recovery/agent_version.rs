@@ -1,6 +1,7 @@
 //! Loads the agent of a task in the version that the task is pinned to, even if the current
-//! configuration has another version. Invariant: limits and access come from the current
-//! configuration, and no task is driven with a definition whose digest does not match.
+//! configuration has another version. Invariants: the agent's limits and access always come from
+//! the current configuration. No task is driven with an agent definition whose digest differs from
+//! the pinned version.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::store::{CommitError, ReadError};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 
-/// The maximum number of earlier definitions that a process caches.
+/// The maximum number of definitions of earlier agent versions that a process caches.
 const MAX_CACHED: usize = 256;
 
 impl Engine {
@@ -21,7 +22,8 @@ impl Engine {
     /// the failure with which the task ends if its agent cannot be loaded.
     ///
     /// # Errors
-    /// `Unavailable` when a stored definition must be read and the database does not answer.
+    /// Fails with `Unavailable` if a stored definition must be read and the database does not
+    /// answer.
     pub(in crate::engine) async fn agent_of(
         &self,
         row: &TaskRow,
@@ -61,8 +63,9 @@ impl Engine {
         agent
     }
 
-    /// Like [`Engine::agent_of`], but tries again as long as the database does not answer. If a
-    /// command waits for this driver, refuses the command instead of trying again.
+    /// Like [`Engine::agent_of`], but tries again as long as the database does not answer. But if a
+    /// command waits for the result of this driver, refuses the command and returns `Lost` instead
+    /// of trying again.
     pub(in crate::engine) async fn load_agent(
         &self,
         session: &mut TaskSession,

@@ -1,6 +1,6 @@
 //! Ends a task without its journal, from its row alone. This is needed if the journal is
-//! unreadable, or if reading the journal kills the process. Invariant: none of the task's calls
-//! runs, the task is not claimed again and again, no other task is delayed, and a pending result is
+//! unreadable, or if reading the journal kills the process. Invariants: none of the task's calls
+//! runs; the task is not claimed again and again; no other task is delayed; a pending result is
 //! still written.
 
 use std::sync::Arc;
@@ -31,13 +31,13 @@ impl Engine {
         }
     }
 
-    /// Ends a task and its descendants, unless the task has already ended, and writes `late` as
-    /// late results of the task's calls. If a newer version of this program may be able to read the
-    /// journal, does not end the task before the task was taken over `Settings::takeovers` times.
-    /// Returns `false`, with nothing written, if the journal can be read after all.
+    /// Ends a task and its descendants, unless the task has already ended. Writes `late` as late
+    /// results of the task's calls. If a newer version of this program may be able to read the
+    /// journal, ends the task only after the task was taken over at least `Settings::takeovers`
+    /// times. Returns `false`, with nothing written, if the journal can be read after all.
     ///
     /// # Errors
-    /// [`CommitError`] of the commit or of the reads before it.
+    /// Fails if a read fails or the commit fails.
     pub(in crate::engine) async fn end_from_row(
         &self,
         task: TaskId,
@@ -84,16 +84,17 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether the task has lost its lease without a new item as often as is allowed:
-    /// [`LONE_DRIVE_AFTER`] times while driven beside other tasks, and `Settings::takeovers` times
-    /// while driven alone. `fruitless` is the number of all these losses.
+    /// Whether the task may not be driven any more, because it has lost its lease too often without
+    /// a new item: [`LONE_DRIVE_AFTER`] times while driven beside other tasks, and then
+    /// `Settings::takeovers` times while driven alone. `fruitless` is the total number of these
+    /// losses.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= LONE_DRIVE_AFTER + self.settings.takeovers
     }
 
-    /// Whether the task has lost its lease once more after `is_out_of_takeovers` became true. The
-    /// driver with that lease only had to load the task and end it, so reading the task must have
-    /// killed its process.
+    /// Whether the task has lost one more lease after `is_out_of_takeovers` became true. The driver
+    /// that held this last lease only had to load the task and end it, so reading the task must
+    /// have killed the driver's process.
     pub(in crate::engine) fn reading_kills_processes(&self, fruitless: i32) -> bool {
         fruitless > LONE_DRIVE_AFTER + self.settings.takeovers
     }

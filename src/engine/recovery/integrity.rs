@@ -1,6 +1,6 @@
 //! Compares stored requests with their own digests, and with the arguments that the model or a
-//! person wrote. Invariant: a call never runs if its request does not match the request's digest or
-//! these arguments, and the call runs with exactly the bytes that were compared.
+//! person wrote. Invariants: a call never runs if its request does not match the request's digest
+//! or these arguments. A call runs with exactly the bytes that were compared.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,8 @@ pub(crate) fn approval_damage(session: &TaskSession, calls: &[CallId]) -> Option
 }
 
 fn damage_of_requests(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
-    // The tool and the arguments of each call, as of the item that the loop below has reached.
+    // The tool and the arguments of each call, as written by the items that the loop below has read
+    // so far.
     let mut written: BTreeMap<CallId, (&str, &str)> = BTreeMap::new();
     let mut requests_by_id: BTreeMap<RequestId, &RequestSpec> = BTreeMap::new();
     let (mut found, mut is_valid) = (0, true);
@@ -92,7 +93,8 @@ fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)
     })
 }
 
-/// Whether the digest of each edit in the decision matches the arguments, the rule and the tool.
+/// Whether the digest of each edit in the decision matches the edited arguments, the rule and the
+/// tool.
 fn has_valid_edits(session: &TaskSession, spec: &RequestSpec, decision: &Decision) -> bool {
     decision.decisions.iter().all(|(id, answer)| {
         let Some(edit) = &answer.edit else {

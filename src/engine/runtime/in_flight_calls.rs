@@ -1,6 +1,6 @@
 //! The tool calls that this process has in flight. Invariant: a call is sent only by the driver
-//! whose commit started it, within [`SEND_WINDOW`] of that commit, and never after a cancel. A tool
-//! asks for the permit to send after it has connected, right before it sends the first byte.
+//! whose commit started the call, within [`SEND_WINDOW`] of that commit, and never after a cancel.
+//! A tool first connects, then asks for the permit to send, and then sends the first byte.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use tokio_util::sync::CancellationToken;
 use super::Locked;
 use crate::task::id::CallId;
 
-/// A call may be sent only within this time after the commit of its start. A replica that cancels a
-/// task cannot know whether another replica still sends a started call, so the cancel request is
-/// answered only after this time.
+/// The maximum time from the commit that starts a call until the call is sent. A replica that
+/// cancels a task cannot know whether another replica is about to send a started call, so the
+/// replica answers the cancel request only after this time.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
 /// The assumed maximum time from the permit to send a call until the first byte of the call is on
 /// the wire.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
-/// The registered attempts, by number. A call has two entries if two drivers are about to start the
-/// call; only one of the two commits succeeds.
+/// The attempts that this process has registered, each under its own number. A call has two entries
+/// if two drivers are about to start the call; only one of the two drivers can commit the start.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,
@@ -38,7 +38,7 @@ struct Entry {
     ended: CancellationToken,
 }
 
-/// A guard of an attempt in flight. Dropping the guard ends the registration.
+/// A guard that keeps an attempt registered. Dropping the guard ends the registration.
 #[derive(Debug)]
 pub(crate) struct InFlightCall {
     pub call: CallId,
@@ -88,7 +88,8 @@ impl InFlightCalls {
     }
 }
 
-/// A handle to the entry of a call in flight, for the call's permit.
+/// A handle to the entry of a call in flight. The call's permit to send uses the handle to mark the
+/// call as sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     number: u64,

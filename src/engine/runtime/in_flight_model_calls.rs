@@ -1,6 +1,6 @@
 //! The model calls that this process has in flight. A model call counts against the limits of the
-//! task tree even before the answer is stored. Otherwise tasks of one tree could together exceed a
-//! limit, if they call models at the same time in this process.
+//! task tree even before its answer is stored. Otherwise tasks of one tree that call models at the
+//! same time could together exceed a limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ pub(crate) struct InFlightModelCall {
     pub turns: u32,
 }
 
-/// A guard that counts a model call. The guard is dropped when the answer is stored or dropped.
+/// A guard that makes a model call count against the limits. The driver drops the guard when the
+/// answer is stored or discarded.
 #[derive(Debug)]
 pub(crate) struct ModelCallGuard {
     number: u64,
@@ -33,8 +34,8 @@ pub(crate) struct ModelCallGuard {
 }
 
 impl InFlightModelCalls {
-    /// Registers a model call. Returns the guard of the model call, and the model calls that other
-    /// tasks of the tree have in flight.
+    /// Registers a model call. Returns the guard, and the model calls that other tasks of the tree
+    /// `root` have in flight.
     pub(crate) fn register(
         self: &Arc<Self>,
         root: TaskId,

@@ -1,5 +1,5 @@
-//! The leases of this process. A lease ends when its driver ends, even if the driver panics or is
-//! dropped, because a lease without a driver must not be renewed.
+//! The leases of this process. A lease without a driver must not be renewed. So a lease ends when
+//! its driver ends, even if the driver panics or is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// The leases that drivers of this process hold. The end of a lease is an uptime, which includes
-/// the time during which the machine was suspended.
+/// The leases that drivers of this process hold. The end of a lease is stored as an uptime. The
+/// uptime also counts the time during which the machine was suspended.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     entries: Locked<BTreeMap<TaskId, Entry>>,
     holders: AtomicU64,
 }
 
-/// The end of a task's lease, and the number of the driver that holds the lease. Because of the
-/// number, a driver that ends cannot drop the lease of the task's next driver.
+/// The end of a task's lease, and the number of the driver that holds the lease. The number
+/// prevents a driver that ends from dropping the lease of the task's next driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     holder: u64,
@@ -60,8 +60,8 @@ impl Leases {
     }
 
     /// Applies the result of a renewal of the leases `held`: extends the leases of the tasks in
-    /// `kept` to the uptime `until`, and drops the others. Does not change a lease that was taken
-    /// after `held` was read.
+    /// `kept` to the uptime `until`, and drops the other leases in `held`. Does not change a lease
+    /// that was taken after `held` was read.
     pub(crate) fn apply_renewal(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
         let mut entries = self.entries.lock();
         for (task, holder) in held {
@@ -80,8 +80,8 @@ impl Leases {
     }
 }
 
-/// A handle to a lease, for the permit of a call. The permit outlives the borrow of the session, so
-/// the permit cannot hold the lease itself.
+/// A handle to a lease, for the permit to send a call. The permit outlives the borrow of the
+/// session, so the permit holds this handle instead of the lease itself.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseView {
     task: TaskId,

@@ -1,8 +1,11 @@
-//! A lone drive takes every slot of this process, so that the process drives no other task.
-//! Invariant: after a lone drive, other tasks are claimed first, and each other task stores at
-//! least one item before it gives way to a lone drive. So neither a lone drive nor the other tasks
-//! starve. A lone drive waits at most the duration of a lease for other tasks to give way. Once
-//! begun, the lone drive excludes other tasks for at most the same duration.
+//! A lone drive takes every slot of this process, so that the process drives no other task
+//! meanwhile. A task is driven alone after its leases have expired several times without a new
+//! item.
+//!
+//! Invariant: neither a lone drive nor the other tasks starve. After a lone drive, other tasks are
+//! claimed first. Each other task stores at least one item before it gives way to a lone drive. A
+//! lone drive waits at most the duration of a lease for other tasks to give way. A lone drive that
+//! has begun excludes other tasks for at most the duration of a lease.
 
 use std::sync::Arc;
 
@@ -32,8 +35,9 @@ enum State {
     Active,
 }
 
-/// The right to the only lone drive of this process. The right is created before the claim that may
-/// find a task for the lone drive. Dropping this value frees the slots and ends the lone drive.
+/// The right to the only lone drive of this process. The worker takes this right before it makes a
+/// claim that may find a task for the lone drive. Dropping this value frees the slots and ends the
+/// lone drive.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     lone_drives: Arc<LoneDrives>,
@@ -58,8 +62,9 @@ impl LoneDrives {
         }
     }
 
-    /// Permits the next claim to take a task for a lone drive. `None` while another lone drive
-    /// lasts, and at the first claim after the end of a lone drive.
+    /// Permits the next claim to take a task for a lone drive. Returns `None` while another lone
+    /// drive lasts. Also returns `None` for the first claim after the end of a lone drive, so that
+    /// other tasks come first.
     pub(crate) fn reserve(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;
@@ -74,8 +79,8 @@ impl LoneDrives {
         })
     }
 
-    /// Whether a lone drive excludes other tasks. Another task gives way once it has stored an
-    /// item.
+    /// Whether a lone drive excludes other tasks. If it does, each other task gives way as soon as
+    /// that task has stored an item.
     pub(crate) fn excludes_others(&self) -> bool {
         *self.state.lock() == State::Active
     }
@@ -89,8 +94,8 @@ impl LoneDrive {
     }
 
     /// Waits until no other task is driven. `all` is the number of slots of this process. Returns
-    /// the slot of the task itself, which the task keeps after the lone drive; `None` if the slots
-    /// are closed.
+    /// the slot of the task that is driven alone; the task keeps this slot after the lone drive.
+    /// Returns `None` if the semaphore `slots` is closed.
     pub(crate) async fn begin(
         &mut self,
         slots: &Arc<Semaphore>,
@@ -113,7 +118,8 @@ impl LoneDrive {
 }
 
 impl OtherTasks {
-    /// Admits other tasks again. No second lone drive begins until the present lone drive is over.
+    /// Admits other tasks again. The next lone drive cannot begin before the present lone drive is
+    /// over.
     pub(crate) fn admit(&self) {
         *self.slots.lock() = None;
         let mut state = self.lone_drives.state.lock();

@@ -1,5 +1,6 @@
 //! The worker of each replica claims queued tasks and tasks whose lease ran out, renews leases, and
-//! closes overdue requests. Polling finds all of these; notifications only shorten the wait.
+//! closes overdue requests. The worker finds all this work by polling; a notification only makes
+//! the next poll come earlier.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,23 +18,23 @@ use crate::failpoint;
 use crate::store::{ClaimedTask, Drive, ReadError, UpgradeCursor};
 use crate::task::id::TaskId;
 
-/// The time between two polls. With this value, the worker notices a passed deadline within a
-/// second.
+/// The time between two polls. Because of this short time, the worker notices a passed deadline
+/// within a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The time between two cleanups. A cleanup removes expired idempotency keys, browser sessions,
-/// credentials and standing decisions, stores the comparison forms of newly stored user ids, and
-/// adds rows that an older version of the service did not write.
+/// credentials and standing decisions, stores the comparison form (`UserKey`) of each newly stored
+/// user id, and adds rows that an older version of the service did not write.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum time that a claim waits for a free slot. During this wait, the worker closes no
 /// overdue request.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
-/// The time without lone drives after a lone drive could not begin, as a multiple of the duration
-/// of a lease.
+/// The pause in lone drives after a lone drive could not begin, as a multiple of the duration of a
+/// lease.
 const POSTPONEMENT_LEASES: u32 = 4;
 
 impl Engine {
-    /// Runs the worker until the service goes down. Rounds and renewals run concurrently, so that
-    /// no lease runs out during a slow round.
+    /// Runs the worker until the service goes down. Rounds (which claim tasks) and renewals of
+    /// leases run concurrently, so that no lease runs out during a slow round.
     pub async fn work(self: Arc<Self>) {
         tokio::join!(self.rounds(), self.renewals());
     }
@@ -42,8 +43,8 @@ impl Engine {
         let (mut round_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
         let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
-            // A worker that is woken before the next round is due, for example by a free slot, only
-            // claims tasks; it does not search for overdue requests.
+            // A worker that is woken before the next round is due only claims tasks, and does not
+            // search for overdue requests. A free slot, for example, wakes the worker.
             let claimed = if self.clock.uptime() >= round_at {
                 round_at = self.clock.uptime() + POLL_INTERVAL;
                 self.round().await
@@ -96,8 +97,8 @@ impl Engine {
         let every = self.settings.lease / 3;
         let mut renewed = self.clock.uptime();
         while !self.stop.is_cancelled() {
-            // Sleeps for short times, so that leases are renewed soon after the machine was
-            // suspended.
+            // Sleeps in short steps, so that leases are renewed soon after a suspended machine
+            // continues.
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = self.clock.sleep(every / 8) => {}
@@ -107,8 +108,8 @@ impl Engine {
                 self.renew().await;
             }
         }
-        // During shutdown, a call may last longer than its lease, so leases are renewed until the
-        // last driver ends.
+        // During shutdown, a call may last longer than its lease, so the worker renews leases until
+        // the last driver ends.
         while !self.shutdown_over.is_cancelled() && !self.drivers.is_empty() {
             self.renew().await;
             tokio::select! {
@@ -137,7 +138,7 @@ impl Engine {
 
     /// Claims tasks and drives them in the background. Returns the number of claimed tasks.
     async fn drive_claimed(self: &Arc<Self>) -> Result<usize, Refusal> {
-        // Shutdown waits for tasks claimed here.
+        // Shutdown waits until the drivers of the claimed tasks are spawned.
         let _counted = self.drivers.token();
         if self.stop.is_cancelled() {
             return Ok(0);
@@ -151,14 +152,15 @@ impl Engine {
     }
 
     /// Claims at most as many tasks as there are free slots. Each returned future drives one task
-    /// until the task waits, ends or belongs to another driver. Dropping a future abandons its
-    /// task, as a crash would. The last future may be a lone drive, which waits until all other
-    /// drivers have ended or given way.
+    /// until the task waits, ends or belongs to another driver. Dropping a future abandons the
+    /// future's task, as a crash would. The last future may be a lone drive, which first waits
+    /// until all other drivers have ended or given way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // Waits in the same queue as commands. Otherwise commands could take each free slot first.
+        // Waits for a slot in the same queue as commands. Otherwise commands could take each slot
+        // that becomes free.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
@@ -193,8 +195,8 @@ impl Engine {
         } in claimed
         {
             let lease = || self.leases.hold(task, until);
-            // A command may have taken a slot meanwhile. A driver without a slot queues its task
-            // again at the next effect.
+            // A command may have taken a slot since the slots were counted. A driver without a slot
+            // queues its task again at the task's next effect.
             let mut slot = || first.take().or_else(|| self.free_slot());
             let engine = Arc::clone(self);
             match drive {
@@ -223,8 +225,8 @@ impl Engine {
         Arc::clone(&self.slots).try_acquire_owned().ok()
     }
 
-    /// Waits for a slot. `None` if `time` passes first, the service stops, or the process has no
-    /// slots.
+    /// Waits for a slot. Returns `None` if `time` passes first, if the service stops, or if the
+    /// process has no slots.
     pub(in crate::engine) async fn slot_within(
         &self,
         time: Duration,
@@ -257,15 +259,15 @@ impl Engine {
             () = self.sleep_leases(1) => {}
         }
         // A call of a model or a tool may take minutes, so other tasks are admitted after the
-        // duration of a lease. A later loss of the lease of this task still counts, because the
-        // store has recorded that work on the task began.
+        // duration of a lease. If this task loses its lease later, the loss still counts as a
+        // takeover without progress, because the store has recorded that work on the task began.
         other_tasks.admit();
         drive.await;
     }
 
-    /// Releases a task whose lone drive could not begin, because other tasks kept running in this
-    /// process. Then prevents lone drives for [`POSTPONEMENT_LEASES`] times the duration of a
-    /// lease.
+    /// Releases a task whose lone drive could not begin because other tasks kept running in this
+    /// process. Then prevents further lone drives for [`POSTPONEMENT_LEASES`] times the duration of
+    /// a lease.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.other_tasks().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
@@ -284,8 +286,9 @@ impl Engine {
         }
     }
 
-    /// Drives a task that has lost a lease before. First records that work on the task begins, so
-    /// that the next lost lease counts as a takeover without progress.
+    /// Drives a task that has lost a lease before. First records in the database that work on the
+    /// task begins. Because of this record, a loss of the present lease counts as a takeover
+    /// without progress.
     async fn take_over_again(
         self: Arc<Self>,
         task: TaskId,

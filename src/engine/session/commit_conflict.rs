@@ -43,10 +43,10 @@ impl Engine {
                 return Stop::Lost;
             }
             // The session has a pending result, but another driver may hold the task. The task has
-            // no driver if it was parked until the end of the attempt that gave this result, or
-            // paused for a reconcile request about the attempt. If the task has no driver and the
-            // result lets the task run, the commit queues the task, so that any worker can continue
-            // it.
+            // no driver in two cases: it was parked until the end of the attempt that gave this
+            // result, or it is paused for a reconcile request about the attempt. In these cases, if
+            // the result lets the task run, the commit queues the task, so that any worker can
+            // continue it.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -140,8 +140,8 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The database server has returned the journal as it was before the restore. The driver
-            // reads the journal again in its next step, after a pause.
+            // The database server has returned the journal as it was before the restore. After a
+            // pause, the driver reads the journal again in its next step.
             self.back_off().await?;
         }
         Err(Stop::Reloaded)

@@ -16,8 +16,8 @@ use crate::task::text::cut;
 /// The result text of a call that had not run when its task was canceled.
 const CANCELED_TEXT: &str = "The task was canceled; this call was not run.";
 
-/// The maximum number of bytes of a sub-agent's output in the result of the call that started the
-/// sub-agent.
+/// The maximum size of a sub-agent's output, in bytes. A longer output is cut before it becomes the
+/// result of the call that started the sub-agent.
 const MAX_RESULT_BYTES: usize = 1024 * 1024;
 
 impl TaskSession {
@@ -30,8 +30,8 @@ impl TaskSession {
     }
 
     /// Cancels the tasks in `tasks` that have not ended, so that no further call of these tasks
-    /// starts. Leaves out the session's own task. A task that this driver cannot read is queued
-    /// instead.
+    /// starts. Does not cancel the session's own task. Queues a task that this driver cannot read,
+    /// instead of canceling it.
     pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
         let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
         stopped.remove(&self.task_id());
@@ -129,9 +129,9 @@ pub(crate) fn sub_agent_results(
     ended.collect()
 }
 
-/// Returns the result of a call from the row of the task of the call's sub-agent. `None` as long as
-/// the sub-agent's task has not ended. `cancel_reason` is the known reason why a decision or a
-/// deadline canceled the sub-agent's task.
+/// Returns the result of a call that started a sub-agent. `row` is the row of the sub-agent's task.
+/// Returns `None` as long as that task has not ended. If a decision or a deadline canceled that
+/// task and the reason is known, `cancel_reason` is the reason.
 fn result_of_end(row: &TaskRow, cancel_reason: Option<&str>) -> Option<(Outcome, String)> {
     let agent = &row.agent;
     match row.status {

@@ -1,6 +1,6 @@
-//! Loads a task together with the tree around it. A task that has never had a relative (another
-//! task in its tree) is read once. For any other task, the driver reads the tree again before it
-//! judges calls, opens requests, starts calls or calls a model.
+//! Loads a task together with the tree around it. If a task has never had a relative (another task
+//! in its tree), its tree is never read. For any other task, the driver reads the tree again before
+//! it judges calls, opens requests, starts calls or calls a model.
 
 use super::TaskSession;
 use crate::engine::driver::Stop;
@@ -36,9 +36,10 @@ impl Engine {
         Ok(self.load_tree(&mut session).await?.then_some(session))
     }
 
-    /// Replaces the session's task by `journal`, which was read later, and loads the tree. Discards
-    /// the pending facts, except results that came from outside the process and still apply to
-    /// their calls. The session keeps these results even if the function returns an error.
+    /// Replaces the session's task by `journal`, which is newer than the session, and loads the
+    /// tree. Discards the pending facts. Keeps only results that came from outside the process and
+    /// still apply to their calls. The session keeps these results even if the function returns an
+    /// error.
     ///
     /// # Errors
     /// [`ReadError`] if the tree cannot be read. The session then has the new journal, but perhaps
@@ -59,9 +60,9 @@ impl Engine {
         }
     }
 
-    /// Reads the tree. As long as the tree has a newer version of the session's task than the
-    /// session, reads the task and the tree again, at most `MAX_TRIES` times. Returns `false` if
-    /// the task is gone.
+    /// Reads the tree. If the tree contains a newer version of the session's task than the session
+    /// has, reads the task and the tree again, at most `MAX_TRIES` times. Returns `false` if the
+    /// task is gone.
     async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         for _ in 0..MAX_TRIES {
             if self.read_tree(session).await? {
@@ -76,7 +77,7 @@ impl Engine {
     }
 
     /// Reads the tree's new events. Returns `false` if the database has a newer version of the
-    /// session's task than the session.
+    /// session's task than the session has.
     async fn read_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         if !session.has_tree() {
             return Ok(true);
@@ -93,8 +94,8 @@ impl Engine {
     /// (`TaskTree::fresh`).
     ///
     /// # Errors
-    /// As [`Engine::save`]: when another commit came first, when the command that opened the
-    /// session cannot be carried out, or when the process shuts down.
+    /// Fails like [`Engine::save`]: if another commit came first, if the command that opened the
+    /// session cannot be carried out, or if the process shuts down.
     pub(in crate::engine) async fn refresh_tree(
         &self,
         session: &mut TaskSession,

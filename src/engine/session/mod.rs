@@ -49,49 +49,50 @@ pub(crate) struct TaskSession {
     pub tree: Box<TaskTree>,
     /// The database's clock at the last read or commit.
     pub now: Time,
-    /// The time up to which the history is uncertain after a restore, as of the last load. `None`
-    /// if the history is certain.
+    /// The end of the period whose history a restore of the database has made uncertain, as read at
+    /// the last load. `None` if the history is certain.
     pub history_uncertain_until: Option<Time>,
     /// The idempotency row of the command, which the next commit stores.
     pub idempotency: Option<IdempotencyRow>,
-    /// The sealed credentials from a person that the next commit stores.
+    /// The sealed credentials that a person gave. The next commit stores them.
     pub credentials: Vec<SealedCredential>,
-    /// The id of the ask, and the name of the runner from the proposal (`""` without a runner).
-    /// `None` unless the session belongs to the waiting connection of a gate call.
+    /// Identifies the waiting connection of a gate call: the id of the connection's ask, and the
+    /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
+    /// belong to such a connection.
     pub ask: Option<(Uuid, String)>,
-    /// The channel to the command that waits for the next commit. The channel gets the commit's
-    /// result, also if the commit fails.
+    /// The channel to the command that waits for the next commit. The engine sends the commit's
+    /// result into the channel, even if the commit fails.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
-    /// For each call whose attempt in this process has an unknown outcome, a description of the
+    /// For each call whose attempt in this process has an unknown outcome: a description of the
     /// problem.
     pub unknown_outcomes: BTreeMap<CallId, String>,
     /// The attempts of this process that have an unknown outcome. The answers to these attempts may
     /// still come.
     pub late_attempts: Vec<LateAttempt>,
-    /// For each call whose attempt in this process ended with questions of the tool's server, the
-    /// number of the attempt and the questions.
+    /// For each call whose attempt in this process ended with questions from the tool's server: the
+    /// number of the attempt, and the questions.
     pub elicitations: BTreeMap<CallId, (u32, Box<Elicitation>)>,
-    /// For each call with an attempt of this process that was provably never sent, the number of
-    /// this attempt. Other attempts at the call may have been sent.
+    /// For each call that has an attempt of this process that was provably never sent: the number
+    /// of this attempt. Other attempts at the same call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
     /// The registrations of calls whose results are pending. As long as a call is registered, no
     /// other driver of this process opens a reconcile request about the call.
     pub in_flight_calls: Vec<InFlightCall>,
-    /// The deltas of the model's answer, until the answer is stored. Dropping the stream retracts
-    /// the deltas.
+    /// The stream of the deltas (parts) of the model's answer, kept until the answer is stored.
+    /// Dropping the stream retracts the deltas.
     pub delta_stream: Option<DeltaStream>,
     /// The uptime right before the last commit was sent to the store. The lease and the send window
     /// begin at this uptime.
     pub commit_started_at: Duration,
     /// The task's lease; `None` until a commit or a claim has taken the lease.
     pub lease: Option<Lease>,
-    /// The task's slot. A task without a slot is queued at its next effect.
+    /// The slot in which the task is driven. A task without a slot is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
     /// The lone drive of this task, if the task is driven alone. The lone drive ends when the
     /// task's next item is stored.
     pub lone_drive: Option<LoneDrive>,
-    /// Whether an item was stored since the task was claimed. A task without such an item does not
-    /// give way to a lone drive.
+    /// Whether the task has stored an item since it was claimed. As long as this is `false`, the
+    /// driver does not give way to a lone drive.
     pub has_saved_items: bool,
 }
 
@@ -138,7 +139,7 @@ impl TaskSession {
         session
     }
 
-    /// Lets the next commit send its result to the returned receiver.
+    /// Makes the next commit send the commit's result to the returned receiver.
     pub(crate) fn expect_commit(&mut self) -> FirstCommit {
         let (reply, receiver) = oneshot::channel();
         self.reply = Some(reply);
@@ -158,7 +159,7 @@ impl TaskSession {
         }
     }
 
-    /// Whether the tree has, or had, other tasks than the session's own task.
+    /// Whether the tree has, or ever had, a task other than the session's own task.
     pub(crate) fn has_tree(&self) -> bool {
         self.own.row.parent.is_some() || self.own.progress.sub_agent_starts > 0
     }
@@ -194,7 +195,7 @@ impl TaskSession {
         true
     }
 
-    /// Replaces the task by `journal`, which was read later, and drops the pending facts.
+    /// Replaces the session's task by a newer `journal` of the task, and drops the pending facts.
     pub(crate) fn replace(&mut self, journal: Journal) {
         if self.history_uncertain_until == journal.history_uncertain_until {
             self.tree.clear_drafts();
@@ -212,8 +213,8 @@ impl TaskSession {
         self.own.push(fact, self.now);
     }
 
-    /// Returns the draft of a relative, and the time for new facts of the draft. As a result, the
-    /// next commit also changes the relative. `None` if the tree has no such task.
+    /// Returns the draft of a relative, and the time for new facts of the draft. From this call on,
+    /// the next commit also changes the relative. Returns `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<(&mut RelatedDraft, Time)> {
         let now = self.now;
         self.tree.relative_mut(task).map(|related| (related, now))
@@ -232,8 +233,8 @@ impl TaskSession {
             .collect()
     }
 
-    /// Returns the sum of `of` over the progress of `task` and its descendants. Pending facts count
-    /// only for the session's own task.
+    /// Returns the sum of the values that `of` returns for the progress of `task` and of each of
+    /// its descendants. Pending facts count only for the session's own task.
     pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
         let own = self.task_id();
         let known = |id: TaskId| {
@@ -249,8 +250,8 @@ impl TaskSession {
             .fold(0, u32::saturating_add)
     }
 
-    /// Returns the progress of the session's own task and of its descendants, pending facts
-    /// included.
+    /// Returns the progress of the session's own task and of its descendants, each with its pending
+    /// facts.
     pub(crate) fn subtree(&self) -> Vec<Progress> {
         let descendants = self.tree.descendants(self.task_id());
         let related = self.tree.drafts().map(|related| &related.draft);
@@ -280,8 +281,8 @@ impl TaskSession {
         self.own.withdraw_open(reason, self.now);
     }
 
-    /// Returns the change that makes the pending facts durable. The change is fenced by the
-    /// versions of the rows as read.
+    /// Returns the change that makes the pending facts durable. The database refuses the change if
+    /// a row no longer has the version that the session has read.
     pub(crate) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
         let own = draft_change(&self.own, lease.clone(), Counters::default());
         let own = TaskChange {
@@ -299,8 +300,8 @@ impl TaskSession {
         }
     }
 
-    /// Returns the digest of a call with these arguments under `rule`. `tool` is the present
-    /// definition of the call's tool.
+    /// Returns the digest of a call with these arguments under `rule`. `rule` names the rule that
+    /// judged the call, and `tool` is the current definition of the call's tool.
     pub(crate) fn digest(
         &self,
         tool: &ToolSpec,
@@ -318,8 +319,8 @@ impl TaskSession {
         )
     }
 
-    /// Returns the requests whose decisions take effect with the next commit, because the turn of
-    /// these requests is no longer blocked (`Progress::is_blocked`).
+    /// Returns the requests whose decisions take effect with the next commit. These are the
+    /// requests of a turn that is no longer blocked (`Progress::is_blocked`).
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
         let ended = self
             .tree
@@ -332,8 +333,8 @@ impl TaskSession {
         effective.flat_map(|draft| draft.progress.responded.iter().copied())
     }
 
-    /// Returns the names of the next commit's failpoints: the types of the commit's items, and its
-    /// lease change.
+    /// Returns the names of the next commit's failpoints: one for each type of item in the commit,
+    /// and one for the commit's lease change.
     pub(crate) fn failpoints(&self, lease: &LeaseChange) -> Vec<&'static str> {
         let lease = match lease {
             LeaseChange::Keep => "keep",
@@ -399,7 +400,7 @@ impl TaskSession {
         self.not_sent.clear();
     }
 
-    /// Returns the calls whose last attempt ended with questions that are not in a request yet.
+    /// Returns the calls whose last attempt ended with questions that no request asks yet.
     pub(crate) fn calls_with_questions(&self) -> BTreeSet<CallId> {
         let ended = |(id, (attempt, _)): (&CallId, &(u32, _))| {
             let state = self.own.progress.call(*id)?;
@@ -408,11 +409,11 @@ impl TaskSession {
         self.elicitations.iter().filter_map(ended).collect()
     }
 
-    /// Returns a context in which only `running` is set. `running` has the calls whose last attempt
-    /// may still be running. An attempt of this service counts as running until `grace` (the
-    /// duration of a lease) after the tool's timeout, unless `has_ended` is true for the replica
-    /// that runs the attempt. An attempt that the asker runs counts as running until the timeout,
-    /// unless the asker has returned the permit.
+    /// Returns a context in which only `running` is set: the calls whose last attempt may still be
+    /// running. An attempt by this service counts as running until `grace` (the duration of a
+    /// lease) after the tool's timeout. If `has_ended` returns true for the replica that runs the
+    /// attempt, the attempt does not count as running. An attempt that the asker runs counts as
+    /// running until the timeout, unless the asker has returned the permit.
     pub(crate) fn step_context(
         &self,
         grace: Duration,

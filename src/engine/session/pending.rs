@@ -1,6 +1,6 @@
-//! Keeps pending results of calls, and the model's pending answer, across a reload, as far as they
-//! still apply. These facts cannot be computed again. All other pending facts can be computed
-//! again.
+//! Keeps two kinds of pending facts when a session is reloaded, if they still apply: results of
+//! calls, and the model's answer. These facts cannot be computed again. All other pending facts can
+//! be computed again.
 
 use super::TaskSession;
 use crate::task::call_state::{CallState, Phase};
@@ -57,8 +57,9 @@ impl TaskSession {
         })
     }
 
-    /// Pushes a pending answer again after a reload. If the journal has received an item other than
-    /// a late result since the model was called, drops the answer instead and retracts its deltas.
+    /// Pushes a pending answer again after a reload. If the journal has received another item since
+    /// the model was called, drops the answer instead and retracts the answer's deltas. Late
+    /// results do not count as such items.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);
@@ -76,9 +77,9 @@ impl TaskSession {
         }
     }
 
-    /// Whether a result still applies to its call. If the attempt of the result was never sent, the
-    /// result applies only if this attempt is still the last attempt at the call, and the call was
-    /// closed with an unknown outcome.
+    /// Whether a result still applies to its call. A result always applies if its attempt may have
+    /// been sent. If the attempt was never sent, the result applies only if this attempt is still
+    /// the last attempt at the call, and the call was closed with an unknown outcome.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;
@@ -89,8 +90,8 @@ impl TaskSession {
         })
     }
 
-    /// Whether the journal already has this result, because its commit succeeded and only the
-    /// confirmation was lost.
+    /// Whether the journal already has this result. This happens if an earlier commit of the result
+    /// succeeded and only the confirmation of the commit was lost.
     fn is_journaled(&self, result: &ToolResult) -> bool {
         self.own
             .items
@@ -116,8 +117,8 @@ impl TaskSession {
             return;
         }
         let state = self.own.progress.call(result.tool_call_id);
-        // `start_lost`: a restore of the database has removed the start of this attempt from the
-        // journal.
+        // `start_lost` is true if a restore of the database has removed the start of this attempt
+        // from the journal.
         let start_lost = state.is_some_and(CallState::is_ready_but_uncertain);
         match state.map(|state| state.phase.clone()) {
             Some(Phase::OutcomeUnknown(request_id)) => {
@@ -129,8 +130,8 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // After a person chose `retry`, the tool's answer to the earlier attempt still counts
-            // as the result until the new attempt starts.
+            // If a person chose `retry`, the tool's answer to the earlier attempt still counts as
+            // the result until the new attempt starts.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }
@@ -150,9 +151,9 @@ impl TaskSession {
         }
     }
 
-    /// Records the answer to an attempt. A result becomes a pending fact. An unknown outcome, or a
-    /// server's questions, are only kept in the session. The driver then opens a request about the
-    /// outcome or the questions.
+    /// Records the answer to an attempt. A result becomes a pending fact. For an unknown outcome,
+    /// or for questions from the tool's server, the function pushes no fact, but stores the answer
+    /// in the session. The driver then opens a request about the outcome or the questions.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
         let answer = match answer {
             ToolAnswer::Unknown { problem } => {
@@ -185,8 +186,8 @@ impl TaskSession {
         }
     }
 
-    /// Returns the result of a call from a tool's answer; `None` if the answer is an unknown
-    /// outcome or consists of questions.
+    /// Returns the result of a call from a tool's answer. Returns `None` if the outcome is unknown
+    /// or if the answer consists of questions.
     pub(crate) fn result(
         tool_call_id: CallId,
         name: String,

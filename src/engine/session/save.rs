@@ -20,15 +20,16 @@ impl Engine {
         }
     }
 
-    /// Commits the pending facts, the asker's presence, and `lease`. Without pending facts and
-    /// without a new presence, commits only if `lease` queues or parks the task.
+    /// Commits the pending facts, the change of the asker's presence, and the lease change `lease`.
+    /// If there are neither pending facts nor a change of presence, commits only if `lease` queues
+    /// or parks the task.
     ///
     /// # Errors
     /// `Reloaded` when another commit came first and this driver still holds the task. `Lost` when
     /// this driver no longer holds the task, or when the command that opened the session was
-    /// refused (the reply to the command has the reason). Pending results are not lost: on
-    /// `Reloaded` the session keeps them, and before `Lost` they are committed, unless the process
-    /// shuts down first.
+    /// refused (the reply to the command has the reason). Pending results are not lost: after
+    /// `Reloaded` the session still has them, and before `Lost` they are committed, unless the
+    /// process shuts down first.
     pub(in crate::engine) async fn save(
         &self,
         session: &mut TaskSession,
@@ -65,8 +66,8 @@ impl Engine {
         }
     }
 
-    /// Tries one commit. Each type of fact in the commit, and the lease change, has two failpoints:
-    /// one right before and one right after the commit.
+    /// Tries one commit. Each type of fact in the commit has two failpoints, and so has the lease
+    /// change: one right before and one right after the commit.
     pub(in crate::engine) async fn commit(
         &self,
         session: &mut TaskSession,

@@ -1,5 +1,5 @@
 //! Sets tasks to Paused or Running according to their counters. Invariant: a task is Paused when no
-//! task of its subtree is busy and a request of the subtree is open; a task is Running when a task
+//! task of its subtree is busy and a request of its subtree is open. A task is Running when a task
 //! of its subtree is busy.
 
 use super::TaskSession;
@@ -29,8 +29,8 @@ impl TaskSession {
 
 impl TaskTree {
     /// Pushes Paused or Running for each task whose status must change because its counters change.
-    /// If the change closes a request of a tree that has `MAX_OPEN_REQUESTS` open requests, also
-    /// queues the tasks that wait to open a request. Calling the function again has no further
+    /// If a tree has `MAX_OPEN_REQUESTS` open requests and the change closes one of them, also
+    /// queues the tasks that wait to open a request. A second call of this function has no further
     /// effect.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);

@@ -10,9 +10,9 @@ use crate::task::progress::RequestProgress;
 use crate::task::status::TaskStatus;
 
 impl TaskSession {
-    /// Returns the task and its open requests as a read right after the next commit would return
-    /// them. `None` if the commit does not stop the task, or if the tree has other tasks, whose
-    /// requests the session may not know.
+    /// Returns the task and its open requests in the state that they have right after the next
+    /// commit. `None` if the commit does not stop the task. Also `None` if the tree has other
+    /// tasks, because the session may not know their requests.
     pub(crate) fn stopped(&self, lease: &LeaseChange) -> Option<StoppedTask> {
         let own = &self.own;
         if self.has_tree() || !stops(own.pending_items()) {

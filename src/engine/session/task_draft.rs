@@ -1,4 +1,4 @@
-//! A draft has a task's row and progress, and the pending items that the next commit appends.
+//! A draft is a task's row and progress with the pending items that the next commit appends.
 
 use crate::task::call_state::CallState;
 use crate::task::change::{AskerPresence, Counters, Guard, LeaseChange, NewTask, TaskRow};
@@ -17,7 +17,7 @@ use crate::task::verdict::Judgement;
 pub(crate) struct TaskDraft {
     /// The row as of the last read or commit.
     pub row: TaskRow,
-    /// The progress, pending facts included.
+    /// The progress, with the pending facts applied.
     pub progress: Progress,
     /// The journal with the pending facts; for a relative of the driven task, only the pending
     /// facts.
@@ -120,8 +120,8 @@ impl TaskDraft {
         })
     }
 
-    /// Returns the change of the asker's presence for the next commit. A commit that stores a
-    /// result ends the presence, unless the commit also delivers the result.
+    /// Returns the change of the asker's presence that the next commit stores. If the commit stores
+    /// a result, the presence ends, unless the commit also delivers the result.
     pub(crate) fn asker_change(&self) -> Option<AskerPresence> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
         let settles = || {
@@ -209,8 +209,8 @@ impl TaskDraft {
     }
 
     /// Pushes a result for each unfinished call that `which` selects. The result has `outcome` and
-    /// `text`. But if the call started a sub-agent, or if [`CallState::canceled_result`] has
-    /// another outcome than `Canceled`, the result is that of `canceled_result`.
+    /// `text`, with two exceptions that use the result of [`CallState::canceled_result`] instead:
+    /// the call has started a sub-agent, or the outcome of `canceled_result` is not `Canceled`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -270,7 +270,7 @@ impl TaskDraft {
     }
 
     /// Whether the task counts as busy after a commit with `lease`. A task is busy if a driver
-    /// holds it, a worker will claim it, or a timer will wake it.
+    /// holds the task, a worker will claim it, or a timer will wake it.
     fn busy_after(&self, lease: &LeaseChange) -> bool {
         match lease {
             _ if self.has_ended() => false,
@@ -408,7 +408,6 @@ pub(crate) mod tests {
     use std::time::Duration;
     use uuid::Uuid;
 
-    /// Returns the row of a new task.
     pub(crate) fn row() -> TaskRow {
         let (id, text) = (TaskId(Uuid::from_u128(1)), |text: &str| text.to_owned());
         let new = NewTask {

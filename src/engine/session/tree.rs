@@ -1,12 +1,12 @@
-//! The tree around the session's task. It has the rows and items of all tasks of the tree as last
+//! The tree around the session's task. It has the rows and items of all tasks of the tree, as last
 //! read, and the drafts of the relatives (the other tasks of the tree) that the next commit
 //! changes.
 //!
-//! Invariant: a change adds to the counters of a task and of all its ancestors in one commit. Each
-//! ancestor whose `busy` or `open_requests` changes is fenced by its version, because otherwise two
-//! tasks that pause at once could each count the other as busy. A change that starts a task is
-//! fenced by the versions of all ancestors, because otherwise two tasks that start sub-agents at
-//! once could together exceed a limit.
+//! Invariants: a commit that changes the counters of a task changes the counters of all the task's
+//! ancestors too. Each ancestor whose `busy` or `open_requests` changes is fenced by its version.
+//! Otherwise two tasks that pause at the same time could each count the other as busy. A commit
+//! that starts a task is fenced by the versions of all the task's ancestors. Otherwise two tasks
+//! that start sub-agents at the same time could together exceed a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,8 +28,8 @@ pub(crate) struct TaskTree {
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
     /// The tasks that have an unreadable row or an unreadable item.
     unreadable: BTreeSet<TaskId>,
-    /// Whether the last read still counts as current. Every commit and every model call sets
-    /// `fresh` to `false`.
+    /// Whether the last read of the tree still counts as current. Every commit and every model call
+    /// sets `fresh` to `false`.
     pub fresh: bool,
 }
 
@@ -41,8 +41,9 @@ pub(crate) struct RelatedDraft {
     pub begins: bool,
 }
 
-/// The order of tasks in a commit: descendants and tasks of other branches, then the session's own
-/// task, then the tasks that the own task starts, then the ancestors of the own task.
+/// The order of tasks in a commit. First come the descendants and the tasks of other branches, then
+/// the session's own task, then the tasks that the session's own task starts, and last the
+/// ancestors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ChangeOrder {
     Other,
@@ -116,13 +117,12 @@ impl TaskTree {
         self.rows.values()
     }
 
-    /// Returns the committed progress of a task, without the facts that all tasks of the tree
-    /// share.
+    /// Returns the committed progress of a task, without the facts that the whole tree shares.
     pub(crate) fn task(&self, task: TaskId) -> Option<&Progress> {
         self.progress.task(task)
     }
 
-    /// Returns the committed progress of a task, with the facts that all tasks of the tree share.
+    /// Returns the committed progress of a task, including the facts that the whole tree shares.
     pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         self.progress.progress(task)
     }

@@ -1,7 +1,7 @@
 //! Loads tasks and requests for a caller. Answers 404 for a task or request of another tenant.
 //! Answers 403 for a task or request of the caller's own tenant that the caller may not read. All
-//! operations on a single task or request load the task or the request through this module.
-//! Therefore all operations refuse the same callers.
+//! operations on a single task or request load the task or the request through this module. So all
+//! operations refuse the same callers.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -25,7 +25,8 @@ impl From<ReadError> for Problem {
     }
 }
 
-/// Returns the caller as the [`Viewer`] with which the store looks up the inbox of a person.
+/// Returns the caller as a [`Viewer`]. The store takes this value to find the requests in the
+/// caller's inbox.
 #[must_use]
 pub(crate) fn inbox_person(caller: &Caller) -> Viewer {
     Viewer {
@@ -94,8 +95,8 @@ pub(crate) async fn request(
         .ok_or_else(Problem::not_found)
 }
 
-/// Like [`request`], but also returns the journal of the request's task. The journal is `None` if
-/// it cannot be decoded.
+/// Like [`request`], but also returns the journal of the request's task. Returns `None` in place of
+/// a journal that cannot be decoded.
 ///
 /// # Errors
 /// `not_found` if the tenant has no such request.
@@ -142,10 +143,10 @@ pub(crate) async fn current_task(
     task_with_requests(http, caller, row).await
 }
 
-/// Adds the open requests to a task's row. The row and the requests come from two reads, and a
-/// commit between the reads could show a task as Paused although its request is answered. If the
-/// number of requests differs from the number in the row, and the row has changed since it was
-/// read, the row and the requests are read again, in at most 3 rounds.
+/// Adds the open requests to a task's row. The row and the requests come from two reads, so a
+/// commit between the two reads could make a task appear Paused although its request is answered.
+/// If the number of requests differs from the number in the row, and the row has changed since it
+/// was read, the function reads the row and the requests again, in at most 3 rounds.
 pub(crate) async fn task_with_requests(
     http: &Http,
     caller: &Caller,

@@ -28,7 +28,7 @@ pub(crate) struct AgentCard {
     pub description: String,
     /// `sha256:…` of the agent's definition.
     pub version: String,
-    /// Whether a task that names no agent gets this agent.
+    /// Whether a new task that names no agent gets this agent.
     pub default: bool,
     /// The tools that are offered to the agent's model.
     pub tools: Vec<ToolCard>,
@@ -46,7 +46,8 @@ pub(crate) struct AgentCard {
 pub(crate) struct ToolCard {
     pub name: String,
     pub description: String,
-    /// Whether a call of the tool changes anything, and whether the call may be repeated.
+    /// The effect of a call of the tool: whether the call changes anything, and whether it may be
+    /// repeated.
     pub effect: Effect,
 }
 

@@ -1,6 +1,6 @@
 //! Serves the OpenAPI document at `/openapi.json`, and a page that shows the document at `/docs`.
-//! The binary contains the page's assets in compressed form, and the assets load nothing from other
-//! hosts.
+//! The binary contains the page's assets (such as scripts and styles) in compressed form. The
+//! assets load nothing from other hosts.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -31,8 +31,7 @@ pub(crate) const DOCS: Op = Op {
     max_body_bytes: SMALL_BODY,
     problems: &[],
 };
-/// The operation that serves the assets (such as scripts and styles) of the page that shows the
-/// OpenAPI document.
+/// The operation that serves the assets of the page that shows the OpenAPI document.
 pub(crate) const ASSETS: Op = Op {
     id: "get_docs_asset",
     auth: AuthClass::Open,

@@ -1,5 +1,5 @@
-//! The response of a list operation. Entries are serialized one at a time until the page is full,
-//! so that many large entries make neither the response nor its memory use large.
+//! The response of a list operation. Entries are serialized one at a time until the page is full.
+//! So even if many entries are large, neither the response nor the memory for it becomes large.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::http::server::problem::Problem;
 
 /// The maximum size of a page in bytes, unless the page's first entry alone is larger.
 const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// The bytes that a page keeps free for the members after the entries.
+/// The number of bytes that a page keeps free for the members that follow the entries.
 const RESERVED_END_BYTES: usize = 256;
 
 /// A page under construction.
@@ -55,8 +55,8 @@ impl Listing {
         Ok(true)
     }
 
-    /// Ends the page and returns it as a response. `next` is the position of the next page; the
-    /// response has `next` as its member `member`.
+    /// Ends the page and returns it as a response. `next` is the position of the next page. The
+    /// response has `next` in the member whose name is `member`.
     ///
     /// # Errors
     /// `internal` when `next` cannot be serialized.
@@ -66,7 +66,7 @@ impl Listing {
         Ok(self.close_with(members))
     }
 
-    /// Ends the page and returns it as a response. The members `members` follow the entries.
+    /// Ends the page and returns it as a response, with `members` after the entries.
     pub(super) fn close_with(mut self, members: Map<String, Value>) -> Response {
         self.text.push(']');
         for (name, value) in members {

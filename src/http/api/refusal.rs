@@ -14,8 +14,8 @@ use crate::task::request_state::TimedDecision;
 use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
-/// Converts a refusal to a problem. The members of the problem are read now and shown as `caller`
-/// may see them. If a read fails, returns the problem of the failed read.
+/// Converts a refusal to a problem. Reads the current values of the problem's members, as `caller`
+/// may see them. If a read fails, returns the problem of the failed read instead.
 pub(crate) async fn refusal_problem(http: &Http, caller: &Caller, refusal: Refusal) -> Problem {
     match with_members(http, caller, refusal).await {
         Ok(problem) | Err(problem) => problem,
@@ -132,10 +132,11 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
 }
 
 /// Returns the earlier decision to show to `user`, whose answer came too late. The function tries
-/// three decisions in order and returns the first that exists. If the late answer is about one
-/// `call`: the user's own earlier answer, the answer that decided the call, and the last answer. If
-/// the late answer is about the whole request: the decision of the request, the user's own earlier
-/// answer, and the last answer.
+/// three decisions in order, and returns the first that exists.
+///
+/// If the late answer is about one `call`, these are: the user's own earlier answer, the answer
+/// that decided the call, and the last answer. If the late answer is about the whole request, these
+/// are: the decision of the request, the user's own earlier answer, and the last answer.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
     let shown = |(at, answer): &TimedDecision| WireDecision::of_answer(*at, answer);

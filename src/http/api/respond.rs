@@ -1,6 +1,6 @@
-//! Builds the response to a POST that changes a task. The response is either the task or an event
-//! stream. The task is sent after the wait that `Prefer` asks for. The event stream begins with the
-//! first event that the POST caused.
+//! Builds the response to a POST that changes a task: either the task or an event stream. The task
+//! is sent after the wait that `Prefer` asks for. The event stream begins with the first event that
+//! the POST caused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +30,8 @@ pub(crate) enum SuccessStatus {
     Ok,
 }
 
-/// Responds with the event stream if there is a `permit`; otherwise responds with the task, after
-/// the wait.
+/// Responds with the event stream if there is a `permit` for a stream. Otherwise responds with the
+/// task, after the wait.
 pub(crate) async fn respond(
     http: &Arc<Http>,
     mut posted: PostRequest,
@@ -60,8 +60,8 @@ async fn respond_after_wait(
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(&posted.headers);
     let (root, time) = (accepted.root, prefer.wait_or(http.settings.wait));
-    // An approved gate call without an asker starts only when its agent asks again, so a wait would
-    // be useless.
+    // If the agent of an approved gate call is not connected, the call starts only when the agent
+    // asks again. A wait would then be useless.
     let awaits_asker =
         accepted.is_gate_call && !time.is_zero() && http.engine.awaits_its_asker(root).await?;
     let time = if awaits_asker { Duration::ZERO } else { time };

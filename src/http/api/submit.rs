@@ -1,8 +1,8 @@
-//! The pipeline of the POSTs that create, continue, retry or cancel a task, or decide a request.
-//! Clients rely on the order of the pipeline's checks, which only this module defines. First, the
-//! pipeline looks for an earlier POST with the same `Idempotency-Key` and replays the result. Then
-//! it checks the caller's right, the form of the `Idempotency-Key`, and the body. The engine's own
-//! checks come last.
+//! The pipeline of the POSTs that create, continue, retry or cancel a task, or that decide a
+//! request. Clients rely on the order of the checks, which only this module defines. First, the
+//! pipeline looks for an earlier POST with the same `Idempotency-Key`, and replays the result of
+//! that POST. Then it checks the caller's right, the form of the `Idempotency-Key`, and the body.
+//! The engine's own checks come last.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::people::Caller;
 use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
-/// Runs the checks in their order, then `command`. `authorize` loads the command's target and
-/// checks the caller's right; `read` builds the command's input from the loaded target and the
+/// Runs the checks in their order, and then `command`. `authorize` loads the command's target and
+/// checks the caller's right. `read` builds the command's input from the loaded target and the
 /// body.
 ///
 /// # Errors
-/// The problem of the first check that fails, or the engine's refusal.
+/// Fails with the problem of the first check that fails, or with the engine's refusal.
 pub(crate) async fn submit<A, T, R, C>(
     http: &Arc<Http>,
     posted: &PostRequest,
@@ -71,7 +71,8 @@ pub(crate) async fn may_command(
 /// Checks that a body has no members.
 ///
 /// # Errors
-/// `invalid`, with every member of the body, or if the body is not an object.
+/// Fails with `invalid` if the body is not an object, or if it has members. The problem lists every
+/// member.
 pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
     let mut errors = Errors::default();
     if let Some(fields) = Fields::from_value(body, "", &mut errors) {

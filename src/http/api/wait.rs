@@ -1,6 +1,6 @@
 //! Waits until a task no longer runs. The wait notices a commit of this process at once. It notices
-//! commits of other replicas by polling and, after the first poll, also by notifications of the
-//! database. A shutdown ends the wait early.
+//! commits of other replicas by polling. After the first poll, it also notices them by
+//! notifications of the database. A shutdown ends the wait early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,8 +64,9 @@ enum WaitOutcome {
 }
 
 /// Returns the state of `task` (in the tree of `root`) as soon as the task is not Running,
-/// `max_wait` has passed, or the service shuts down. `news` is a subscription that began before the
-/// commit that started the task; `None` if the caller has no such subscription.
+/// `max_wait` has passed, or the service shuts down. `news` is the caller's own subscription. It
+/// began before the commit that made the task run. `news` is `None` if the caller has no such
+/// subscription.
 ///
 /// # Errors
 /// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.
@@ -80,8 +81,8 @@ async fn when_stopped(
         return row(http, task).await;
     }
     // A subscription that began before the caller's own commit reports this commit or a later
-    // commit. Any other subscription may begin with an outdated commit, because another replica may
-    // have committed since. In this case the row is read first.
+    // commit. Any other subscription may first report an outdated commit, because another replica
+    // may have made a newer commit. For such a subscription, the row is read first.
     let mut is_current = news.is_some();
     // The subscription begins before the first read, so that no commit between the subscription and
     // the read is missed.
@@ -113,7 +114,7 @@ async fn when_stopped(
             }
         }
         let notified = async {
-            // A commit that leaves the root running does not wake waiters on the root.
+            // A waiter on the root is not woken by a commit that leaves the root running.
             let ended = |news: &News| {
                 news.commits > seen.commits && (news.running != Some(true) || task != root)
             };

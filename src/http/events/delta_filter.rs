@@ -1,6 +1,6 @@
 //! Filters the deltas of models for one stream. Invariants: a delta of an answer is never sent
-//! after the answer was stored or discarded; the events in a model's prompt are sent before the
-//! deltas of the answer to this prompt; deltas of two model calls never form one text.
+//! after the answer was stored or discarded. The events in a model's prompt are sent before the
+//! deltas of the answer to this prompt. Deltas of two model calls are never combined into one text.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ impl DeltaFilter {
         self.in_subtree.extend(tasks.map(|task| (task, in_subtree)));
     }
 
-    /// Records that a durable event was sent.
+    /// Records that a durable event (not a delta) was sent.
     pub(super) fn record_sent(&mut self, event: &RenderedEvent) {
         self.stored.insert(event.task, event.seq);
         if event.is_answer {
@@ -39,7 +39,7 @@ impl DeltaFilter {
         }
     }
 
-    /// Returns whether `task` is in the subtree of `part.task`.
+    /// Returns whether `task` is in the subtree whose top task is `part.task`.
     pub(super) async fn is_in_subtree(
         &mut self,
         store: &Store,
@@ -72,8 +72,8 @@ impl DeltaFilter {
         Ok(in_subtree)
     }
 
-    /// Returns whether the prompt of the delta's model call may have items that this stream has not
-    /// sent yet.
+    /// Returns whether the prompt of the delta's model call may contain items that this stream has
+    /// not sent yet.
     #[must_use]
     pub(super) fn is_ahead(&self, delta: &Delta) -> bool {
         self.stored
@@ -82,8 +82,9 @@ impl DeltaFilter {
     }
 
     /// Returns the events to send for a delta. If the task has stored items after the prompt of the
-    /// delta's model call, the answer is already stored or discarded, and only a `Reset` delta
-    /// causes an event. The stream must have sent every item of the prompt before.
+    /// delta's model call, the answer is already stored or discarded. Then only a `Reset` delta
+    /// causes an event. Before calling this function, the stream must have sent every item of the
+    /// prompt.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,
@@ -123,8 +124,8 @@ impl DeltaFilter {
     }
 
     /// Returns the event for a `Reset` delta. The event retracts the deltas that were sent for the
-    /// same model call. The event is returned even if the task has already stored the answer.
-    /// Returns nothing if the last sent delta belongs to another model call.
+    /// same model call. The function returns the event even if the task has already stored the
+    /// answer. Returns no event if the last sent delta belongs to another model call.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.last_sent.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Builds the parts of an outgoing message (see `notify`) that show an event and its request in the
-//! API's format.
+//! Builds those parts of an outgoing message (see `notify`) that show an event and the event's
+//! request in the API's format.
 
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -11,9 +11,9 @@ use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 
-/// Returns a request in its short form. If `event` is given, the request is shown as it was at the
-/// commit of the event, otherwise as it is now. Includes the summaries of the calls only if
-/// `summaries` is set.
+/// Returns a request in its short form. If `event` is given, shows the request as it was at the
+/// commit of the event; otherwise shows the current request. Includes the summaries of the calls
+/// only if `summaries` is set.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the request cannot be understood.
@@ -44,7 +44,7 @@ pub(crate) async fn brief(
     to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
 }
 
-/// Returns the data of an event, as the event stream of the tree sends them.
+/// Returns the data of an event in the same form as the event stream of the tree.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be understood.

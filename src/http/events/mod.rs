@@ -1,11 +1,12 @@
-//! Event streams to clients: the events of a task and of all tasks below it, and the changes of an
-//! inbox (`inbox`), each as it is committed.
+//! Event streams to clients. One kind of stream sends the events of a task and of all tasks below
+//! it; the other sends the changes of an inbox (`inbox`). Both send each event when it is
+//! committed.
 //!
 //! A stream of a task subscribes first, then reads the stored events after its start position (an
-//! event number), then waits for notifications. The tail of the tree (`tail.rs`) reads the new
+//! event number), and then waits for notifications. The tail of the tree (`tail.rs`) reads the new
 //! events once for all streams of the process. The stream sends every event of its task's subtree
-//! after its start position. The stream sends a delta of a model's answer only after all events of
-//! the prompt. Deltas are not stored, so a stream that misses deltas goes on without them.
+//! after the start position. The stream sends a delta of a model's answer only after all events of
+//! the model's prompt. Deltas are not stored, so a stream that misses deltas goes on without them.
 
 mod delta_filter;
 pub(crate) mod inbox;

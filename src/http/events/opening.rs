@@ -1,5 +1,5 @@
-//! Opens a stream of a task's events: takes the stream's permit, finds its start position, reads
-//! its first events, and sets the headers of the response.
+//! Opens a stream of a task's events: takes a stream permit, finds the start position, reads the
+//! first events, and sets the headers of the response.
 
 use std::sync::Arc;
 
@@ -124,8 +124,8 @@ pub(crate) fn take_permit(
 }
 
 /// Returns the event stream of the tree that a POST has changed. The stream begins with the first
-/// event of the POST's commit. If the POST committed no event, the stream begins after the tree's
-/// last event.
+/// event that the POST committed. If the POST committed no event, the stream begins after the
+/// tree's last event.
 pub(crate) async fn open_after_commit(
     http: &Arc<Http>,
     posted: &PostRequest,
@@ -159,8 +159,8 @@ pub(crate) async fn open_after_commit(
     Ok(response)
 }
 
-/// Returns the number of the event after which the stream begins: from the header `Last-Event-ID`,
-/// else from `after` in the query, else 0.
+/// Returns the number of the event after which the stream begins. The number comes from the header
+/// `Last-Event-ID`, or else from `after` in the query; if both are missing, the number is 0.
 ///
 /// # Errors
 /// `bad_request` for a malformed number; `invalid` for an unknown parameter.
@@ -186,8 +186,8 @@ pub(crate) fn start_position(headers: &HeaderMap, uri: &Uri) -> Result<i64, Prob
     }
 }
 
-/// Parses the number of an event; 0 stands for "before the first event". `None` if `text` has a
-/// character that is not a digit, is empty, or exceeds the maximum of `i64`.
+/// Parses the number of an event; 0 stands for "before the first event". Returns `None` if `text`
+/// is empty, has a character that is not a digit, or exceeds the maximum of `i64`.
 fn event_number(text: &str) -> Option<i64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)

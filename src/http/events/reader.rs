@@ -1,8 +1,8 @@
-//! The position of a stream in the events of its tree. A stream reads the rows by itself until it
-//! has sent every stored event; then it follows the tail of the tree.
+//! The position of a stream in the events of its tree. At first, a stream itself reads the rows,
+//! until it has sent every stored event. Then it follows the tail of the tree.
 //!
-//! Invariant: each event is sent once, in the order of the numbers; the stream of a root task skips
-//! no number.
+//! Invariants: each event is sent once, in the order of the numbers. The stream of a root task
+//! skips no number.
 
 use std::sync::Arc;
 
@@ -21,20 +21,21 @@ pub(crate) struct EventReader {
     pub part: Subtree,
     /// The event number up to which the stream has written every event of `part`.
     pub seen: i64,
-    /// The status of the task `part.task` as set by the last written event. Before the stream has
-    /// written such an event, the status of the task at the opening of the stream.
+    /// The status of the task `part.task` as set by the last written event. As long as the stream
+    /// has not written such an event, this is the status that the task had when the stream was
+    /// opened.
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
     /// The number of the tail's last event at the time when the stream last stopped following the
-    /// tail. From then on, the stream reads the rows by itself, and so finds every event of `part`
-    /// up to this number. 0 if the stream has never stopped following the tail.
+    /// tail. Since then, the stream itself has read the rows, and so has found every event of
+    /// `part` up to this number. 0 if the stream has never stopped following the tail.
     tail_head: i64,
 }
 
 impl EventReader {
-    /// Creates a reader that begins after the event number `after`. `status` is the task's status,
-    /// read before the first events.
+    /// Creates a reader that begins after the event number `after`. `status` is the status of the
+    /// task, which was read before the first events.
     #[must_use]
     pub(crate) fn new(part: Subtree, after: i64, status: TaskStatus) -> Self {
         Self {
@@ -47,8 +48,8 @@ impl EventReader {
         }
     }
 
-    /// Returns the next events, and whether there may be more. With `fresh`, the read finds every
-    /// event that is committed by now, even if the event's notification has not arrived.
+    /// Returns the next events, and whether there may be more. If `fresh` is true, the read finds
+    /// every event that is committed by now, even if the event's notification has not arrived.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the next event cannot be understood.
@@ -105,8 +106,8 @@ impl EventReader {
         Ok(())
     }
 
-    /// Moves the position forward to `head` if the position is lower. The caller must have written
-    /// every event of `part` up to `head`.
+    /// Moves the position forward to `head`, unless the position is already there or beyond. The
+    /// caller must have written every event of `part` up to `head`.
     ///
     /// # Errors
     /// `Corrupt` when the stream sends the events of a root task and has not written the event

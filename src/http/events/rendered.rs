@@ -1,6 +1,6 @@
-//! Reads a portion of a tree's events and renders each event as the text that every stream sends.
+//! Reads a portion of a tree's events and renders each event as text.
 //!
-//! Invariant: the text is the same for every caller (`wire/event.rs`), so streams may share the
+//! Invariant: the text is the same for every caller (`wire/event.rs`), so all streams share the
 //! text.
 
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
-/// The maximum size of one portion. The last event of a portion may exceed the limit of bytes.
+/// The maximum size of one portion. The last event of a portion may make the portion exceed the
+/// limit of bytes.
 pub(super) const MAX_PORTION: ReadLimit = ReadLimit {
     events: 64,
     bytes: 256 * 1024,

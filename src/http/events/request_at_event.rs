@@ -1,7 +1,8 @@
 //! Derives a request as it was when an event about the request was committed.
 //!
 //! The question and the answers come from the items about the request. The journal of the request's
-//! task, read up to the end of this commit, tells whether the request was `resumed` at that time.
+//! task, read up to the end of the event's commit, tells whether the request was `resumed` at that
+//! time.
 
 use std::collections::HashMap;
 
@@ -40,8 +41,8 @@ impl JournalCache {
         Ok(row)
     }
 
-    /// Returns whether open requests still blocked the task after its item `last`. As long as the
-    /// task is blocked, no answer has taken effect.
+    /// Returns whether open requests still blocked the task right after the task's item `last`. As
+    /// long as the task is blocked, no answer has taken effect.
     async fn is_blocked(
         &mut self,
         store: &Store,

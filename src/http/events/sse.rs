@@ -30,7 +30,7 @@ impl SseBuffer {
     /// Writes an event: its number (if `id` is given), its name, and its data as JSON.
     ///
     /// # Errors
-    /// `Corrupt` when the data cannot be serialized; nothing of the event is written.
+    /// Fails with `Corrupt` if the data cannot be serialized. Then no part of the event is written.
     pub(crate) fn event(
         &mut self,
         id: Option<i64>,

@@ -1,5 +1,5 @@
 //! The parts that all event streams share: the client, the text that is not sent yet, and the
-//! stream's deadlines. A stream's source reads further events only when the HTTP server asks for
+//! stream's deadlines. The source of a stream's events is read only when the HTTP server asks for
 //! the next part of the body. So even if the client reads slowly, the stream buffers only the text
 //! of one read.
 //!
@@ -22,8 +22,8 @@ use crate::http::server::problem::Problem;
 use crate::people::Caller;
 use crate::store::ReadError;
 
-/// The delay after which a client connects again, in milliseconds. Each stream sends the delay at
-/// its start.
+/// The delay after which a client connects again, in milliseconds. Each stream announces the delay
+/// to the client at its start.
 const RETRY_MS: u32 = 1000;
 /// The time without a write after which a stream sends a comment, so that no proxy closes the
 /// connection as idle.
@@ -38,14 +38,14 @@ pub(crate) struct Watcher {
     /// The headers of the caller's HTTP request. The headers have the credentials, which are
     /// checked again while the stream is open.
     pub headers: HeaderMap,
-    /// Whether the stream is the response to a POST. A caller who may cancel the task may then read
-    /// the stream, even without the right to read the task.
+    /// Whether the stream is the response to a POST. If so, a caller who may cancel the task may
+    /// read the stream, even without the right to read the task.
     pub is_post_response: bool,
 }
 
 impl Watcher {
-    /// Authenticates the caller again, by the current keys and sessions. Returns `None` if the
-    /// credentials no longer identify the same person.
+    /// Authenticates the caller again, by the keys and sessions that are valid now. Returns `None`
+    /// if the credentials no longer identify the same person.
     ///
     /// # Errors
     /// `unauthorized`, `forbidden`, or the problem of a failed database access.
@@ -90,14 +90,14 @@ impl OpenStream {
     /// Writes an event that has no number.
     ///
     /// # Errors
-    /// `Corrupt` when the data cannot be serialized; nothing of the event is written.
+    /// Fails with `Corrupt` if the data cannot be serialized. Then no part of the event is written.
     pub(super) fn write(&mut self, name: &str, data: &impl Serialize) -> Result<(), ReadError> {
         self.text.event(None, name, data)
     }
 
-    /// Waits for `news`. Returns `None` on shutdown, and when the stream's next deadline passes:
-    /// the end of its lifetime, the next check of the caller, or the end of [`MAX_SILENCE`]. Writes
-    /// a comment when [`MAX_SILENCE`] has passed without a write.
+    /// Waits for `news`. Returns `None` on shutdown, and when the stream's next deadline passes.
+    /// The deadlines are the end of the stream's lifetime, the next check of the caller, and the
+    /// end of [`MAX_SILENCE`]. Writes a comment when [`MAX_SILENCE`] has passed without a write.
     pub(super) async fn wait<T>(&mut self, news: impl Future<Output = T>) -> Option<T> {
         let now = self.http.clock.uptime();
         let next = (self.last_write + MAX_SILENCE)
@@ -119,8 +119,8 @@ impl OpenStream {
         self.opened_at + self.http.settings.stream_life
     }
 
-    /// Ends the stream because of `error`. If the error persists, the client gets a problem as the
-    /// response to its next connection.
+    /// Ends the stream because of `error`. If the cause of the error persists, the client gets a
+    /// problem as the response when it connects again.
     pub(super) fn fail(&mut self, error: &ReadError) {
         self.ended = true;
         match error {
@@ -146,10 +146,10 @@ pub(super) trait EventSource: Send + Sized + 'static {
     /// [`ReadError`] when the database does not answer, or an event cannot be understood.
     fn advance(&mut self) -> impl Future<Output = Result<(), ReadError>> + Send;
 
-    /// Returns whether the caller may still read, by the current keys and sessions.
+    /// Returns whether the caller may still read, by the keys and sessions that are valid now.
     ///
     /// # Errors
-    /// The problem that prevented the check.
+    /// Fails with the problem that prevented the check.
     fn may_read(&mut self) -> impl Future<Output = Result<bool, Problem>> + Send;
 
     /// Turns the source into the body of a response.
@@ -180,8 +180,8 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
 }
 
 /// Returns whether the stream's lifetime has time left and the caller may still read. The caller is
-/// checked once every `ACCESS_CHECK_INTERVAL`. If the check fails with an error, the stream ends
-/// too, because the client's next connection is checked again.
+/// checked once every `ACCESS_CHECK_INTERVAL`. If the check itself fails, the stream ends too; the
+/// client can connect again, and is then checked again.
 async fn may_continue(source: &mut impl EventSource) -> bool {
     let stream = source.stream();
     let now = stream.http.clock.uptime();

@@ -9,7 +9,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// The name of a tenant and the key of one of its users.
+/// A tenant, and the comparison form of the id of one of the tenant's users.
 type PersonKey = (String, UserKey);
 
 /// Counts the open streams of one process. Clones share the counts.

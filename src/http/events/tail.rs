@@ -1,14 +1,14 @@
 //! The newest events of one tree, read and rendered once for all streams of this process.
 //!
 //! A stream that has sent every stored event becomes a follower of the tail. The first follower
-//! that is notified of a commit starts a read of the rows after the tail's last event, and all
+//! that is notified of a commit starts a read of the rows after the tail's last event. All
 //! followers take the events of that read from memory. If a follower falls too far behind, or if
-//! the read that it waits for fails, the follower reads the rows by itself until it has caught up.
-//! The tail is freed when its last follower is dropped.
+//! the read that the follower waits for fails, the follower itself reads the rows until it has
+//! caught up. The tail is freed when its last follower is dropped.
 //!
-//! Invariant: a follower gets all events after its position in order, or has to read the rows
-//! itself. Invariant: the tail keeps an event only until every follower has taken it. For slow
-//! followers, the tail keeps at most [`MAX_KEPT_BYTES`] bytes and one portion.
+//! Invariants: a follower gets all events after its position in order, or learns that it has to
+//! read the rows itself. The tail keeps an event only until every follower has taken the event. For
+//! slow followers, the tail keeps at most [`MAX_KEPT_BYTES`] bytes and one portion.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -59,8 +59,8 @@ impl Tails {
 #[derive(Debug)]
 struct Tail {
     root: TaskId,
-    /// The state of the tree, with the count of its notifications. The count is not reset to 0
-    /// while the tail holds this receiver.
+    /// The state of the tree, and the number of notifications about the tree so far. This number is
+    /// not reset to 0 while the tail holds this receiver.
     news: watch::Receiver<News>,
     buffer: Mutex<Buffer>,
     /// Wakes the waiting followers after each read.
@@ -88,7 +88,7 @@ struct Buffer {
     bytes: usize,
     after: i64,
     last: i64,
-    /// For each event number at which there are followers, the number of these followers.
+    /// The number of followers at each event number. Numbers without followers are left out.
     positions: BTreeMap<i64, usize>,
     /// The number of notifications that had arrived when the last successful read began; `None`
     /// before the first such read.
@@ -116,7 +116,7 @@ enum BufferReply {
     Events(Vec<Arc<RenderedEvent>>),
     /// No event follows `seen`.
     End,
-    /// The follower has to read the rows by itself.
+    /// The follower itself has to read the rows.
     Behind,
     /// The follower has to wait for the read in progress.
     Wait,
@@ -166,11 +166,11 @@ impl Buffer {
             .collect()
     }
 
-    /// Adds the events of `read`. `after` is the event number after which the read began.
+    /// Adds the events of `read`, a read of the rows after the event number `after`.
     /// `commits_at_read` is the number of notifications that had arrived when the read began.
     fn add(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
         // If all followers left during the read, a new follower may have restarted the buffer at
-        // another number. The events of the read do not continue that buffer.
+        // another event number. Then the events of the read must not be appended to the buffer.
         if after != self.last {
             return;
         }
@@ -232,8 +232,8 @@ impl Buffer {
 #[derive(Debug)]
 pub(super) struct Follower {
     tail: Arc<Tail>,
-    /// The number of the last event that the stream has taken; `None` while the stream reads the
-    /// rows itself.
+    /// The number of the last event that the stream has taken; `None` while the stream itself reads
+    /// the rows.
     position: Option<i64>,
 }
 
@@ -250,8 +250,8 @@ impl Follower {
         lock(&self.tail.buffer).last
     }
 
-    /// Returns the events after `seen`. With `fresh`, the result is empty only after a read that
-    /// began later than this call. Returns `None` if the follower has to read the rows by itself
+    /// Returns the events after `seen`. If `fresh` is true, the result is empty only after a read
+    /// that began later than this call. Returns `None` if the follower itself has to read the rows
     /// and then join again.
     pub(super) async fn next(
         &mut self,
@@ -320,8 +320,8 @@ impl Tail {
         }
     }
 
-    /// Reads the rows after the number `after` in a separate Tokio task, so that the read is
-    /// completed even if the client whose stream started the read disconnects.
+    /// Reads the rows after the number `after` in a separate Tokio task. So the read is completed
+    /// even if the client whose stream started it disconnects.
     fn start_read(self: &Arc<Self>, http: &Arc<Http>, after: i64) {
         let (tail, work) = (Arc::clone(self), Arc::clone(http));
         let reading = ReadGuard {
@@ -329,8 +329,8 @@ impl Tail {
             has_failed: true,
         };
         http.tracker.spawn(async move {
-            // Moves the whole guard into the Tokio task, so that the guard is dropped when this
-            // task ends.
+            // Moves the whole guard into the Tokio task, so that the guard is dropped when the
+            // Tokio task ends.
             let mut reading = reading;
             let commits_at_read = tail.news.borrow().commits;
             let journals = &mut JournalCache::default();
@@ -342,8 +342,8 @@ impl Tail {
     }
 }
 
-/// Marks a read as in progress. Dropping the guard ends the read for all followers, even if the
-/// read panics.
+/// Marks a read as in progress. Dropping the guard ends the read for all followers, even after a
+/// panic in the read.
 struct ReadGuard {
     tail: Arc<Tail>,
     has_failed: bool,

@@ -18,8 +18,8 @@ use crate::store::{Listener, Notification, ReadError};
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 
-/// The maximum number of deltas that a stream keeps while it still reads stored events. Further
-/// deltas are dropped.
+/// The maximum number of deltas that a stream keeps while it still reads stored events. The stream
+/// drops further deltas.
 const MAX_WAITING_DELTAS: usize = 256;
 
 pub(crate) struct TaskStream {
@@ -36,8 +36,8 @@ pub(crate) struct TaskStream {
 }
 
 impl TaskStream {
-    /// Creates a stream that begins at the reader's position. `head` is the number of the tree's
-    /// last event.
+    /// Creates a stream that begins at the reader's position. `head` is the number of the last
+    /// event that the tree has when the stream is opened.
     pub(crate) fn new(
         http: &Arc<Http>,
         watcher: Watcher,
@@ -77,14 +77,15 @@ impl TaskStream {
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
         // The events that precede the deltas in `waiting_deltas` are committed by now, so a fresh
-        // read finds them. A delta that arrives during the read may follow a later commit.
+        // read finds these events. But a delta that arrives during the read may follow a later
+        // commit.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // The deltas that were published before the events just read have arrived by now. Before
-        // each event, the stream sends the waiting deltas of model calls whose whole prompt it has
-        // already sent.
+        // All deltas that were published before the events of this read have arrived by now. Before
+        // each event, the stream sends those waiting deltas for which it has already sent the whole
+        // prompt of the model call.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS
@@ -144,7 +145,7 @@ impl TaskStream {
 
     /// Sends a delta. Drops the delta if its task is outside the subtree that the stream sends.
     /// Keeps the delta for later if the stream has not yet sent every item in the prompt of the
-    /// delta's model call.
+    /// model call.
     async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
         if !self.is_in_part(delta.task_id).await? {
             return Ok(());

@@ -1,6 +1,6 @@
 //! `envoy.service.auth.v3.Authorization/Check`: answers whether an HTTP request may pass. If the
-//! request passes, Envoy forwards the same bytes that it sent for the check. The answer cannot
-//! change these bytes, and Envoy reports no outcome.
+//! request passes, Envoy forwards the same bytes that it sent for the check. The service's answer
+//! cannot change these bytes, and Envoy does not report the outcome of the request.
 
 use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
 use super::json_rpc::{Message, RefusalReason, read_message};
@@ -58,7 +58,7 @@ struct CheckedHttpRequest {
 /// Answers `Check`.
 ///
 /// # Errors
-/// The gRPC status with which Envoy denies the request.
+/// Fails with a gRPC status if the request cannot be checked. Envoy then denies the request.
 pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<GrpcAnswer, GrpcStatus> {
     let checked = read(bytes).map_err(|Malformed| GrpcStatus::malformed())?;
     let gate = gateway.gate(checked.gate.as_deref())?;
@@ -113,7 +113,8 @@ pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<GrpcAnswer,
     })
 }
 
-/// Returns the JSON-RPC message in the body of a POST. Refuses other methods and truncated bodies.
+/// Returns the JSON-RPC message in the body of a POST. Refuses other HTTP methods and truncated
+/// bodies.
 fn read_call(checked: &CheckedHttpRequest) -> Result<Message, RefusalReason> {
     let header = |name: &str| checked.headers.iter().find(|(known, _)| known == name);
     if checked.method != "POST" {
@@ -164,8 +165,8 @@ fn read_attributes(attributes: &[u8], checked: &mut CheckedHttpRequest) -> Resul
     Ok(())
 }
 
-/// Reads the HTTP request. Refuses a repeated header: the headers are a Protocol Buffers map, and
-/// another parser would take the last value of a repeated key.
+/// Reads the HTTP request. Refuses a repeated header. The headers are a Protocol Buffers map, and
+/// other parsers take the last value of a repeated key.
 fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Malformed> {
     for field in MessageFields::new(request) {
         let (number, FieldValue::Bytes(bytes)) = field? else {
@@ -200,9 +201,10 @@ fn header(key: &str, value: &str) -> Vec<u8> {
     option
 }
 
-/// Returns the `CheckResponse` that lets a request pass. For a call, the response makes Envoy set
-/// [`CALL_HEADER`] to the call's id. For any other request, it makes Envoy remove this header, so
-/// that no client can set the header. The header `holdpoint-key` is always removed.
+/// Returns the `CheckResponse` that lets a request pass. If the request is a call, the response
+/// makes Envoy set [`CALL_HEADER`] to the call's id. For any other request, the response makes
+/// Envoy remove this header, so that no client can set the header. The response always makes Envoy
+/// remove the header `holdpoint-key`.
 fn allowed_response(call: Option<&str>) -> Vec<u8> {
     let mut allowed = Vec::new();
     if let Some(call) = call {

@@ -1,6 +1,7 @@
-//! `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP. `CheckRequest` contains
-//! the parameters of a request before agentgateway forwards them, and this service's answer may
-//! replace these parameters. `CheckResponse` contains the result of the request.
+//! `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP, with two operations.
+//! `CheckRequest` contains the parameters of a request before agentgateway forwards them. This
+//! service's answer may replace these parameters. `CheckResponse` contains the result of the
+//! request.
 
 use super::frames::{GrpcAnswer, GrpcStatus};
 use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
@@ -41,7 +42,7 @@ mod field {
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
 /// A second header with the task id of a call. The value is the same as that of [`CALL_HEADER`].
-/// The headers are equal for all attempts at the call, because the upstream may use them as an
+/// Both headers are the same for all attempts at the call, because the upstream may use them as an
 /// idempotency key.
 const TASK_HEADER: &str = "holdpoint-task";
 /// The metadata key for the id of an attempt, see [`attempt_id`]. agentgateway sends the metadata
@@ -65,7 +66,7 @@ struct CheckedMcpMessage {
 /// Answers `CheckRequest`.
 ///
 /// # Errors
-/// The gRPC status with which agentgateway denies the request.
+/// Fails with a gRPC status if the request cannot be checked. agentgateway then denies the request.
 pub(super) async fn check_request(
     gateway: &Gateway,
     bytes: &[u8],
@@ -108,8 +109,8 @@ pub(super) async fn check_request(
     })
 }
 
-/// Returns the call in a request, and the name of the tool at the gate. This name has the form
-/// `<upstream>__<tool>`, where `<tool>` is the tool's name at the upstream.
+/// Returns the call in a request, and the name that the tool has at the gate. This name has the
+/// form `<upstream>__<tool>`, where `<tool>` is the tool's name at the upstream.
 fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), RefusalReason> {
     let service = match checked.services.as_slice() {
         // If an upstream's name could end with `_`, tools of two upstreams could get the same name
@@ -127,8 +128,9 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
     Ok((call, tool))
 }
 
-/// Builds the result that lets a call pass. The result has the edited parameters (`mutated`), if
-/// there are any, the id of the task in the headers, and the id of the attempt in the metadata.
+/// Builds the result that lets a call pass. The result contains the edited parameters (`mutated`),
+/// if there are any. Its headers have the id of the task, and its metadata have the id of the
+/// attempt.
 fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<u8> {
     let mut result = match mutated {
         Some(params) => {
@@ -153,9 +155,9 @@ fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<
     result
 }
 
-/// Returns the id of an attempt for `CheckResponse`. For the first attempt, this is the id of the
-/// task, which has only one call. From the second attempt on, the number of the attempt is added.
-/// So a late answer to an earlier attempt does not become the result of a later attempt.
+/// Returns the id of an attempt for `CheckResponse`. The first attempt has the id of the task,
+/// which has only one call. For later attempts, the number of the attempt is added. So a late
+/// answer to an earlier attempt does not become the result of a later attempt.
 fn attempt_id(task: TaskId, attempt: u32) -> String {
     if attempt < 2 {
         task.to_string()
@@ -175,7 +177,7 @@ fn parse_attempt_id(text: &str) -> Option<(TaskId, u32)> {
 /// response pass, because the call has already run.
 ///
 /// # Errors
-/// The gRPC status of a malformed message.
+/// Fails with a gRPC status if the message is malformed.
 pub(super) async fn check_response(
     gateway: &Gateway,
     bytes: &[u8],
@@ -188,8 +190,8 @@ pub(super) async fn check_response(
     Ok(pass_result().into())
 }
 
-/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores a report about
-/// a call of another gate.
+/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores the report if
+/// the call belongs to another gate.
 async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
     let Ok(Some(row)) = gateway.http.store.task(task).await else {
         return;
@@ -263,7 +265,7 @@ fn pass_result() -> Vec<u8> {
 }
 
 /// Returns the result that lets a request pass and sets the headers `set`. If `set` is empty, the
-/// client's own headers [`CALL_HEADER`] and [`TASK_HEADER`] are removed.
+/// result removes the headers [`CALL_HEADER`] and [`TASK_HEADER`] that the client itself sent.
 fn pass_with_headers(set: &[(&str, &str)]) -> Vec<u8> {
     let mut result = pass_result();
     put_mutation(&mut result, set);

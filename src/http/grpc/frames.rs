@@ -25,8 +25,8 @@ const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grp
 const STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE_HEADER: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The gRPC status codes that the service sends. A gateway that receives any of these codes denies
-/// the request that it asks about.
+/// The gRPC status codes that the service sends. If a gateway receives any of these codes, the
+/// gateway denies the request that it asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     PermissionDenied = 7,
@@ -64,7 +64,8 @@ impl From<Problem> for GrpcStatus {
     }
 }
 
-/// A response message, and the delivery that is recorded once the connection has taken the message.
+/// A response message with its delivery. The delivery is recorded once the connection has taken the
+/// message.
 pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
     pub delivery: Option<Delivery>,
@@ -189,8 +190,8 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
 /// The characters that are percent-encoded in `grpc-message`.
 const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
 
-/// A response body of one data frame and the trailers. `delivery` is recorded after the connection
-/// has taken the data.
+/// A response body that consists of one data frame and the trailers. `delivery` is recorded after
+/// the connection has taken the data.
 struct UnaryBody {
     data: Option<Bytes>,
     delivery: Option<Delivery>,

@@ -1,6 +1,6 @@
-//! Reads the JSON-RPC request that a gateway asks about. The reader refuses messages that two
-//! parsers could read differently: repeated members, members whose names differ from a known name
-//! only in upper and lower case, batches, and truncated bodies.
+//! Reads the JSON-RPC request that a gateway asks about. Refuses messages that two parsers could
+//! read differently: messages with repeated members, messages with members whose names differ from
+//! a known name only in upper and lower case, batches, and truncated bodies.
 
 use std::collections::BTreeMap;
 
@@ -55,8 +55,8 @@ fn refuse<T>(why: &str) -> Result<T, RefusalReason> {
 /// Reads the JSON-RPC message in the body of a POST.
 ///
 /// # Errors
-/// The reason why the body is not a JSON-RPC message, or why the tool call in the body is not
-/// valid.
+/// Fails if the body is not a JSON-RPC message, or if the tool call in the body is not valid. The
+/// error gives the reason.
 pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return refuse("The body is missing.");
@@ -96,7 +96,7 @@ pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
 /// Reads the parameters of a tool call.
 ///
 /// # Errors
-/// The reason why `params` cannot be the parameters of a tool call.
+/// Fails if `params` cannot be the parameters of a tool call. The error gives the reason.
 pub(super) fn read_tool_call(params: &[u8]) -> Result<ToolCallParams, RefusalReason> {
     let (rest, arguments) = json::parse_except(params, "arguments")?;
     let rest = members(&rest, &["name", "arguments", "_meta"])?;
@@ -111,8 +111,8 @@ pub(super) fn read_tool_call(params: &[u8]) -> Result<ToolCallParams, RefusalRea
     }
 }
 
-/// Returns the parameters with `arguments` in place of the old arguments. The text of every other
-/// member is unchanged. Returns `None` if `params` or `arguments` is malformed.
+/// Returns `params` with the arguments replaced by `arguments`. The text of every other member is
+/// unchanged. Returns `None` if `params` or `arguments` is malformed.
 pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> {
     let arguments: Box<RawValue> = serde_json::from_str(arguments).ok()?;
     let mut members: BTreeMap<String, &RawValue> = serde_json::from_slice(params).ok()?;
@@ -121,7 +121,7 @@ pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> 
 }
 
 /// Returns the members of an object. Refuses a member whose name differs from a `known` name only
-/// in upper and lower case, because a lenient parser would take the member for the known one.
+/// in upper and lower case, because a lenient parser would treat that member as the known member.
 fn members<'v>(
     value: &'v Value,
     known: &[&str],

@@ -1,7 +1,7 @@
 //! The gRPC operations for gateways: Envoy's `ext_authz`, and agentgateway's guardrails for MCP. A
-//! gateway asks whether a call may pass, and the call runs behind the gateway. Invariant: a gateway
-//! lets a request pass only if the service's answer permits the request, so an error of the service
-//! lets no request pass.
+//! gateway asks this service whether a call may pass; the call then runs behind the gateway.
+//! Invariant: a gateway lets a request pass only if the service's answer permits the request. So if
+//! the service fails, no request passes.
 
 mod envoy;
 mod ext_mcp;
@@ -46,9 +46,9 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE_KEY: &str = "holdpoint-gate";
-/// The header that identifies a call that passes. Envoy gets the id of the call as the value.
-/// agentgateway gets the id of the call's task, and sends this id back with the outcome. The tool
-/// behind the gateway can use the value as an idempotency key.
+/// The header that identifies a call which passes. For Envoy, the value is the id of the call. For
+/// agentgateway, the value is the id of the call's task, which agentgateway sends back with the
+/// outcome. The tool behind the gateway can use the value as an idempotency key.
 const CALL_HEADER: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {
@@ -159,9 +159,8 @@ async fn call(
     }
 }
 
-/// Checks the gateway's key, and returns the `Authorization` headers that contain the key. The
-/// gateway's other headers are left out, because the user is named in the request that the gateway
-/// asks about.
+/// Checks the gateway's key, and returns the `Authorization` headers that contain the key. Leaves
+/// out the gateway's other headers, because the request that the gateway asks about names the user.
 ///
 /// # Errors
 /// `Unauthenticated` for a missing or wrong key, `PermissionDenied` for a key that may not propose
@@ -200,7 +199,7 @@ struct Gateway {
     http: Arc<Http>,
     /// The `Authorization` headers with the gateway's key.
     key: HeaderMap,
-    /// The caller that the key alone identifies.
+    /// The caller whom the key identifies if no other user is named.
     key_caller: Caller,
     /// The name of the gate in the gRPC metadata; `None` if the metadata names no gate.
     gate: Option<HeaderValue>,
@@ -221,9 +220,9 @@ type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
     /// Returns the gate with the name in the gRPC metadata, or else the gate with the name `named`.
-    /// If no name is given and a single gate is open to gateways, returns that gate. If several
-    /// gates are open to gateways, returns the only gate among them that is also open to the key's
-    /// own user.
+    /// If neither name is given and a single gate is open to gateways, returns that gate. If
+    /// neither name is given and several gates are open to gateways, returns the only one of these
+    /// gates that is also open to the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits.
@@ -261,8 +260,9 @@ impl Gateway {
         }
     }
 
-    /// Returns the caller on whose behalf the gateway asks: the user in the gate's `user_header`,
-    /// or the key's own user if the gate has no `user_header` or the request does not have it.
+    /// Returns the caller on whose behalf the gateway asks. This is the user in the request header
+    /// that the gate's setting `user_header` names. If the gate has no such setting or the request
+    /// does not have the header, this is the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if the request repeats a header or names groups without a user, or if the
@@ -279,8 +279,8 @@ impl Gateway {
         self.caller_for_user(user, groups)
     }
 
-    /// Returns the caller for `user`, on whose behalf the gateway's key acts; without `user`, the
-    /// key's own user. `groups` are the groups of `user`.
+    /// Returns the caller with the user id `user` and the groups `groups`, for whom the gateway's
+    /// key acts. Without `user`, returns the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if the key may not act for this user, if there are groups without a user,
@@ -310,8 +310,8 @@ impl Gateway {
         Ok(caller)
     }
 
-    /// Returns the session id in the gate's `session_header`; `None` if the gate has no
-    /// `session_header`, or if the request lacks the header.
+    /// Returns the session id in the request header that the gate's setting `session_header` names.
+    /// `None` if the gate has no such setting, or if the request lacks the header.
     ///
     /// # Errors
     /// `PermissionDenied` for a repeated or malformed header.
@@ -333,11 +333,11 @@ impl Gateway {
         })
     }
 
-    /// Proposes a call, and waits for the verdict as long as the gate's `hold` and the deadline
-    /// permit. Returns the answer and the caller on whose behalf the call was proposed.
+    /// Proposes a call, and waits for the verdict as long as the gate's `hold` and the client's
+    /// deadline permit. Returns the answer and the caller on whose behalf the call was proposed.
     ///
     /// # Errors
-    /// The gRPC status for the reason why the call could not be proposed.
+    /// Fails with a gRPC status if the call could not be proposed. The status gives the reason.
     async fn ask(
         &self,
         gate: &OpenGate,
@@ -386,8 +386,8 @@ impl Gateway {
         }
     }
 
-    /// Stores the outcome of an attempt at the call of `task`. Errors are not returned: a refused
-    /// report is only logged, and the call then ends like a call without a report.
+    /// Stores the outcome of an attempt at the call of `task`. The function does not return errors:
+    /// it only logs a refused report, and the call then ends like a call without a report.
     async fn report(
         &self,
         caller: Caller,

@@ -1,6 +1,5 @@
-//! A reader and a writer of Protocol Buffers for the few messages that gateways use. The reader
-//! skips unknown fields. It decodes only known nested messages, so no input can cause deep
-//! recursion.
+//! Reads and writes the few Protocol Buffers messages that gateways use. The reader skips unknown
+//! fields. It decodes only known nested messages, so no input can cause deep recursion.
 
 /// The error of a message that is not well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +61,8 @@ impl<'m> MessageFields<'m> {
                 FieldValue::Bytes(self.take(length)?)
             }
             5 => self.take(4).map(|_| FieldValue::Skipped)?,
-            // None of the gateways' messages has groups (wire types 3 and 4). Other wire types do
-            // not exist.
+            // The messages of the gateways have no groups (wire types 3 and 4), and other wire
+            // types do not exist.
             _ => return Err(Malformed),
         };
         Ok((number, value))

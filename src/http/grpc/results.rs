@@ -22,15 +22,15 @@ pub(super) fn refusal_parts(
     (text, members.map(Value::take).unwrap_or_default())
 }
 
-/// Returns the JSON-RPC response to a call that is not let through. `id` is the JSON text of the
-/// request's id.
+/// Returns the JSON-RPC response to a call that the gateway does not let through. `id` is the JSON
+/// text of the request's id.
 pub(super) fn result(id: &str, gateway: &Gateway, call: &GateCall, caller: &Caller) -> String {
     let result = gateway_result(call, caller, &gateway.http.settings);
     with_id(id, "result", &result)
 }
 
-/// Returns the JSON-RPC response that tells the model, in the words of `text`, why a call can never
-/// pass this gateway.
+/// Returns the JSON-RPC response to a call that can never pass this gateway. `text` tells the model
+/// the reason.
 pub(super) fn refusal(id: &str, text: &str) -> String {
     with_id(
         id,

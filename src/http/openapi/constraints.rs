@@ -1,7 +1,7 @@
-//! Constraints on a client's input that the types of the OpenAPI document cannot express. A schema
-//! states that exactly one of two members is set; `x-constraint` states all other constraints in
-//! words. Invariant: if the service refuses a value that the schema allows, an `x-constraint` gives
-//! the reason.
+//! Constraints on a client's input that the types of the OpenAPI document cannot express. If
+//! exactly one of two members must be set, a schema states this constraint. `x-constraint` states
+//! all other constraints in words. Invariant: if the service refuses a value that the schema
+//! allows, an `x-constraint` gives the reason.
 
 use serde_json::{Map, Value, json};
 
@@ -102,11 +102,11 @@ const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The constraint on every member `remember`.
+/// The constraint on every member with the name `remember`.
 const REMEMBER_CONSTRAINT: &str = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
 
-/// The constraint on every member `reason`. A schema can limit only the number of characters, not
-/// the number of bytes.
+/// The constraint on every member with the name `reason`. A schema can limit only the number of
+/// characters, not the number of bytes.
 const REASON_CONSTRAINT: &str = "at most 4096 bytes of UTF-8";
 
 /// The constraints on parameters of any operation. Each entry has the parameter and the constraint.
@@ -182,8 +182,8 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     exactly_one(schemas, "ReportGateOutcome", &call);
 }
 
-/// Builds the schema condition that exactly one of two members is set. `first` and `second` are the
-/// name and the type of a member. A member that is null counts as absent.
+/// Builds the schema condition that exactly one of two members is set. `first` and `second` each
+/// give the name and the JSON type of one of these members. A member that is null counts as absent.
 fn one_of(first: (&str, &str), second: (&str, &str)) -> Value {
     let ((first, kind), (second, other)) = (first, second);
     json!({
@@ -309,8 +309,8 @@ mod tests {
             .to_string()
             .matches("x-constraint")
             .count();
-        // `cursor` has one entry in `PARAMETER_CONSTRAINTS`, and is a parameter of eight operations
-        // (four lists and four pages).
+        // `cursor` has one entry in `PARAMETER_CONSTRAINTS`, but is a parameter of eight operations
+        // (four lists and four pages), so it is counted seven more times.
         assert_eq!(
             said,
             PARAMETER_CONSTRAINTS.len()

@@ -1,5 +1,5 @@
-//! Describes event streams in the OpenAPI document. The component for an event's data is derived
-//! from the component of the event's item. The responses that are streams are marked.
+//! Describes event streams in the OpenAPI document. Derives the component for an event's data from
+//! the component of the event's item. Marks the responses that are event streams.
 
 use std::collections::BTreeSet;
 
@@ -55,9 +55,9 @@ pub(crate) const STREAMING_POSTS: [&str; 6] = [
     "reject_request",
 ];
 
-/// The description of the streams of `STREAMING_POSTS`. The streams are described only in words,
-/// because code generators would drop the type of the JSON response if the response had a second
-/// type.
+/// The description that is added to each operation in `STREAMING_POSTS`. The event streams of these
+/// operations are described only in words. If their responses had a second content type, code
+/// generators would drop the type of the JSON response.
 const STREAM_DESCRIPTION: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
@@ -109,13 +109,13 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
 }
 
 /// Returns whether a component describes an event that has an item. `mapping` maps each type of
-/// item to the component of the item's event.
+/// item to the component of the event for that item.
 fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
     mapping.values().any(|event| *event == reference(component))
 }
 
-/// Adds, for each type of item, a component for the item's event. Returns a mapping from the types
-/// to these components.
+/// Adds, for each type of item, a component for the event of that item. Returns a mapping from the
+/// types to these components.
 fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
     let items = schemas
         .get("AgentTaskItem")
@@ -171,9 +171,9 @@ fn add_event_members(event: &mut Value, kind: &str) {
     }
 }
 
-/// Returns the schema of the member `event` in a component. The schema is a constant if the
-/// component has only one event name; otherwise it refers to an enum of the names, which is added
-/// to `schemas`.
+/// Returns the schema of the member `event` in a component. If the component has only one event
+/// name, the schema is a constant. Otherwise the schema refers to an enum of the names, and the
+/// function adds this enum to `schemas`.
 fn event_name_schema(component: &str, schemas: &mut Map<String, Value>) -> Value {
     let names: Vec<&str> = EVENT_COMPONENTS
         .iter()
@@ -211,8 +211,8 @@ fn streamed_event_schema() -> Value {
     })
 }
 
-/// Describes the event streams: as the responses of the two stream operations, and in words in the
-/// descriptions of the `STREAMING_POSTS`.
+/// Describes the event streams in two places: in the responses of the two stream operations, and in
+/// the descriptions of the `STREAMING_POSTS`.
 pub(crate) fn describe(document: &mut Value) {
     for (_, operation) in every_operation(document) {
         let id = operation

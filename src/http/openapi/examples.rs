@@ -1,5 +1,5 @@
-//! The examples of the components. The examples of responses are serialized by the code that
-//! serializes real responses.
+//! The examples of the components. The code that serializes real responses also serializes the
+//! examples of responses.
 
 use serde_json::{Map, Value, json};
 

@@ -19,8 +19,8 @@ const EVENT_COMPONENTS: [(&str, &str); 4] = [
     (GONE, "InboxGoneEvent"),
 ];
 
-/// Adds to each event's component the names that the event can have. Adds a component that is the
-/// union of all events.
+/// Adds, to the component of each event, the names that the event can have. Also adds a component
+/// that is the union of all events.
 pub(super) fn add(schemas: &mut Map<String, Value>) {
     let named = "The names of the events with this data.";
     let several = json!({ "type": "string", "enum": [CREATED, CHANGED], "description": named });

@@ -1,5 +1,5 @@
-//! The `OpenAPI` 3.1 document of the API, made from the operations and the wire types. The
-//! submodules add the parts that the derives of those types cannot express.
+//! Builds the `OpenAPI` 3.1 document of the API from the operations and the wire types. The
+//! submodules add the parts that derive macros on those types cannot express.
 
 mod constraints;
 pub(crate) mod event_schema;

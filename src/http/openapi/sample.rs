@@ -34,7 +34,7 @@ fn id(last: u128) -> Uuid {
     Uuid::from_u128(0x019a_4b2c_7000_7000_8000_0000_0000_0000 + last)
 }
 
-/// Returns the owner of the [`task()`], who may not decide its [`request()`].
+/// Returns the caller who owns the [`task()`]. This caller may not decide the [`request()`].
 #[must_use]
 pub(crate) fn caller() -> Caller {
     Caller {

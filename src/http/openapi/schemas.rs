@@ -1,5 +1,5 @@
-//! Adds the parts of the components that derives cannot express: required members, and the
-//! constants that tell variants apart.
+//! Adds the parts of the components that derive macros cannot express: required members, and the
+//! constants that distinguish the variants of a union.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +46,8 @@ pub(super) fn require_members(name: &str, schema: &mut Value) {
     put(schema, &["required"], Value::Array(names));
 }
 
-/// Sets the discriminator of each variant to a constant. A variant with several values of the
-/// discriminator stays unchanged.
+/// Sets the discriminator of each variant of a union to a constant. Does not change a variant with
+/// several values of the discriminator.
 pub(super) fn add_discriminators(schemas: &mut Map<String, Value>) {
     let mut tags: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for schema in schemas.values() {

@@ -88,7 +88,7 @@ fn body_that_may_be_empty_is_optional() {
     );
 }
 
-/// Collects the places of enums and unions that are not named components.
+/// Collects in `found` the places of enums and unions that are not named components.
 fn unnamed(at: &str, value: &Value, found: &mut Vec<String>) {
     let Some(members) = value.as_object() else {
         for (index, value) in value.as_array().into_iter().flatten().enumerate() {

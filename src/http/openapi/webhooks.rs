@@ -45,7 +45,7 @@ pub(super) fn describe(document: &mut Value) {
     put(document, &["webhooks", "message", "post"], post);
 }
 
-/// Returns a delivery to a webhook whose first attempt has failed.
+/// Returns a delivery whose first attempt to reach a webhook has failed.
 fn delivery() -> DeliveryRow {
     let request = sample::request();
     DeliveryRow {

@@ -1,6 +1,7 @@
-//! `/follow.js`: shows events while a page of a request or a task is open. Every page works without
-//! the script. Invariant: the `Content-Security-Policy` of a page permits scripts only if the page
-//! loads a script of this service, and then only from this service's origin.
+//! `/follow.js`: a script that shows new events on the open page of a request or a task. Every page
+//! works without the script. Invariant: the `Content-Security-Policy` of a page permits scripts
+//! only if the page loads a script of this service, and then only scripts from this service's
+//! origin.
 
 use std::sync::LazyLock;
 

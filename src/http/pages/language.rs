@@ -7,8 +7,9 @@ use http::header::ACCEPT_LANGUAGE;
 pub(crate) use crate::people::language::Language;
 
 impl Language {
-    /// Returns the supported language with the highest quality. If several have this quality,
-    /// returns the first of them. Returns English if the headers name no supported language.
+    /// Returns the supported language with the highest quality in the headers. If several languages
+    /// have this quality, returns the first of them. Returns English if the headers name no
+    /// supported language.
     #[must_use]
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;
@@ -28,8 +29,8 @@ impl Language {
     }
 }
 
-/// Parses a language range of the header into a language (`*` is English) and a quality. `None` if
-/// the language is not supported or the quality is malformed.
+/// Parses a language range of the header into a language and a quality. The range `*` stands for
+/// English. Returns `None` if the language is not supported or the quality is malformed.
 fn parse_range(text: &str) -> Option<(Language, f32)> {
     let mut parts = text.split(';').map(str::trim);
     let primary = parts.next()?.split('-').next()?;

@@ -30,8 +30,9 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// Builds a policy that permits only this service's own style and form posts to this service, and
-/// forbids framing. `more_directives` holds further directives, each ending with `; `.
+/// Builds a policy that forbids framing. The policy permits only this service's own style, and
+/// permits form posts only to this service. `more_directives` holds further directives, each ending
+/// with `; `.
 pub(super) fn policy_with(more_directives: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(
@@ -71,10 +72,10 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
     }
 }
 
-/// Renders a problem as a page: the texts of the JSON problem, the earlier decision, if any, and a
-/// link back to the intervention request. `instance` is the id of the HTTP request. `sign_in_again`
-/// is the link to sign in as another user, if another user could succeed. `link_path` is the path
-/// of the sealed link that the reader opened, if any.
+/// Renders a problem as a page. The page has the texts of the JSON problem, the earlier decision
+/// (if any), and a link back to the intervention request. `instance` is the id of the HTTP request.
+/// `sign_in_again` is the link to sign in as another user; it is given if another user could
+/// succeed. `link_path` is the path of the sealed link that the reader opened, if any.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,
@@ -158,7 +159,7 @@ pub(crate) fn localized(words: &Translations, english: &str, translated: Option<
 }
 
 /// Returns whether a text has right-to-left characters. Such characters change the order in which
-/// neighboring text and digits are displayed.
+/// text and digits next to them are displayed.
 #[must_use]
 pub(crate) fn has_right_to_left(text: &str) -> bool {
     let is_right_to_left = |c: char| {
@@ -168,8 +169,8 @@ pub(crate) fn has_right_to_left(text: &str) -> bool {
     text.chars().any(is_right_to_left)
 }
 
-/// Returns a text whose characters stay in order where no CSS applies, such as in the title of a
-/// tab. If the text has right-to-left characters, adds a left-to-right override.
+/// Adds a left-to-right override to a text that has right-to-left characters. The override keeps
+/// the characters in order where no CSS applies, such as in the title of a tab.
 #[must_use]
 pub(crate) fn force_left_to_right(text: String) -> String {
     if has_right_to_left(&text) {

@@ -1,6 +1,6 @@
 //! The texts of the frame's links, and of the pages of the inbox, of tasks and of standing
 //! decisions, in all languages. Texts about requests and events are in `translations.rs`, because
-//! other pages also have them.
+//! other pages use them, too.
 
 use crate::http::pages::language::{Language, texts};
 
@@ -64,7 +64,7 @@ texts! {
     effect_read_only: "read only", "只读";
     effect_idempotent: "idempotent", "幂等";
     effect_once: "once", "一次性";
-    // The line to the next question, after an answer.
+    // The line that leads to the next question, shown after an answer.
     next: "Next: {summary}", "下一个：{summary}";
     more_wait: "{count} more", "还有 {count} 个";
     nothing_more: "Nothing else waits for you.", "没有其他等待您处理的请求。";

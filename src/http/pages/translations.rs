@@ -1,7 +1,7 @@
 //! The texts of the pages in all languages. Each entry has a text in every language, so a missing
 //! translation does not compile. Texts that only some pages have are in `request/texts.rs` and
-//! `site_texts.rs`. [`fill`] replaces `{name}` in a text by a value. A sentence of the engine is
-//! translated by looking up the sentence's English text.
+//! `site_texts.rs`. [`fill`] replaces `{name}` in a text by a value. [`Translations::translated`]
+//! translates a sentence of the engine: it looks up the English text.
 
 use super::language::{Language, texts};
 use crate::http::wire::decision::DecisionAction;
@@ -358,8 +358,8 @@ texts! {
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
 
-/// Sentences that name members of the API. Each entry has such a sentence, and the sentence that
-/// pages show instead, in English and in Chinese.
+/// Sentences that name members of the API. Each entry has such a sentence, then the sentence that
+/// pages show instead, first in English and then in Chinese.
 const PLAIN: &[(&str, &str, &str)] = &[
     (
         "You may not decide this request: see its `approvers`.",

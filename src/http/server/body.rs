@@ -291,8 +291,9 @@ impl PostRequest {
         .await
     }
 
-    /// Like [`PostRequest::json`], but an empty body is an error, and the member `member` is not
-    /// checked. `read` gets the unchanged JSON text of this member as the second argument.
+    /// Like [`PostRequest::json`], but refuses an empty body, and does not check the member whose
+    /// name is `member`. The first argument of `read` has all other members; the second argument is
+    /// the unchanged JSON text of this member.
     ///
     /// # Errors
     /// As [`PostRequest::json`].
@@ -369,8 +370,8 @@ impl PostRequest {
 /// Reads the headers and the form fields of a request that needs no key.
 ///
 /// # Errors
-/// `unsupported_media_type` if the body is not a form; `too_large`; `bad_request` if the body is
-/// too slow; the errors of [`form_fields`].
+/// `unsupported_media_type` if the body is not a form; the errors of [`read_body`] and
+/// [`form_fields`].
 pub(crate) async fn form(
     http: &Http,
     request: Request,

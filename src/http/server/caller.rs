@@ -44,7 +44,7 @@ impl From<AuthError> for Problem {
 /// Refuses a caller whose key may not read.
 ///
 /// # Errors
-/// `forbidden`.
+/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
     if caller.permissions.read {
         Ok(())
@@ -56,7 +56,7 @@ pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
 /// Refuses a caller whose key may neither read nor decide.
 ///
 /// # Errors
-/// `forbidden`.
+/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
     if caller.permissions.decide {
         Ok(())
@@ -68,7 +68,7 @@ pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
 /// Refuses a caller whose key may not decide.
 ///
 /// # Errors
-/// `forbidden`.
+/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_decide(caller: &Caller) -> Result<(), Problem> {
     if caller.permissions.decide {
         Ok(())
@@ -80,7 +80,7 @@ pub(crate) fn must_decide(caller: &Caller) -> Result<(), Problem> {
 /// Refuses a caller who is not an admin.
 ///
 /// # Errors
-/// `forbidden`.
+/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     if caller.admin {
         Ok(())
@@ -91,11 +91,12 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller whose key has no permission `gate`. Accepts a key that may also decide, because
-/// such a key may look at calls.
+/// Refuses a caller whose key has no permission `gate`. A key that also has the permission `decide`
+/// may not propose calls. This function still accepts such a key, because the key may look at
+/// calls.
 ///
 /// # Errors
-/// `forbidden`.
+/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_ask_at_gate(caller: &Caller) -> Result<(), Problem> {
     if caller.permissions.gate {
         Ok(())
@@ -107,7 +108,7 @@ pub(crate) fn must_ask_at_gate(caller: &Caller) -> Result<(), Problem> {
 /// Refuses a caller whose key may not create, continue or cancel tasks.
 ///
 /// # Errors
-/// `forbidden`.
+/// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {
     if caller.permissions.create {
         Ok(())

@@ -145,7 +145,8 @@ pub(crate) enum ConnectionPhase {
 }
 
 impl ConnectionSlot {
-    /// Returns the token that is cancelled when the connection has to close for another client.
+    /// Returns the token that is cancelled when the connection has to close to make room for
+    /// another client.
     #[must_use]
     pub(crate) fn close_token(&self) -> &CancellationToken {
         &self.close
@@ -182,7 +183,8 @@ impl ConnectionSlot {
         Some(RequestInFlight(Arc::clone(self)))
     }
 
-    /// Keeps the connection from being closed for another client until the request is served.
+    /// Protects the connection: until the request is served, the service does not close the
+    /// connection for another client.
     pub(crate) fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {

@@ -1,4 +1,4 @@
-//! A response body that reports when the connection has taken all its bytes.
+//! A response body that reports when the connection has taken all bytes of the body.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ struct DeliveredBody<D> {
 }
 
 /// Returns a body with the content `bytes`. `delivery` is recorded when the connection takes the
-/// bytes. If the body is dropped before that, nothing is recorded.
+/// bytes. If the body is dropped first, nothing is recorded.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<Delivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }

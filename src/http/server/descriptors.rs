@@ -1,6 +1,6 @@
-//! Divides the file descriptors that this process may open. Some are reserved for the database,
-//! tools and models, and client connections get the rest. Without the reserve, clients could take
-//! every descriptor, and the service could not run approved calls.
+//! Divides the file descriptors that this process may open. Some descriptors are reserved for the
+//! database, tools and models. Client connections get the rest. Without the reserve, clients could
+//! take every descriptor, and the service could not run approved calls.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -43,8 +43,8 @@ impl DescriptorBudget {
     /// Clients get `wanted` connections, or fewer if the rest of `limit` is smaller.
     ///
     /// # Errors
-    /// [`TooFewDescriptors`] when the number of connections that are left is below both
-    /// `MIN_CONNECTIONS` and `wanted`.
+    /// Fails with [`TooFewDescriptors`] if the remaining descriptors allow fewer connections than
+    /// `MIN_CONNECTIONS`, and also fewer than `wanted`.
     pub(crate) fn new(
         limit: u64,
         wanted: u32,
@@ -68,15 +68,15 @@ impl DescriptorBudget {
         })
     }
 
-    /// Returns the maximum number of event streams: `wanted`, or a smaller number that leaves a
-    /// quarter of the connections, but not more than 24, for other requests.
+    /// Returns the maximum number of event streams: `wanted`, or fewer if the connections do not
+    /// suffice. A quarter of the connections, at most 24, is kept free for other requests.
     #[must_use]
     pub(crate) fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)
     }
 }
 
-/// Returns the soft descriptor limit of this process; the largest number if there is no limit.
+/// Returns the soft descriptor limit of this process; `u64::MAX` if there is no limit.
 #[must_use]
 pub(crate) fn soft_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)

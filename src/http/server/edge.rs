@@ -180,9 +180,9 @@ fn problem(
     let status = problem.code.status();
     let mut response = if context.wants_page {
         let public_url = &http.settings.public_url;
-        // For these codes the page offers to sign in as another user, because another account may
-        // have access. `NotFound` is included, so that the page does not reveal whether the
-        // resource exists.
+        // For `Forbidden` and `NotFound`, the page offers to sign in as another user, because
+        // another account may have access. `NotFound` is included, so that the page does not reveal
+        // whether the resource exists.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
         let prefix = path_prefix(public_url);
         let path = format!("{prefix}{}", context.path);
@@ -234,7 +234,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
         HeaderValue::from_static("nosniff"),
     );
     if context.is_private {
-        // The response of an event stream already has a stricter value.
+        // The response of an event stream already has a stricter `Cache-Control`.
         headers
             .entry(header::CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-store"));

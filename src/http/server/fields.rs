@@ -33,7 +33,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Creates the members of the object `value`, whose JSON pointer is `at`. If `value` is not an
+    /// Takes the members from the object `value`, whose JSON pointer is `at`. If `value` is not an
     /// object, adds a mistake and returns `None`.
     pub(crate) fn from_value(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
         if let Value::Object(members) = value {
@@ -120,8 +120,8 @@ impl Fields {
 
 /// The maximum length, in bytes, of a JSON pointer whose last part is a member name that the client
 /// chose. The last `/` and escapes do not count. If the pointer of a mistake would be longer, the
-/// mistake gets the pointer of the parent. So a long member name is not copied for each value below
-/// the member.
+/// mistake gets the pointer of the parent object. So a long member name is not repeated in the
+/// pointers of all values below that member.
 const MAX_POINTER_BYTES: usize = 1024;
 
 fn bounded_pointer(at: &str, name: &str) -> String {

@@ -34,7 +34,7 @@ const FOREIGN_ORIGIN: &str =
 /// Checks a request, attaches the caller to the request, and runs the operation.
 ///
 /// # Errors
-/// The problem of the first check that fails.
+/// Fails with the problem of the first check that the request does not pass.
 pub(crate) async fn guard(
     State((http, op)): State<(Arc<Http>, &'static Op)>,
     mut request: Request,
@@ -79,7 +79,7 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(caller) = authenticated {
-        // If the operation refuses, the edge renders a page that names this user.
+        // If the operation refuses the request, the edge renders a page that names this user.
         response.extensions_mut().insert(caller);
     }
     Ok(response)

@@ -1,6 +1,6 @@
-//! Reads JSON strictly: repeated members and deep nesting are errors, because parsers treat them
-//! differently. The values in a client's JSON are counted before the first value is built, because
-//! a megabyte of `[[],[],…` would take a hundred megabytes of memory.
+//! Reads JSON strictly: repeated members and deep nesting are errors, because not all parsers treat
+//! them alike. The values in a client's JSON are counted before the first value is built, because a
+//! megabyte of `[[],[],…` would take a hundred megabytes of memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,7 +48,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     parse_stored(bytes)
 }
 
-/// Makes the checks of [`parse`] without building a value, except the check for repeated members.
+/// Makes the checks of [`parse`], except for the check for repeated members. Builds no value.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), JsonError> {
     let mut remaining = MAX_VALUES;
     let mut reader = serde_json::Deserializer::from_slice(bytes);

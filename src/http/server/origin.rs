@@ -1,5 +1,5 @@
 //! Decides from which web pages a browser may send requests that change something in the service.
-//! Such a request is refused before its credentials are read if it has a foreign origin, so a
+//! If such a request has a foreign origin, it is refused before its credentials are read. So a
 //! foreign page cannot approve a call. Without accounts, the service answers only requests for a
 //! loopback name of this machine, except for health checks.
 
@@ -33,7 +33,7 @@ impl Origin {
 }
 
 /// The configured origins whose pages may send requests that change something. In addition, a page
-/// may always do so if its host is the host to which the request is sent.
+/// may always send such requests to its own host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     public: Option<Origin>,
@@ -79,7 +79,7 @@ impl Origins {
     }
 
     /// Returns whether the request has exactly one `Origin` header, with an origin in
-    /// `cors_origins`. The response then gets the CORS headers.
+    /// `cors_origins`. If so, the response gets the CORS headers.
     #[must_use]
     pub(crate) fn allows_cors(&self, headers: &HeaderMap) -> bool {
         let mut origins = headers.get_all(ORIGIN).iter();

@@ -124,7 +124,8 @@ pub(crate) struct InboxQuery {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DecidedQuery {
-    /// `1`: also requests that other people decided and that the caller could have decided.
+    /// With `1`, the page also shows the requests that other people decided and that the caller
+    /// could have decided.
     #[param(pattern = "^1?$")]
     all: Option<String>,
 }

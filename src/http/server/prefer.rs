@@ -45,8 +45,8 @@ impl Prefer {
         prefer
     }
 
-    /// Returns the time to wait, at most 300 s: the client's `wait`; zero if the client only
-    /// prefers `respond-async`; `default` without a preference.
+    /// Returns the time to wait, which is at most 300 s: the client's `wait`; zero if the client
+    /// gives only `respond-async`; `default` if the client gives no preference.
     #[must_use]
     pub(crate) fn wait_or(self, default: Duration) -> Duration {
         match (self.wait, self.respond_async) {

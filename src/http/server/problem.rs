@@ -87,15 +87,15 @@ codes! {
     TaskFinal = "task_final", 409, "The task has ended";
     /// The task has not failed, and only a Failed task can be retried.
     TaskNotFailed = "task_not_failed", 409, "The task has not failed";
-    /// The task is a sub-agent's, which takes no messages and no retry.
+    /// The task belongs to a sub-agent. Such a task takes no messages and cannot be retried.
     NotARootTask = "not_a_root_task", 409, "The task is a sub-agent's";
     /// Another runner has the permit of the gate call.
     CallInHand = "call_in_hand", 409, "Another runner has the permit";
-    /// The gate call has another outcome already.
+    /// The gate call already has a different outcome.
     CallSettled = "call_settled", 409, "The call is settled";
-    /// The task is a call at a gate, which takes no messages and no retry.
+    /// The task is a call at a gate. Such a task takes no messages and cannot be retried.
     NotAConversation = "not_a_conversation", 409, "The task is not a conversation";
-    /// The caller, its address or the service has reached a limit of concurrency or rate.
+    /// The caller, the caller's address or the service has reached a limit of concurrency or rate.
     TooMany = "too_many", 429, "Too many requests";
     /// The database does not answer, or the service is shutting down.
     Unavailable = "unavailable", 503, "Not available right now";
@@ -105,7 +105,7 @@ codes! {
     ModelFailed = "model_failed", 500, "The model gave no usable answer";
     /// In `error` of a task: a limit was reached.
     LimitReached = "limit_reached", 500, "A limit was reached";
-    /// In `error` of a task: its stored data is inconsistent.
+    /// In `error` of a task: the stored data of the task is inconsistent.
     Integrity = "integrity", 500, "The stored data is inconsistent";
     /// In `error` of a task: the configuration lacks something that the task needs.
     Configuration = "configuration", 500, "The configuration lacks something that the task needs";

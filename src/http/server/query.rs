@@ -114,7 +114,7 @@ impl Query {
     /// Adds a mistake for every parameter that was not taken.
     ///
     /// # Errors
-    /// `invalid`, with every mistake of the query.
+    /// Fails with `invalid` if the query has a mistake. The problem lists every mistake.
     pub(crate) fn finish(mut self) -> Result<(), Problem> {
         for (name, _) in &self.pairs {
             self.errors.add(&pointer("", name), "no such parameter");

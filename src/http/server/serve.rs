@@ -1,7 +1,8 @@
-//! The accept loop. The server limits the number of connections, the time and the size of the head
-//! of each request, and the time between two requests of a connection. HTTP/1 connections are built
-//! explicitly, so that features of other crates cannot enable HTTP/2. HTTP/2 is served only if
-//! [`Server::http2`] is set, and only on a connection that begins with the preface of HTTP/2.
+//! The accept loop. The server limits the number of connections, the size of each request's head,
+//! the time in which the head must arrive, and the time between two requests of a connection.
+//! HTTP/1 connections are built explicitly, so that features of other crates cannot enable HTTP/2.
+//! HTTP/2 is served only if [`Server::http2`] is set, and only on a connection that begins with the
+//! preface of HTTP/2.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -244,8 +245,8 @@ fn respond(
     }
 }
 
-/// Returns whether the client caused the failure. If so, the loop calls `accept` again without a
-/// pause.
+/// Returns whether a client caused the failure of `accept`. If so, the accept loop calls `accept`
+/// again without a pause.
 fn is_client_fault(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,7 +1,8 @@
-//! Counts the wrong keys of each source address, and logs each wrong key with the address. After
-//! ten wrong keys in a minute, further wrong keys get 429, and only the first of these further keys
-//! is logged. Requests with a correct key, a session or no key are not counted. Invariant: the size
-//! of the table and the rate of log lines are limited, however many addresses send wrong keys.
+//! Counts the wrong keys of each source address. Each wrong key causes a log line with the address,
+//! but without the key. After ten wrong keys in a minute, further wrong keys get 429, and only the
+//! first of them causes a log line. Requests with a correct key, a session or no key are not
+//! counted. Invariant: the size of the table and the rate of log lines are limited, however many
+//! addresses send wrong keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -147,7 +148,7 @@ impl WrongKeys {
     /// Counts a wrong key from `source`; `now` is the time since boot.
     ///
     /// # Errors
-    /// `too_many`, when the counter for `source` has reached its limit in the last minute.
+    /// Fails with `too_many` if the counter for `source` reached its limit within the last minute.
     pub(crate) fn count(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Table {

@@ -13,7 +13,7 @@ use crate::http::server::body::budget::BodyBudget;
 use crate::task::time::Time;
 use crate::world::Clock;
 
-/// A clock whose sleeps end once the test sends `true`.
+/// A clock with a constant uptime. All sleeps of the clock end once the test sends `true`.
 struct Still(watch::Sender<bool>);
 
 #[async_trait::async_trait]

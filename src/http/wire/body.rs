@@ -41,7 +41,7 @@ pub(crate) struct SendMessage {
     pub items: Option<Vec<NewMessageItem>>,
     /// Data about the user, shown to the model before the message; at most 16 KiB.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// If true, the message withdraws the open requests of a paused task. Default: false, and a
+    /// If true, the message withdraws the open requests of a paused task. If false (the default), a
     /// paused task refuses the message (409).
     pub supersede: Option<bool>,
 }

@@ -43,11 +43,11 @@ pub(crate) struct RequestBrief {
     pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
-    /// The names of the tools of the calls that the request decides, each once.
+    /// The names of the tools whose calls the request decides, without repetitions.
     pub tools: Vec<String>,
     /// The number of calls that the request decides.
     pub calls: usize,
-    /// The effects of repeating the calls that the request decides, each once.
+    /// The different values of `effect` among the calls that the request decides.
     pub effects: Vec<WireEffect>,
     /// The number of warnings about the calls that the request decides.
     pub warnings: usize,
@@ -56,9 +56,9 @@ pub(crate) struct RequestBrief {
     pub summaries: Option<Vec<String>>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
-    /// The number of approvals so far of the undecided call with the fewest approvals. Once every
-    /// call is decided, the number of approvals of the call with the most approvals. 0 if one
-    /// approval is enough.
+    /// The number of approvals so far. While a call is undecided, this is the smallest number among
+    /// the undecided calls. Once every call is decided, it is the largest number among all calls. 0
+    /// if one approval is enough.
     pub approvals: usize,
     /// The time at which the request was opened.
     #[schema(format = DateTime)]
@@ -82,8 +82,8 @@ pub(crate) struct BriefDecision {
     pub by: String,
     /// The id of the service key's user, if a service key acted for the approver; else null.
     pub via: Option<String>,
-    /// How the person proved who they are; null in a service without accounts, and in a decision
-    /// that is older than this member.
+    /// How the person proved who they are; null in a service without accounts, and in decisions
+    /// that were stored before this member existed.
     pub door: Option<WireDoor>,
     /// The time of the answer.
     #[schema(format = DateTime)]

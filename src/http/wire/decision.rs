@@ -51,8 +51,8 @@ pub(crate) struct WireDecision {
     pub by: String,
     /// The id of the service key's user, if a service key acted for the approver; else null.
     pub via: Option<String>,
-    /// How the person proved who they are; null in a service without accounts, and in a decision
-    /// that is older than this member.
+    /// How the person proved who they are; null in a service without accounts, and in decisions
+    /// that were stored before this member existed.
     pub door: Option<WireDoor>,
     /// The time of the answer.
     #[schema(format = DateTime)]
@@ -60,7 +60,7 @@ pub(crate) struct WireDecision {
     /// The approver's reason; null if they gave none.
     pub reason: Option<String>,
     /// The consequence of a rejection for the task; null without a rejection, or while the
-    /// consequence is open.
+    /// consequence is not yet determined.
     pub then: Option<ThenAction>,
     /// The form as the person filled it in; null without a form. For credentials, every value is
     /// null.
@@ -100,8 +100,8 @@ pub(crate) struct CallDecision {
     pub by: String,
     /// The id of the service key's user, if a service key acted for the approver; else null.
     pub via: Option<String>,
-    /// How the person proved who they are; null in a service without accounts, and in a decision
-    /// that is older than this member.
+    /// How the person proved who they are; null in a service without accounts, and in decisions
+    /// that were stored before this member existed.
     pub door: Option<WireDoor>,
     /// The time of the answer.
     #[schema(format = DateTime)]
@@ -130,7 +130,8 @@ pub(crate) struct WireApproval {
 }
 
 impl WireDecision {
-    /// Returns a single answer that was committed at `at`.
+    /// Returns a single answer as the API shows it. `at` is the time at which the answer was
+    /// committed.
     #[must_use]
     pub(crate) fn of_answer(at: Time, answer: &decision::Decision) -> Self {
         let calls = answer.decisions.keys();

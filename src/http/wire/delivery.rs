@@ -12,11 +12,11 @@ use super::wire_enum;
 use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 
 wire_enum! {
-    /// The state of a delivery: `due` (to be sent now or later), `sent` (the receiver accepted
-    /// the message), `dead` (the final attempt failed, the receiver wants no more attempts, or no
-    /// message could be made) or `dropped` (not sent, because it is no longer needed: no entry of
-    /// the configuration sends it, the request was closed, or the person has answered the request
-    /// or may not decide it).
+    /// The state of a delivery: `due` (to be sent now or later), `sent` (the receiver accepted the
+    /// message), `dead` (the final attempt failed, the receiver wants no more attempts, or no
+    /// message could be made) or `dropped` (the message was not sent, because it is no longer
+    /// needed: no entry of the configuration sends such a message, the request was closed, or the
+    /// person has answered the request or may not decide the request).
     WireDeliveryState as DeliveryState from DeliveryState, "snake_case" { Due, Sent, Dead, Dropped }
 }
 
@@ -48,15 +48,15 @@ pub(crate) struct Delivery {
     pub channel: WireDeliveryChannel,
     /// The id of the person whom the message is for; null if the receiver is not a person.
     pub person: Option<String>,
-    /// The type of the message: the name of an event, or, for a reminder, `request.expiring` or
-    /// `request.waiting`.
+    /// The type of the message: for an event, the name of the event; for a reminder,
+    /// `request.expiring` or `request.waiting`.
     pub r#type: String,
     /// The `webhook-id` of the message, the same for each attempt.
     pub webhook_id: String,
     /// The id of the root task of the tree that the message is about.
     #[schema(format = Uuid)]
     pub root_task_id: String,
-    /// The number, within the tree, of the event that the message is about.
+    /// The number of the event that the message is about. Each tree numbers its own events.
     pub event: i64,
     /// The id of the request that the message is about; null if the message is about a task.
     #[schema(format = Uuid)]
@@ -130,8 +130,8 @@ impl DeliveryAttempt {
     }
 }
 
-/// The body of a webhook, signed as Standard Webhooks 1.0 says: the headers `webhook-id`,
-/// `webhook-timestamp` and `webhook-signature`.
+/// The body of a webhook. The message is signed according to Standard Webhooks 1.0, with the
+/// headers `webhook-id`, `webhook-timestamp` and `webhook-signature`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookMessage {
     /// The name of the event: `task.*`, `sub_agent.*` or `request.*`. `request.expiring` and

@@ -79,7 +79,7 @@ pub(crate) struct GateCall {
     pub expires_at: Option<String>,
 }
 
-/// The one permission to run a call, given to one runner.
+/// The permission to run a call. Only one runner has the permission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Permit {
     /// The number of the attempt at the call: 1, 2, 3 …

@@ -11,7 +11,7 @@ use crate::task::grant;
 wire_enum! {
     /// The reason why a standing decision has ended: `revoked` (a person ended it), `expired` (its
     /// time has passed), `used_up` (it has let through the maximum number of calls), `message` (the
-    /// user has sent the tree a message since), `history_lost` (it was given in a part of the
+    /// user has since sent a message to the tree), `history_lost` (it was given in a part of the
     /// history that a restored backup or a promoted standby has made uncertain), `giver` (the
     /// person who gave it may not approve such a call any more) or `changed` (the rule or the tool
     /// has changed).
@@ -39,7 +39,8 @@ pub(crate) struct Grant {
     pub rule: String,
     /// The name of the tool whose calls are let through.
     pub tool: String,
-    /// The name of the root agent of the tasks in which the standing decision counts.
+    /// The name of the root agent. The standing decision counts only in trees whose root task runs
+    /// this agent.
     pub agent: String,
     /// The id of the user who owns the tasks in which the standing decision counts.
     pub owner: String,

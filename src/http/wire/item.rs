@@ -42,8 +42,8 @@ wire_enum! {
 wire_enum! {
     /// Why a request was closed without an answer: `expired` (its deadline passed), `superseded`
     /// (the user sent another message), `canceled` (the task was canceled or failed),
-    /// `tool_changed` (the tool's definition changed) or `answered_late` (the call's result arrived
-    /// by itself).
+    /// `tool_changed` (the tool's definition changed) or `answered_late` (the result of the call
+    /// arrived while the request was open).
     WireCloseReason as CloseReason from item::CloseReason, "snake_case" { Expired, Superseded, Canceled, ToolChanged, AnsweredLate }
 }
 
@@ -146,7 +146,7 @@ items! {
         turn: u32,
         /// The text of the answer; null if the answer has only calls.
         text: Option<String>,
-        /// The calls that the model proposes, in its order.
+        /// The calls that the model proposes, in the order of the answer.
         tool_calls: Vec<WireToolCall>,
         /// Why the answer ended. The calls of an answer with `length` or `content_filter` do not
         /// run.
@@ -211,7 +211,7 @@ items! {
         /// The number of the attempt at this call: 1, 2, 3 …
         attempt: u32,
     }
-    /// A call has its result.
+    /// A call has ended with a result.
     ToolResultItem {
         /// The id of the call.
         #[schema(format = Uuid)]
@@ -225,7 +225,7 @@ items! {
         /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
         http_status: Option<u16>,
     }
-    /// A result arrived after its call was closed.
+    /// The result of a call arrived after the call was closed.
     LateResultItem {
         /// The id of the closed call.
         #[schema(format = Uuid)]
@@ -239,7 +239,8 @@ items! {
         /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
         http_status: Option<u16>,
     }
-    /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
+    /// A call started a sub-agent's task, or sent a message to the existing task of a sub-agent
+    /// that keeps its conversation.
     SubAgentStartedItem {
         /// The id of the call that started the task or sent the message.
         #[schema(format = Uuid)]
@@ -285,11 +286,12 @@ pub(crate) enum AgentTaskItem {
     RequestClosed(RequestClosedItem),
     /// A call is about to be sent.
     ToolStarted(ToolStartedItem),
-    /// A call has its result.
+    /// A call has ended with a result.
     ToolResult(ToolResultItem),
-    /// A result arrived after its call was closed.
+    /// The result of a call arrived after the call was closed.
     LateResult(LateResultItem),
-    /// A call started a sub-agent's task, or sent a message to the task of a kept conversation.
+    /// A call started a sub-agent's task, or sent a message to the existing task of a sub-agent
+    /// that keeps its conversation.
     SubAgentStarted(SubAgentStartedItem),
 }
 

@@ -20,7 +20,8 @@ pub(crate) struct ProblemDocument {
     pub title: String,
     /// The HTTP status of the response.
     pub status: u16,
-    /// One sentence: the place and the expected value, never the value that was sent.
+    /// One sentence for a person. For a mistake in the request, the sentence gives the place and
+    /// the expected value, but never the value that was sent.
     pub detail: String,
     /// The HTTP request's id, also in `X-Request-Id`.
     #[schema(format = Uuid)]

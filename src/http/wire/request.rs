@@ -77,7 +77,7 @@ pub(crate) struct InterventionRequest {
     pub tool_calls: Vec<RequestedCall>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
-    /// The actions that this caller may take; empty where the caller may not decide.
+    /// The actions that this caller may take; empty if the caller may not decide.
     pub allowed_actions: Vec<DecisionAction>,
     /// Whether this caller may answer now.
     pub can_decide: bool,
@@ -144,7 +144,7 @@ pub(crate) struct RequestedCall {
     /// The approvals so far, if several people have to approve; else empty.
     pub approvals: Vec<WireApproval>,
     /// The standing decision that the rule offers with an approval of the call; null without an
-    /// offer. `remember` in the answer gives the standing decision.
+    /// offer. An answer accepts the offer with its member `remember`.
     pub remember: Option<WireOffer>,
     /// An opaque digest of the call; null for a call that can never run.
     pub digest: Option<String>,

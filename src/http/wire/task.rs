@@ -112,7 +112,7 @@ wire_enum! {
     /// The kind of failure: `model_failed` (the model gave no usable answer), `limit_reached` (a
     /// limit of the agent was reached), `integrity` (the stored data contradicts itself),
     /// `configuration` (the configuration no longer has what the task needs) or `no_progress`
-    /// (process after process stopped while it worked on the task).
+    /// (several processes, one after the other, stopped while they worked on the task).
     TaskErrorCode as TaskErrorCode from FailureCode, "snake_case" { ModelFailed, LimitReached, Integrity, Configuration, NoProgress }
 }
 

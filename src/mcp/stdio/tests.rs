@@ -16,8 +16,8 @@ mod ends;
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// A server of an older revision. Its function `call(m)` answers a call, and `say(id, text)` sends
-/// a result.
+/// The Python script of a server that speaks an older revision. The function `call(m)` of the
+/// script answers a call, and `say(id, text)` sends a result.
 const SERVER: &str = r#"
 import json, os, sys, signal
 def send(m): sys.stdout.write(json.dumps(m) + "\n"); sys.stdout.flush()
@@ -39,7 +39,7 @@ for line in iter(sys.stdin.readline, ""):
 note("end of input")
 "#;
 
-/// A server, and the directory in which it writes its notes.
+/// A server, and the directory in which the server writes notes.
 struct Served {
     stdio: Stdio,
     directory: tempfile::TempDir,
@@ -71,7 +71,7 @@ impl Served {
         }
     }
 
-    /// Creates a server that runs `script` before it reads its first message.
+    /// Creates a server that runs `script` before the server reads the first message.
     fn running(script: &str) -> Self {
         Self::by(&["/usr/bin/env", "python3", "-c", SERVER, script])
     }

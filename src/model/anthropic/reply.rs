@@ -1,6 +1,7 @@
-//! Reads a whole or streamed answer: its blocks, its stop reason and its usage. `Answer::raw` keeps
-//! unknown blocks and members. Invariant: streaming does not change the parsed answer. A call's
-//! arguments are the exact bytes that the model wrote, except for secrets and U+0000.
+//! Reads the blocks, the stop reason and the token counts of a whole or streamed answer.
+//! `Answer::raw` keeps unknown blocks and members. Invariant: streaming does not change the parsed
+//! answer. A call's arguments are the exact bytes that the model wrote, except for secrets and
+//! U+0000.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -28,7 +29,7 @@ pub(super) struct ReceivedMessage {
 /// A content block as received.
 #[derive(Debug, PartialEq)]
 pub(super) struct ReceivedBlock {
-    /// All members; for a call, all but `input`.
+    /// All members of the block, except for the `input` of a call.
     pub(super) members: Map<String, Value>,
     /// The exact text of a call's `input`; `None` if the block is not a call.
     pub(super) arguments: Option<String>,
@@ -115,7 +116,7 @@ impl ReceivedBlock {
 
 impl ReceivedMessage {
     /// Stores the stop reason and its explanation, from the delta of a `message_delta` or from an
-    /// unstreamed message. A missing value keeps the stored one.
+    /// unstreamed message. If a value is missing, the stored value is kept.
     pub(super) fn set_stop_reason(&mut self, source: &Value) {
         let str = |pointer: &str| {
             source

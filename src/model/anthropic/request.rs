@@ -84,7 +84,7 @@ struct Body {
 /// Writes the request body; `extra` holds further members from the configuration.
 ///
 /// # Errors
-/// The body cannot be written as JSON; no prompt is known to cause this.
+/// Fails if the body cannot be written as JSON. No known prompt causes this.
 pub(super) fn body(
     prompt: &Prompt,
     model: &str,
@@ -170,8 +170,8 @@ fn messages(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<
     messages
 }
 
-/// Adds blocks to the last message if it has the same role, otherwise as a new message. Adds
-/// nothing if there are no blocks, because the endpoint refuses an empty message.
+/// Adds blocks to the last message if that message has the same role, or else as a new message.
+/// Adds nothing if there are no blocks, because the endpoint refuses an empty message.
 fn append_blocks(
     messages: &mut Vec<OutgoingMessage>,
     role: Role,

@@ -37,7 +37,8 @@ struct PartialBlock {
     start_input: Option<String>,
     /// The input that the deltas have added so far.
     input: String,
-    /// For a call, its index among the calls and the cleaner for the pieces of its arguments.
+    /// For a call: its index among the calls of the answer, and the cleaner for the pieces of its
+    /// arguments.
     call: Option<(usize, StreamCleaner)>,
 }
 

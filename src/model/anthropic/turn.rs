@@ -44,7 +44,7 @@ pub(super) fn has_type(block: &Value, kind: &str) -> bool {
     block.get("type").is_some_and(|found| found == kind)
 }
 
-/// Whether a block is thinking, redacted or not.
+/// Returns whether a block is thinking, redacted or not.
 pub(super) fn is_thinking(block: &Value) -> bool {
     has_type(block, "thinking") || has_type(block, "redacted_thinking")
 }

@@ -23,7 +23,8 @@ pub(super) struct Case {
     pub(super) steps: Vec<Step>,
     /// Texts that the last request contains byte for byte, either plain or as a JSON string.
     pub(super) exact: Vec<&'static str>,
-    /// The expected waits before repeated attempts, in seconds; `None` if any waits are right.
+    /// The expected waits before repeated attempts, in seconds; `None` if the waits are not
+    /// checked.
     pub(super) waits: Option<Vec<u64>>,
 }
 
@@ -32,20 +33,22 @@ pub(super) struct Step {
     pub(super) means: Means,
     /// The expected number of resets while the answer arrives.
     pub(super) resets: usize,
-    /// Whether the answer is emitted in pieces.
+    /// Whether the answer must be emitted in pieces if it is streamed.
     pub(super) told: bool,
 }
 
-/// A user message with context data about the user, and with three parts: a text and two images.
+/// The messages that are added to the conversation before the model is asked.
 enum Says {
     User(&'static str),
-    /// The results of the last turn's calls: the content, and whether the call succeeded.
+    /// A user message with context data about the user, and with three parts: a text and two
+    /// images.
     Richly,
-    /// The same results as in `Results`, followed by a user message.
+    /// The results of the last turn's calls. Each element is the content of a result, and whether
+    /// the call succeeded.
     Results(Vec<(&'static str, bool)>),
-    /// The stored messages of a conversation that began with this provider.
+    /// The results of the last turn's calls, as in `Results`, followed by a user message.
     ResultsAndUser(Vec<(&'static str, bool)>, &'static str),
-    /// A conversation that began with this provider.
+    /// The stored messages of a conversation that began with this provider.
     Stored(Provider),
 }
 
@@ -131,7 +134,7 @@ fn results(given: &[(&str, bool)], ids: &[String]) -> Vec<Message> {
         .collect()
 }
 
-/// Returns the instructions and tools of every case with `furnished`.
+/// Returns the instructions and the tools in the prompt of each case whose `furnished` is true.
 pub(super) fn furniture() -> (Option<String>, Vec<OfferedTool>) {
     let schema =
         json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
@@ -211,7 +214,7 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Returns the cases of the protocols that give the model's reasoning back.
+/// Returns the cases of the protocols that send the model's reasoning back to the endpoint.
 fn of_reasoners() -> Vec<Case> {
     use Says::{Results, User};
     let both_have = |case| Case {

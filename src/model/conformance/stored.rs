@@ -1,5 +1,5 @@
-//! Conversations as the journal stores them, with turns in the form in which each provider's
-//! protocol stores them.
+//! Returns conversations as the journal stores them. Each turn has the form in which its provider's
+//! protocol stores the turn.
 
 use serde_json::{Value, json};
 

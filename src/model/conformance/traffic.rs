@@ -1,6 +1,6 @@
 //! Reads a traffic file, and sends the answers in the file as an endpoint on loopback.
 //!
-//! A file is a list of parts, which begin with one of these lines:
+//! A file is a list of parts. Each part begins with one of these lines:
 //!
 //! - `>>>`: the expected body of a request follows.
 //! - `<<< STATUS TYPE, NAME: VALUE, …`: an answer follows. If the line has the word `cut`, the
@@ -23,7 +23,7 @@ pub(super) struct Traffic {
     pub(super) answers: Vec<Reply>,
 }
 
-/// An answer of the endpoint.
+/// An answer that the endpoint sends.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     status: String,
@@ -47,7 +47,7 @@ pub(super) enum Sent {
 }
 
 impl Traffic {
-    /// Reads the traffic file of a case with a provider.
+    /// Reads the traffic file of the case `case` for the provider `provider`.
     pub(super) fn of(provider: &str, case: &str) -> Self {
         let path = format!(
             "{}/src/model/conformance/wire/{provider}/{case}.txt",

@@ -16,7 +16,7 @@ use crate::task::text::from_bytes;
 /// The maximum length of an answer, in bytes. The limit applies to an unstreamed body, to each
 /// event of a stream, and to the whole content of a stream.
 pub(in crate::model) const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
-/// The maximum number of bytes that are read of an error's body.
+/// The maximum number of bytes of an error's body that are read.
 pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 /// The maximum length of a stream, in bytes. A stream is much longer than its content, because
 /// every few characters come in their own JSON object.
@@ -25,7 +25,7 @@ const MAX_STREAM_BYTES: usize = 16 * MAX_ANSWER_BYTES;
 /// itself limits the wait for each part of the answer.
 pub(super) const ANSWER_TIMEOUT_FACTOR: u32 = 10;
 
-/// Whether the headers declare a stream of events.
+/// Returns whether the headers declare a stream of events.
 fn is_stream(headers: &HeaderMap) -> bool {
     let kind = headers
         .get(CONTENT_TYPE)
@@ -36,7 +36,8 @@ fn is_stream(headers: &HeaderMap) -> bool {
         .starts_with("text/event-stream")
 }
 
-/// Whether a body looks like a stream of events, although the headers do not declare a stream.
+/// Returns whether a body looks like a stream of events, although the headers do not declare a
+/// stream.
 fn looks_like_stream(body: &str) -> bool {
     let begins = body.trim_start_matches(['\u{FEFF}', '\r', '\n']);
     ["data:", "event:", "id:", ":"]

@@ -1,8 +1,8 @@
-//! Collects the calls of a streamed answer. Fragments with the same `index` are joined. If an
-//! endpoint omits the index or sends 0 for every call, fragments are joined by their ids. Fragments
-//! without ids are joined by their content. Invariant: a fragment is never joined to a call if the
-//! fragment recognizably belongs to another call. If two calls cannot be told apart, their
-//! arguments are joined to a text that no tool accepts.
+//! Collects the calls of a streamed answer, which arrive in fragments. Fragments with the same
+//! `index` are joined. If an endpoint omits the index or sends 0 for every call, fragments are
+//! joined by their ids. Fragments without ids are joined by their content. Invariant: a fragment is
+//! never joined to a call if the fragment recognizably belongs to another call. If two calls cannot
+//! be told apart, their arguments are joined to a text that no tool accepts.
 
 use serde_json::{Map, Value, json};
 
@@ -15,12 +15,13 @@ use crate::model::protocol::PieceEmitter;
 /// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// If the last bytes of a call's name may begin a secret, and there are at least this many such
-/// bytes, the name is held back until the arguments come. The number is half of the minimum length
-/// of a secret that is redacted.
+/// The number of bytes at the end of a call's name that are enough to hold the name back. If at
+/// least this many bytes may begin a secret, the name is emitted only when the arguments come. The
+/// number is half of the minimum length of a secret that is redacted.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
-/// The calls received so far, ordered by index, and by arrival within an index.
+/// The calls received so far. The calls are ordered by index; calls with the same index are ordered
+/// by arrival.
 pub(super) struct PartialCalls {
     cleaner: Cleaner,
     all: Vec<PartialCall>,
@@ -34,8 +35,8 @@ struct PartialCall {
     arguments: String,
     /// The arguments, if the endpoint sent them as JSON instead of text.
     value: Option<Value>,
-    /// All other members. Once a fragment has had the member `function`, they include `function`
-    /// without its name and arguments.
+    /// All other members. If a fragment had the member `function`, the other members include
+    /// `function` without the name and the arguments.
     other_members: Map<String, Value>,
     emitted: EmittedPart,
 }
@@ -263,15 +264,16 @@ impl PartialCall {
         }
     }
 
-    /// Whether a fragment with an id and with this call's index may continue the call. Index and id
-    /// are not enough to decide: some endpoints send index 0 for every call, and some give each
-    /// fragment of a call a new id. The name decides: among the fragments of a call that have an
-    /// id, only the first has a name.
+    /// Returns whether a fragment with an id and with this call's index may continue the call.
+    /// Index and id are not enough to decide: some endpoints send index 0 for every call, and some
+    /// give each fragment of a call a new id. The name decides: among the fragments of a call that
+    /// have an id, only the first has a name.
     fn may_continue_with(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
 
-    /// Whether the call is already complete and the fragment brings a name and arguments again.
+    /// Returns whether the call is already complete and the fragment brings a name and arguments
+    /// again.
     fn is_complete_before(&self, fragment: &Fragment) -> bool {
         let restarts = !fragment.name.is_empty()
             && !self.name.is_empty()
@@ -303,7 +305,7 @@ impl PartialCall {
         renamed
     }
 
-    /// Emits the name once it is known, and then the arguments that were not emitted before.
+    /// Emits the name once the name is known, and then the arguments that were not emitted before.
     fn emit(&mut self, at: usize, cleaner: &Cleaner, emitter: &mut PieceEmitter<'_>) {
         // A name whose end may begin a secret is held back until the arguments or the end of the
         // answer show that the name is complete.

@@ -42,8 +42,8 @@ fn text(name: &str, known: &mut String, more: &str) {
 
 /// Adds an element to a list. An element with an `index` is merged into the list's element with the
 /// same `index`, unless their types differ. An element without an `index` is merged into the last
-/// element if it continues the text or the thinking of the last element. Any other element is
-/// appended.
+/// element if the new element continues the text or the thinking of the last element. Any other
+/// element is appended.
 fn element(all: &mut Vec<Value>, piece: Value) {
     let place = match piece.get("index").filter(|index| index.is_u64()) {
         Some(index) => {
@@ -67,8 +67,8 @@ fn same_type(one: &Value, other: &Value) -> bool {
     matches!((kind(one), kind(other)), (one, other) if one.is_none() || other.is_none() || one == other)
 }
 
-/// Whether a delta continues the last element of a list. A delta can continue only a text, or
-/// thinking that is not signed yet.
+/// Returns whether a delta continues the last element of a list. A delta can continue only a text,
+/// or thinking that is not signed yet.
 fn continues(last: &Value, piece: &Value) -> bool {
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let is_text = |value: &Value| value.get("text").is_some_and(Value::is_string);

@@ -1,6 +1,6 @@
-//! Reads an answer: `choices[0].message` and the members around it. `raw` keeps unknown members.
-//! `raw` is null if the parsed form has everything that the message has. Missing members are
-//! tolerated if the meaning of the answer is clear; otherwise the answer is rejected.
+//! Reads an answer: `choices[0].message` and the members around it. `Answer::raw` keeps unknown
+//! members. `Answer::raw` is null if the parsed form has everything that the message has. Missing
+//! members are tolerated if the meaning of the answer is clear; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -145,8 +145,9 @@ fn part(part: &Value) -> Option<&str> {
     text.as_str()
 }
 
-/// Returns the calls, in the model's order; `None` if they cannot be read. `body` is the JSON with
-/// the message, as it came. Without `body`, arguments that were not sent as text cannot be read.
+/// Returns the calls, in the model's order; `None` if they cannot be read. `body` is the received
+/// JSON that contains the message. Without `body`, arguments that were not sent as text cannot be
+/// read.
 pub(super) fn calls(
     message: &Map<String, Value>,
     body: Option<&str>,
@@ -197,7 +198,7 @@ pub(super) fn calls(
     calls.collect()
 }
 
-/// Whether the arguments are absent or were sent as text, as the protocol documents.
+/// Returns whether the arguments are absent or were sent as text, as the protocol documents.
 pub(super) fn is_text(arguments: Option<&Value>) -> bool {
     matches!(arguments, None | Some(Value::Null | Value::String(_)))
 }

@@ -138,15 +138,16 @@ fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, 
     Value::Object(message)
 }
 
-/// Whether a request would contain exactly the message `raw` if only the parsed form were stored.
+/// Returns whether a request would contain exactly the message `raw` if only the parsed form were
+/// stored.
 pub(super) fn is_derivable(raw: &Value, text: Option<&str>, calls: &[AnswerCall]) -> bool {
     let calls = calls.iter().cloned();
     let calls = calls.map(|call| (call.provider_id, call.name, call.arguments_text));
     *raw == rebuilt_message(Map::new(), text, &calls.collect::<Vec<_>>())
 }
 
-/// Whether `raw` is a message of this protocol with this many calls. Turns of the other protocols,
-/// which this protocol cannot express, are recognized by their `type`.
+/// Returns whether `raw` is a message of this protocol with this many calls. A turn of another
+/// protocol, which this protocol cannot express, is recognized by its `type`.
 fn is_own_message(raw: &Map<String, Value>, calls: usize) -> bool {
     if raw
         .get("type")

@@ -57,7 +57,8 @@ impl ChatStreamReader {
     }
 
     /// Takes one choice of a chunk: its delta, its error, and its `finish_reason`. `chunk` is the
-    /// text of the whole chunk as it came: arguments that are JSON keep their escapes.
+    /// received text of the whole chunk. Arguments that are JSON are read from this text, so that
+    /// they keep their escapes.
     fn take_choice(
         &mut self,
         mut choice: Map<String, Value>,

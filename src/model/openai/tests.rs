@@ -27,7 +27,7 @@ mod extras;
 mod failures;
 mod streamed;
 
-/// A clock that records its sleeps and ends them at once.
+/// A clock that records each sleep, and whose sleeps end at once.
 #[derive(Debug, Default)]
 struct Quick {
     slept: Mutex<Vec<Duration>>,

@@ -11,7 +11,7 @@ use crate::model::clean::Cleaner;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ResponseItem {
-    /// The JSON of the item, exactly as it came or as it is sent.
+    /// The JSON text of the item, exactly as received or as it will be sent.
     text: String,
     members: Map<String, Value>,
 }
@@ -40,7 +40,7 @@ impl ResponseItem {
         self.str("type") == "function_call"
     }
 
-    /// Whether the item was cut off.
+    /// Returns whether the item was cut off.
     pub(super) fn is_incomplete(&self) -> bool {
         self.str("status") == "incomplete"
     }
@@ -85,13 +85,13 @@ impl ResponseItem {
         })
     }
 
-    /// Whether the model refuses in this message.
+    /// Returns whether the model refuses in this message.
     pub(super) fn refuses(&self) -> bool {
         self.parts()
             .any(|part| part.get("type").is_some_and(|kind| kind == "refusal"))
     }
 
-    /// Returns the JSON of the item as it is stored: exactly as it came, unless it holds a secret
+    /// Returns the JSON of the item as it is stored: exactly as received, unless it holds a secret
     /// or U+0000. For a call, the JSON has the arguments of `call`. Returns `None` if the redacted
     /// text is not valid JSON.
     pub(super) fn stored_json(

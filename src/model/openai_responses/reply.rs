@@ -1,6 +1,6 @@
-//! Reads a whole or streamed answer: its items, how it ended, and its usage. Invariant: streaming
-//! does not change the parsed answer. An answer is rejected unless the endpoint has declared that
-//! the answer ended.
+//! Reads the items, the end and the token counts of a whole or streamed answer. Invariant:
+//! streaming does not change the parsed answer. An answer is rejected unless the endpoint has
+//! declared that the answer ended.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -44,7 +44,7 @@ impl ResponseEnd {
     /// Reads the end of the response with this status.
     ///
     /// # Errors
-    /// The outcome of the attempt, when the response failed or has not ended.
+    /// Fails if the response failed or has not ended. The error is the outcome of the attempt.
     pub(super) fn read(
         status: &str,
         response: &Map<String, Value>,

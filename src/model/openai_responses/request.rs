@@ -22,7 +22,7 @@ struct Body {
 /// Writes the request body; `extra` holds further members from the configuration.
 ///
 /// # Errors
-/// The body cannot be written as JSON; no prompt is known to cause this.
+/// Fails if the body cannot be written as JSON. No known prompt causes this.
 pub(super) fn body(
     prompt: &Prompt,
     model: &str,

@@ -18,14 +18,14 @@ use crate::model::protocol::{
 };
 use crate::net::sse::Event;
 
-/// The items by the endpoint's `output_index`; the value is `None` until the item has ended.
+/// Reads the events of one streamed response.
 pub(in crate::model) struct ResponseStreamReader {
     cleaner: Cleaner,
-    /// The items by the endpoint's `output_index`; an item is `None` until it has ended.
+    /// The items by the endpoint's `output_index`; the value is `None` until the item has ended.
     items: BTreeMap<u64, Option<ResponseItem>>,
     /// The calls in the order in which they began, each with its item's `output_index`.
     calls: Vec<(u64, EmittedCall)>,
-    /// The emitted text before redaction. `text_cleaner` redacts it.
+    /// The emitted text before redaction. `text_cleaner` redacts the text.
     text: String,
     text_cleaner: StreamCleaner,
     end: Option<(ResponseEnd, Option<Value>)>,

@@ -1,5 +1,5 @@
-//! The rules of a script. A script is read once, and every mistake in it is reported. The first
-//! rule that matches the conversation gives the answer.
+//! The rules of a script. A script is read once, and all mistakes in the script are reported. The
+//! first rule that matches the conversation gives the answer.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -270,9 +270,9 @@ impl PieceSink for Heard {
     }
 }
 
-/// Asks a scripted model for its first answer, for a listener. The script is `rules` or, if `rules`
-/// is `None`, the script with the name `source`. Returns the answer, and the pieces with their
-/// times.
+/// Asks a scripted model for its first answer, with a sink that has a listener. The script is
+/// `rules` or, if `rules` is `None`, the script with the name `source`. Returns the answer, and the
+/// pieces with their times.
 async fn watched(
     source: &str,
     rules: Option<&str>,

@@ -223,7 +223,7 @@ fn plain(texts: &'static MailTexts, subject: &str, digest: &Digest, limits: Text
     if digest.unlisted > 0 {
         let _ = write!(text, "\r\n{}\r\n", texts.more(digest.unlisted));
         // The inbox is linked only if questions are unlisted. A mail that lists all its questions
-        // has no other links than the questions' links.
+        // contains only the links of its questions.
         if let Some(inbox) = &digest.inbox {
             let _ = write!(text, "{}{}{inbox}\r\n", texts.inbox, texts.label_separator);
         }

@@ -28,7 +28,8 @@ pub struct Slack {
     pub api_url: String,
     /// The URL of an incoming webhook, in place of a bot.
     pub url: Option<Secret<String>>,
-    /// Whether messages show the tools' summaries of the calls, which have arguments in them.
+    /// Whether messages show the tools' summaries of the calls. The summaries contain arguments of
+    /// the calls.
     pub summaries: bool,
 }
 
@@ -51,7 +52,8 @@ impl Default for Slack {
 pub struct Teams {
     /// The URL of the workflow "When a Teams webhook request is received".
     pub url: Secret<String>,
-    /// Whether messages show the tools' summaries of the calls, which have arguments in them.
+    /// Whether messages show the tools' summaries of the calls. The summaries contain arguments of
+    /// the calls.
     pub summaries: bool,
 }
 
@@ -65,7 +67,7 @@ impl Default for Teams {
 }
 
 impl Slack {
-    /// Whether a bot posts the messages. Only a bot can update them.
+    /// Returns whether a bot posts the messages. Only a bot can update them.
     pub(super) fn is_bot(&self) -> bool {
         self.token.is_some()
     }
@@ -132,7 +134,7 @@ pub(in crate::notify) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Whether a text is the id of a channel, a private channel or a direct message.
+/// Returns whether a text is the id of a channel, a private channel or a direct message.
 fn is_channel(id: &str) -> bool {
     let rest = id.strip_prefix(['C', 'G', 'D']).unwrap_or_default();
     let fits = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();

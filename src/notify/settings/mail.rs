@@ -53,7 +53,7 @@ pub(in crate::notify) enum Security {
 }
 
 impl MailServerAddress {
-    /// Parses the URL of a mail server; `None` if it is not valid.
+    /// Parses the URL of a mail server; `None` if the URL is not valid.
     pub(in crate::notify) fn parse(url: &str) -> Option<Self> {
         let url = Url::parse(url).ok()?;
         let host = url
@@ -123,7 +123,8 @@ pub struct Mail {
     /// The people who get mails: `approvers` (default), or a map with `groups` and `users`. Of
     /// these people, only those who may decide a question get the mail about it.
     pub to: Recipients,
-    /// Whether mails show the tools' summaries of the calls, which have arguments in them.
+    /// Whether mails show the tools' summaries of the calls. The summaries contain arguments of the
+    /// calls.
     pub summaries: bool,
 }
 

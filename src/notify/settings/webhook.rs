@@ -26,7 +26,7 @@ const RESERVED_HEADERS: [&str; 8] = [
 /// The prefix of the headers of the signature, which an operator may not set either.
 const RESERVED_PREFIX: &str = "webhook-";
 
-/// A receiver of signed POSTs by the specification Standard Webhooks.
+/// A receiver of POST requests that are signed according to the specification Standard Webhooks.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Webhook", extend("required" = ["url", "secrets"]))]
@@ -40,8 +40,8 @@ pub struct Webhook {
     /// The content of a message. `thin` has ids, names and statuses. `full` has the event's whole
     /// data, with arguments and texts.
     pub payload: Payload,
-    /// Whether the brief of a request shows the tools' summaries of the calls, which have arguments
-    /// in them.
+    /// Whether the brief of a request shows the tools' summaries of the calls. The summaries
+    /// contain arguments of the calls.
     pub summaries: bool,
     /// Further headers of each message, by name.
     pub headers: BTreeMap<String, Secret<String>>,
@@ -66,7 +66,7 @@ pub enum Payload {
     /// Only ids, names and statuses.
     #[default]
     Thin,
-    /// The event's whole data, as the stream of its tree has it.
+    /// The event's whole data, as in the event stream of the task tree.
     Full,
 }
 
@@ -93,7 +93,7 @@ impl Webhook {
     }
 }
 
-/// Parses the URL of a webhook; `None` if it is not valid.
+/// Parses the URL of a webhook; `None` if the URL is not valid.
 pub(in crate::notify) fn parse_url(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     let is_valid = matches!(url.scheme(), "http" | "https")
@@ -107,7 +107,8 @@ pub(in crate::notify) fn parse_url(text: &str) -> Option<Url> {
 /// Parses a header that the operator sets.
 ///
 /// # Errors
-/// The reason why the header is not allowed. The reason does not contain the header's value.
+/// Fails if the header is not allowed. The error is the reason, which does not contain the header's
+/// value.
 pub(in crate::notify) fn parse_header(
     name: &str,
     value: &Secret<String>,

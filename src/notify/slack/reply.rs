@@ -93,7 +93,7 @@ fn explain_error(error: &str) -> (&'static str, bool) {
 /// The problem of an attempt to update a message that was deleted in Slack.
 pub(in crate::notify) const MESSAGE_DELETED: &str = "the message was deleted in Slack";
 
-/// Whether a text has the form of a message's id.
+/// Returns whether a text has the form of a message's id.
 fn is_message_id(ts: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_valid = |(seconds, rest): (&str, &str)| digits(seconds) && digits(rest);

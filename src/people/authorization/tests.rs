@@ -1,4 +1,4 @@
-//! Tests of the rights of callers, and of approvals that still count.
+//! Tests which rights callers have, and which earlier approvals still count.
 
 use super::*;
 use crate::people::Permissions;

@@ -1,5 +1,5 @@
-//! The people of the directory: their addresses for messages, and their rights by a link.
-//! Invariant: a link gives no right that the person's own keys deny.
+//! The part of the directory that is about people: their mail addresses, and the rights that a link
+//! gives them. Invariant: a link gives no right that the person's own keys deny.
 
 use super::{Account, Directory};
 use crate::people::link::LinkMay;
@@ -47,8 +47,8 @@ impl Directory {
             .map(|(_, person)| person)
     }
 
-    /// Returns the caller with the most rights that a person can have: the caller of a key if a key
-    /// of the person may decide, otherwise the caller of a link. The caller has the person's
+    /// Returns the caller with the most rights that a person can have. If a key of the person may
+    /// decide, the caller comes with a key, otherwise with a link. The caller has the person's
     /// current groups.
     #[must_use]
     pub fn most_entitled_caller(&self, person: &Person) -> Caller {
@@ -95,8 +95,8 @@ impl Directory {
     }
 
     /// Returns the people of a tenant who could decide under these approvers, by a key or by a
-    /// link, and the groups of each. Only a person with a mail address can get a link. The result
-    /// may contain a person twice.
+    /// link, each with the person's groups. Only a person with a mail address can get a link. The
+    /// result may contain a person twice.
     pub(super) fn candidates<'d>(
         &'d self,
         tenant: &'d str,

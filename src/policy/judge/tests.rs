@@ -72,7 +72,7 @@ fn first_matching_rule_decides() {
     );
 }
 
-/// Expressions, each with its value for the call in the test that evaluates them.
+/// Expressions with their expected values. A test evaluates all of them for one call.
 const EXPRESSIONS: &[(&str, bool)] = &[
     ("args.amount == 5.0 && args.amount == 5", true),
     (

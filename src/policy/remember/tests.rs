@@ -159,8 +159,7 @@ fn once_tool_is_not_remembered_by_its_arguments_and_has_its_uses_written() {
     let rule = remembering("r", &["refund"], "", same());
     let found = places(rule.clone(), &tools());
     assert_eq!(found, ["policy.0.remember.same", "policy.0.remember.uses"]);
-    // The rule stays in the policy although the configuration is refused, but the rule makes no
-    // offer.
+    // The rule with the mistakes stays in the policy, but offers no standing decision.
     let (policy, _) = built(&[rule], &tools());
     assert_eq!(offer(&policy, 120.0), None);
     let unlimited = RuleRemember {

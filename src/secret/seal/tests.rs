@@ -1,4 +1,4 @@
-//! Tests of sealed values, links and fingerprints: which of them open, and which do not.
+//! Tests which sealed values and links can be opened, and which fingerprints match.
 
 use super::*;
 

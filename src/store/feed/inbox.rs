@@ -81,7 +81,8 @@ impl Feed {
         });
     }
 
-    /// Delivers the requests of a commit (by this or another replica) to the local readers.
+    /// Notifies the local readers of the requests of a commit. This replica or another replica made
+    /// the commit.
     pub(in crate::store) fn deliver_requests(&self, tenant: &str, ids: &Arc<[RequestId]>) {
         if let Some(sender) = lock(&self.inboxes).0.get(tenant) {
             // The send fails if the tenant has no reader. Then the notification is not needed.

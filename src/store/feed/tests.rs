@@ -1,5 +1,5 @@
-//! Tests that watchers, listeners and other replicas are notified of the events that they
-//! subscribed to.
+//! Tests that watchers, listeners and other replicas are notified of the commits and deltas to
+//! which they have subscribed.
 
 use super::*;
 use crate::task::delta::DeltaContent;

@@ -16,8 +16,8 @@ use crate::task::request::Warning;
 use crate::task::text::cut;
 
 /// Maximum number of places reported for one code. If there are more places, a warning about the
-/// arguments as a whole says so. There are therefore at most 49 warnings: for each of 6 codes, 7
-/// places and the arguments as a whole, and one `LARGE` warning.
+/// arguments as a whole says so. So there are at most 49 warnings: at most 8 for each of 6 codes (7
+/// places and the arguments as a whole), and one `LARGE` warning.
 const MAX_PLACES_PER_CODE: usize = 7;
 /// Maximum size of a pointer in bytes. A longer pointer is cut so that it leads to an enclosing
 /// value.
@@ -28,7 +28,7 @@ const MAX_DETAIL_BYTES: usize = 200;
 const MAX_BLANKS: usize = 8;
 /// Maximum number of distinct characters or scripts that a warning names.
 const MAX_NAMED: usize = 6;
-/// Sets of scripts that one word may mix.
+/// The sets of scripts that may be mixed in one word.
 const COMPATIBLE_SCRIPTS: [&[Script]; 3] = [
     &[Script::Han, Script::Hiragana, Script::Katakana],
     &[Script::Han, Script::Hangul],
@@ -44,9 +44,9 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a finding, unless its code already has a finding at `pointer` or already has findings
-    /// at `MAX_PLACES_PER_CODE` places. A finding about the arguments as a whole (with an empty
-    /// `pointer`) does not count as a place.
+    /// Adds a finding. The finding is left out if the code already has a finding at `pointer`, or
+    /// already has findings at `MAX_PLACES_PER_CODE` places. An empty `pointer` stands for the
+    /// arguments as a whole, which do not count as a place.
     pub fn add(&mut self, code: &'static str, pointer: &str, detail: impl FnOnce() -> String) {
         if self.seen.contains(&(code, pointer.to_owned())) {
             return;
@@ -72,8 +72,8 @@ impl Findings {
             >= MAX_PLACES_PER_CODE
     }
 
-    /// Returns all warnings, the most serious first. If places of a code were left out, a warning
-    /// about the arguments as a whole says so.
+    /// Returns all warnings, the most serious first. If some places were left out for a code, a
+    /// warning about the arguments as a whole says so.
     pub fn warnings(mut self) -> Vec<Warning> {
         const MORE: &str = "There are more such places.";
         for code in self.more {
@@ -110,7 +110,8 @@ impl Findings {
     }
 }
 
-/// Reads a value and inspects each string at its pointer.
+/// Reads a JSON value and inspects each string in it. A finding has the pointer of the inspected
+/// string.
 pub struct StringInspector<'l> {
     pointer: String,
     /// For each segment of `pointer`, the byte offset where the segment ends.
@@ -239,7 +240,7 @@ pub(super) fn inspect_text(text: &str, pointer: &str, prefix: &str, findings: &m
     }
 }
 
-/// Inspects the blanks of a JSON text that are outside of its strings.
+/// Inspects the blanks of a JSON text that are outside of the JSON strings.
 pub(super) fn inspect_between_strings(json: &str, findings: &mut Findings) {
     let (mut inside, mut escaped, mut run) = (false, false, 0_usize);
     for byte in json.bytes() {
@@ -261,8 +262,8 @@ pub(super) fn inspect_between_strings(json: &str, findings: &mut Findings) {
     }
 }
 
-/// Finds invisible characters. Tabs and line ends do not count as invisible; a `\r` without `\n`
-/// counts as invisible.
+/// Finds invisible characters. Tabs and line ends do not count as invisible. But a `\r` without a
+/// following `\n` counts as invisible.
 fn find_hidden(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let mut listed: Vec<char> = Vec::new();
     let mut more = false;
@@ -348,8 +349,8 @@ fn find_overlays(text: &str, pointer: &str, prefix: &str, findings: &mut Finding
 }
 
 /// Finds words of another script in which every letter looks like a Latin letter. If the text
-/// itself is written in that script (for example in Russian), such words are ordinary and are not
-/// reported.
+/// itself is written in that script (Russian in Cyrillic letters, for example), such words are
+/// ordinary and cause no warning.
 fn find_look_alikes(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let (mut latin, mut genuine) = (0_usize, BTreeMap::<&str, usize>::new());
     let mut alike: Vec<(Script, char, String)> = Vec::new();
@@ -361,7 +362,7 @@ fn find_look_alikes(text: &str, pointer: &str, prefix: &str, findings: &mut Find
             continue;
         };
         let script = script_of(first);
-        // A single Greek letter is a symbol.
+        // A single Greek letter counts as a symbol, not as a word.
         if script == Script::Latin || (script == Script::Greek && letters().nth(1).is_none()) {
             latin += letters().filter(|_| script == Script::Latin).count();
             continue;
@@ -402,8 +403,9 @@ fn script_of(letter: char) -> Script {
     }
 }
 
-/// Returns the Latin letters that a letter of another script looks like. `None` if there are none,
-/// or if the script is written from right to left: such scripts have their own warning.
+/// Returns the Latin letters that a letter of another script looks like. `None` if the letter looks
+/// like none. Also `None` if the script is written from right to left, because such scripts have
+/// their own warning.
 fn latin_look_alike(letter: char) -> Option<String> {
     if letter.is_ascii() || bidi_class(letter) != BidiClass::L {
         return None;
@@ -444,7 +446,7 @@ fn find_mixed_scripts(text: &str, pointer: &str, prefix: &str, findings: &mut Fi
     }
 }
 
-/// The scripts of a word's letters so far.
+/// The scripts of a word, after the letters read so far.
 struct Word {
     /// The scripts in which every letter of the word is used.
     common: ScriptExtension,

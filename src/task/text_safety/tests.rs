@@ -1,4 +1,5 @@
-//! Tests of invisible characters, of warnings and of their places.
+//! Tests that invisible characters become visible, and that each warning has the right code and
+//! place.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

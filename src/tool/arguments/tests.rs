@@ -1,4 +1,4 @@
-//! Tests of refused argument texts, and of texts that are read exactly as written.
+//! Tests that hostile argument texts are refused, and that good texts are read exactly as written.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -23,7 +23,7 @@ fn nested(depth: usize) -> String {
     )
 }
 
-/// Arguments of a refund that are refused, each with a part of the refusal's text.
+/// Arguments of a refund that must be refused, each with a part of the refusal's text.
 const HOSTILE: &[(&str, &str)] = &[
     (
         r#"{"order":1,"amount":"20"}"#,
@@ -451,7 +451,8 @@ proptest! {
                 prop_assert_eq!(&read, &serde_json::from_str::<Value>(&text).unwrap());
                 prop_assert_eq!(parse(&read.to_string()).unwrap(), read);
             }
-            // Among the generated values, only numbers that a double does not keep are refused.
+            // The only generated values that are refused are numbers that a double cannot hold
+            // exactly.
             Err(refused) => prop_assert!(refused.to_string().contains("double"), "{}", refused),
         }
     }

@@ -1,4 +1,5 @@
-//! Checks the settings of a tool against its arguments: URL, query, summary and command.
+//! Checks the URL, the query, the summary and the command in a tool's settings against the
+//! arguments that the tool declares.
 
 use serde_json::Value;
 
@@ -9,8 +10,8 @@ use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
 
-/// Adds the mistakes in `wrong` to `mistakes`. Each pair holds the keys that lead from `at` to the
-/// mistake, and the detail.
+/// Adds the mistakes in `wrong` to `mistakes`. Each pair in `wrong` holds a path of keys, which is
+/// relative to `at`, and a description of the mistake.
 pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
     for (keys, detail) in wrong {
         let place: Vec<&str> = at
@@ -23,7 +24,8 @@ pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<Stri
     }
 }
 
-/// Adds the flaws of the schema at `place`. `noun` names the schema in the report.
+/// Adds `flaws` to `mistakes`. The schema with the flaws is at `place`, and the messages call the
+/// schema `noun`.
 pub(super) fn add_schema_flaws(
     mistakes: &mut Mistakes,
     place: &[&str],
@@ -185,7 +187,7 @@ pub(super) fn check_summary(
     }
 }
 
-/// Checks that a shell tool's parameters declare the command.
+/// Checks that a shell tool's parameters declare the text argument `command`.
 pub(super) fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
     let is_text = parameters
         .pointer("/properties/command/type")

@@ -73,7 +73,8 @@ fn built(settings: Settings) -> CatalogEntry {
     catalog.get("t").unwrap().clone()
 }
 
-/// Returns settings with a mistake, each with a part of the mistake's text.
+/// Returns pairs. Each pair holds settings with one mistake, and a part of the message about this
+/// mistake.
 fn mistaken() -> Vec<(Settings, &'static str)> {
     let object =
         |properties: Value| json!({"type": "object", "properties": properties, "required": ["id"]});

@@ -1,6 +1,6 @@
-//! Runs a program that communicates through the guard. The guard passes its own input to the
-//! program, and writes the program's output to its own output. Once the guard's input closes, the
-//! program has two seconds to end. Then the program gets SIGTERM and has three more seconds.
+//! Runs a program that communicates through the guard. The guard passes the guard's input to the
+//! program, and passes the program's output to the guard's output. Once the guard's input closes,
+//! the program has two seconds to end. Then the program gets SIGTERM and has three more seconds.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt as _;
@@ -104,8 +104,8 @@ fn connect(
         let _ = exited.send(Event::Exited);
     })?;
     thread::Builder::new().spawn(move || {
-        // The thread that copies the input blocks while the program does not read, and would then
-        // not notice that the guard's input closes.
+        // A separate thread watches for the end of the guard's input. The thread that copies the
+        // input cannot notice the end while that thread waits for the program to read.
         let stdin = io::stdin();
         let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
         while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}

@@ -7,7 +7,7 @@ use super::form::{FORMATS, SCALAR_AND_LIST_TYPES, names_secret, read_form};
 
 /// The maximum number of fields of a server's form.
 const MAX_FIELDS: usize = 32;
-/// The keywords of a field that are kept.
+/// The keywords that are kept when a field is rebuilt.
 const KEPT_KEYWORDS: [&str; 13] = [
     "type",
     "title",
@@ -30,7 +30,7 @@ pub(crate) enum FormError {
     /// The field with this name asks for a secret, which the specification forbids.
     AsksForSecret(String),
     /// The form is not flat, is too large, or has a field that some clients cannot render. The text
-    /// is a phrase to follow the name of the form.
+    /// continues a sentence that begins with the name of the form.
     NotRenderable(String),
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum FormError {
 /// items of a list. The titles of the choice's values become part of the field's description.
 ///
 /// # Errors
-/// The reason why the form cannot be shown to a person.
+/// Fails if the form cannot be shown to a person. The error is the reason.
 pub(crate) fn read_server_form(written: &Value) -> Result<Value, FormError> {
     let unfit = |text: &str| FormError::NotRenderable(text.to_owned());
     let fields = match written.get("properties") {

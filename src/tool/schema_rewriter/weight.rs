@@ -1,4 +1,5 @@
-//! Counts how many schemas a rewritten schema applies to one value: checking a value costs as much.
+//! Counts how many schemas a rewritten schema applies to one value. The cost of checking a value
+//! grows with this number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +11,9 @@ use crate::tool::schema::SchemaFlaw;
 /// The maximum number of schemas that may apply to one value.
 const MAX_WEIGHT: u64 = 10_000;
 
-/// Finds schemas that apply more than [`MAX_WEIGHT`] schemas to any one value, and each `$ref` that
-/// leads back to itself for the same value. `places` has the JSON Pointers to the originals of the
-/// copies.
+/// Finds the schemas that apply more than [`MAX_WEIGHT`] schemas to one value. Also finds each
+/// `$ref` that leads back to itself for the same value. `copies` holds the copies of `$ref` targets
+/// by number. `places` maps the number of each copy to the JSON Pointer to its original.
 pub(super) fn flaws(
     schema: &Value,
     copies: &Map<String, Value>,
@@ -45,8 +46,8 @@ struct Weights<'s> {
 }
 
 impl<'s> Weights<'s> {
-    /// Counts a copy once. A copy with a flaw counts as 1, so that the schemas that refer to it do
-    /// not repeat its flaw.
+    /// Returns the weight of a copy, and counts each copy only once. A copy with a flaw has the
+    /// weight 1, so that no schema that refers to this copy is reported for the same flaw.
     fn of_copy(&mut self, number: &'s str, copy: &'s Value) -> u64 {
         if let Some(weight) = self.known.get(number) {
             return *weight;

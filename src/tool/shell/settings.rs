@@ -50,9 +50,9 @@ impl Default for Settings {
     }
 }
 
-/// A command's environment. A variable for which the configuration gives only the name gets its
-/// value from the service's own environment, once the file is read. The value stays `None` if the
-/// service does not have the variable.
+/// A command's environment. The configuration may give only the name of a variable. Such a variable
+/// gets its value from the service's own environment after the configuration file is read. The
+/// value stays `None` if the service does not have the variable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Env(pub BTreeMap<String, Option<Secret<String>>>);
 

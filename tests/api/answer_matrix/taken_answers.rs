@@ -79,7 +79,8 @@ pub const TAKEN: [Taken; 26] = [
     taken("reconcile",       "retry",            "succeeded", RAN,                                       1, "retry",   None, "Completed"),
 ];
 
-/// For each kind of request: the `allowed_actions` that a caller sees who may decide.
+/// The `allowed_actions` of each kind of request. A caller who may decide the request sees these
+/// actions.
 #[rustfmt::skip]
 pub const ALLOWED: [(&str, &[&str]); 6] = [
     ("approval",        &["approve", "reject", "edit", "respond"]),

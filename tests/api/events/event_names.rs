@@ -1,5 +1,5 @@
-//! Tests of the names of all durable events, and of the state of a request that an event shows. (A
-//! request is a question to people.)
+//! Tests of the names of all durable events. Also tests how an event shows a request (a question to
+//! people): in the state that the request had at the time of the event.
 
 use std::collections::BTreeSet;
 
@@ -39,9 +39,9 @@ const TABLE: [&str; 23] = [
     "tool.finished_late",
 ];
 
-/// Reads the stream of the tree of `root` to its end and returns the durable events. Asserts that
-/// the events are numbered from 1. Also asserts that they equal the journal items of the tree's
-/// tasks, apart from the members that only events have.
+/// Reads the event stream of the tree of `root` to the end. Returns the durable events. Asserts
+/// that the events are numbered from 1, and that they equal the journal items of the tree's tasks,
+/// apart from the members that only events have.
 async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
     let events = durable(&app.owner().events(root, None).await);
     assert!(
@@ -79,7 +79,7 @@ async fn cancel(app: &TestApp, task: &str) {
     assert_eq!(reply.status, 200, "{}", reply.text);
 }
 
-/// Runs a tree with three sub-agents (one opens a request, one fails, one is canceled) and returns
+/// Runs a tree with three sub-agents: one opens a request, one fails, and one is canceled. Returns
 /// the tree's events.
 async fn a_tree(on: On) -> Vec<Event> {
     let app = trees::trees(on, "").await;
@@ -102,7 +102,7 @@ async fn a_tree(on: On) -> Vec<Event> {
     events
 }
 
-/// Runs a task whose request expires and returns the task's events.
+/// Runs a task whose request expires. Returns the task's events.
 async fn an_expiry(on: On) -> Vec<Event> {
     let app = asking(on, &short("1s", "")).await;
     app.model.otherwise(|_| says("nobody came"));
@@ -116,7 +116,7 @@ async fn an_expiry(on: On) -> Vec<Event> {
     events
 }
 
-/// Runs a task that is canceled while a call is in flight and returns the task's events.
+/// Runs a task that is canceled while a call is in flight. Returns the task's events.
 async fn a_late_result(on: On) -> Vec<Event> {
     let app = TestApp::start(on).await;
     app.model.then(calls(&[("lookup", r#"{"order":1}"#)]));
@@ -191,7 +191,7 @@ async fn shown(app: &TestApp, request: &str) -> Value {
     about(&app.owner().get(&format!("/resume/{request}")).await.body)
 }
 
-/// Returns the request as each event with this name shows it.
+/// Returns the request `request` as it appears in each event with the name `name`.
 fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {
     let about =
         |event: &&Event| event.name == name && event.data["request"]["request_id"] == request;

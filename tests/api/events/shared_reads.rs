@@ -26,8 +26,8 @@ async fn held_again(app: &TestApp, task: &str) {
     assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
 }
 
-/// Returns the number of round trips to the database during a conversation that `readers` streams
-/// show.
+/// Returns the number of round trips to the database during a conversation. `readers` is the number
+/// of event streams that show the conversation.
 async fn round_trips(readers: usize) -> usize {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
@@ -72,7 +72,8 @@ on_both! {
         let mut told = first.until("caught_up").await;
         held_again(&app, &held.task).await;
         told.extend(first.until("task.paused").await);
-        // The second stream's caller has other rights than the first, but gets the same events.
+        // The second stream's caller has other rights than the first stream's caller, but gets the
+        // same events.
         let mut second = app.approver().watch(&held.task, None).await;
         let mut third = app.owner().watch(&held.task, Some(4)).await;
         let mut late = second.until("caught_up").await;

@@ -1,5 +1,5 @@
-//! Tests that the stream of a sub-agent's task has exactly the events of the root's stream that
-//! belong to the subtree of the sub-agent's task.
+//! Tests of the event stream of a sub-agent's task. The stream has exactly those events of the
+//! root's stream that belong to the sub-agent's task or to the task's descendants.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Tests of proposals at a gate: what a rule allows, holds and denies, who runs the call, and who
-//! may ask.
+//! Tests of proposals at a gate: the calls that a rule allows, holds or denies; whether the service
+//! or the caller runs a call; and the callers that may ask.
 
 use std::time::{Duration, Instant};
 

@@ -121,7 +121,8 @@ pub fn expected(
     )
 }
 
-/// Waits until `is` accepts the stored time up to which the call's asker counts as present.
+/// Waits until `is` accepts the stored `asker_until` of a call's task. Until that time the client
+/// that asks about the call counts as present.
 pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -> bool) {
     let id = call.str("/task_id").parse().unwrap();
     while !app

@@ -11,8 +11,8 @@ const JUDGE: &str = "hold: 0s\n    other_tools: judge\n    ext_authz: { user_hea
 pub(super) const LS: &str = r#"{"name":"Bash","arguments":{"command":"ls"}}"#;
 const MAKE: &str = r#"{"_meta":{"n": 1.0},"arguments":{"command" : "make"},"name":"Bash"}"#;
 
-/// Starts a service with two gates. The first has the tool `Bash` of the upstream `up`; no gateway
-/// may use the second.
+/// Starts a service with two gates. The first gate has the tool `Bash` of the upstream `up`. No
+/// gateway may use the second gate.
 pub(super) async fn guardrails(on: On, settings: &str) -> TestApp {
     let tool = "
   up__Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string }, timeout: { type: number } }, required: [command] } }
@@ -61,7 +61,7 @@ impl Told {
         at(&self.message, &[3]).is_some()
     }
 
-    /// Returns the JSON with the gate's own members that a refusal contains.
+    /// Returns the JSON in a refusal, which has the gate's own members.
     fn members(&self) -> Value {
         assert_eq!(self.text(&[3, 1]), "1", "PERMISSION_DENIED");
         serde_json::from_str(&self.text(&[3, 3])).unwrap()
@@ -71,7 +71,7 @@ impl Told {
         self.text(&[3, 2])
     }
 
-    /// Returns the parameters by which the service replaces those of the request.
+    /// Returns the parameters that replace the parameters of the request.
     fn mutated(&self) -> String {
         assert!(!self.is_refused() && at(&self.message, &[1]).is_none());
         self.text(&[2])
@@ -112,7 +112,7 @@ pub(super) async fn request(grpc: &mut Grpc, params: &str) -> Told {
     }
 }
 
-/// Proposes a call, asserts that it is held, and returns the id of the call's request.
+/// Proposes a call and asserts that it is held. Returns the id of the call's request.
 async fn held(grpc: &mut Grpc, params: &str) -> String {
     let told = request(grpc, params).await;
     let members = told.members();
@@ -123,7 +123,7 @@ async fn held(grpc: &mut Grpc, params: &str) -> String {
     members["request_id"].as_str().unwrap().to_owned()
 }
 
-/// Answers a request as the owner, with the text of an action.
+/// Answers a request about one call as the owner. `action` is the answer to the call, as JSON.
 pub(super) async fn resume(app: &TestApp, request: &str, action: &str) {
     let owner = app.owner().header("prefer", "wait=0");
     let path = format!("/resume/{request}");

@@ -196,7 +196,7 @@ fn bash(command: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "Bash", "arguments": {"command": command}}})
 }
 
-/// The service's answer to a request that Envoy lets it check.
+/// The service's answer when Envoy asks whether an HTTP request may pass.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     /// The request passes; the text is the value of the header `holdpoint-call`, if it is set.

@@ -1,4 +1,4 @@
-//! Envoy at a gate that requires reports, although Envoy reports no outcome.
+//! Tests of Envoy at a gate that requires reports. Envoy cannot report the outcome of a call.
 
 use super::ext_mcp::resume;
 use super::*;

@@ -1,4 +1,5 @@
-//! Tests of the callers that gRPC admits, and of the other operations that HTTP/2 reaches.
+//! Tests of the rights of gRPC callers. Also tests that other operations keep their checks when a
+//! client uses HTTP/2.
 
 use http::StatusCode;
 

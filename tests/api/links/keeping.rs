@@ -1,5 +1,5 @@
-//! Tests of answers that a link cannot give: answers that the rule or the kind of the request
-//! withholds from links, and answers to any request other than the link's own.
+//! Tests of answers that a link cannot give. The rule or the kind of the request may forbid an
+//! answer by link. A link can never answer any other request than its own.
 
 use reqwest::Method;
 use serde_json::json;

@@ -12,8 +12,8 @@ use reqwest::Method;
 use crate::support::links::{DECIDING, PEOPLE, SEALING_KEY};
 use crate::support::test_app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
 
-/// Starts a service with the refund agent. The agent's rule has these approvers, and links may
-/// decide.
+/// Starts a service with the refund agent. The agent's rule has these approvers, and links may be
+/// used to decide.
 async fn linked(on: On, approvers: &str) -> TestApp {
     TestApp::with(on, &yaml(approvers)).await
 }
@@ -23,8 +23,7 @@ fn yaml(approvers: &str) -> String {
     format!("{refunds}{ACCOUNTS}{PEOPLE}{}", sealed())
 }
 
-/// Returns the configuration's section with the sealing key, and the setting that lets links
-/// decide.
+/// Returns two settings: the sealing key, and the permission to decide by link.
 fn sealed() -> String {
     format!("secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}\n{DECIDING}")
 }

@@ -9,14 +9,15 @@ use crate::api::approval_cycle::on_both;
 use crate::api::gate::{AGENT, CAROLS_AGENT, gate};
 use crate::support::test_app::{On, Reply, TestApp};
 
-/// Makes a call of the newest revision with the `requestState` `state`.
+/// Makes a call in the newest revision of MCP, with `state` as its `requestState`.
 async fn with_state(app: &TestApp, state: &Value, amount: u32, wait: &str) -> Reply {
     let mut params = refund(amount);
     params["requestState"] = state.clone();
     post(app, wait, &newest("tools/call", params)).await
 }
 
-/// The state with which a held call goes on, and its task.
+/// Returns the `requestState` in the reply to a held call, and the id of the call's task. The call
+/// is continued with this state.
 fn state_of(leg: &Reply) -> (Value, String) {
     let result = &leg.body["result"];
     assert_eq!(result["resultType"], "input_required", "{}", leg.text);
@@ -26,12 +27,12 @@ fn state_of(leg: &Reply) -> (Value, String) {
     (state, task)
 }
 
-/// The state with which a held call goes on, and its task.
+/// Makes a call that is held. Returns the same values as [`state_of`].
 async fn held(app: &TestApp) -> (Value, String) {
     state_of(&post(app, "1", &newest("tools/call", refund(120))).await)
 }
 
-/// The time until which the asker of a task's call counts as present.
+/// Returns the time until which the asker of a task's call counts as present.
 async fn asker_until(app: &TestApp, task: &str) -> Option<Time> {
     let row = app.store().task(task.parse().unwrap()).await.unwrap();
     row.unwrap().asker_until

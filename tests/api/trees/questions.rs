@@ -16,7 +16,7 @@ fn asking(kind: &str) -> Value {
     call(name, &serde_json::from_str(arguments).unwrap())
 }
 
-/// Returns an answer to a request of this kind, and the outcome that its call then has.
+/// Returns an answer to a request of this kind, and the outcome that the answered call then has.
 fn answer(kind: &str) -> (Value, &'static str) {
     match kind {
         "approval" => (json!({"action": "approve"}), "succeeded"),

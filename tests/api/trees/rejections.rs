@@ -1,5 +1,5 @@
-//! Tests of the rejection of a sub-agent's request: the tasks that it ends, and the agents that are
-//! told.
+//! Tests of the rejection of a sub-agent's request: the tasks that the rejection ends, and the
+//! agents that are told about the rejection.
 
 use serde_json::json;
 

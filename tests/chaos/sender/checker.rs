@@ -53,22 +53,22 @@ pub struct Findings {
     pub mails: usize,
     /// The number of mails that arrived more than once.
     pub repeated_mails: usize,
-    /// The numbers of pairs of a question and an approver: those for which a mail was sent, and
-    /// those whose question was closed before.
+    /// The number of pairs of a question and an approver. `told` counts the pairs for which a mail
+    /// was sent. `dropped` counts the pairs whose question was closed before a mail was sent.
     pub told: usize,
     pub dropped: usize,
-    /// The number of claims of a delivery whose previous lease another replica held or the test had
-    /// ended.
+    /// The number of claims of a delivery whose previous lease had been held by another replica or
+    /// ended by the test.
     pub taken_over: usize,
 }
 
-/// An event of a journal of which a message may tell.
+/// An event of a journal about which a message may be sent.
 struct Told<'e> {
     event: &'e Event,
     name: &'static str,
 }
 
-/// Returns the events of which messages may tell.
+/// Returns the events about which messages may be sent.
 fn told(stored: &Stored) -> Vec<Told<'_>> {
     let named = stored.events.iter().map(|event| {
         let fact: Fact = serde_json::from_str(&event.body).unwrap();
@@ -97,8 +97,8 @@ pub fn check(evidence: &Evidence) -> Findings {
     found
 }
 
-/// Checks that each message tells of the event that its id names, that it is signed, and that its
-/// bytes are the same each time.
+/// Checks that each message is about the event that its id names, that each message is signed, and
+/// that repeated messages have the same bytes.
 fn messages(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
     let by_id: HashMap<String, &Told<'_>> = told.iter().map(|told| (told.id(), told)).collect();
     let mut bodies: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
@@ -150,8 +150,9 @@ impl Told<'_> {
         PEOPLE.into_iter().take(1 + usize::from(finance))
     }
 
-    /// Returns whether a message to this entry tells of this event. In a brief message the member
-    /// `event` of the data is the event's number; in a whole message it is the event's name.
+    /// Returns whether a message to this entry is about this event. In a brief message, the member
+    /// `event` of the data is the event's number. In a whole message, the member `event` is the
+    /// event's name.
     fn is_told_by(&self, entry: &str, message: &Received) -> bool {
         let data = &message.body["data"];
         let event = if entry == ENTRIES[0] {
@@ -257,7 +258,8 @@ fn every_question_was_mailed(evidence: &Evidence, told: &[Told<'_>], found: &mut
 }
 
 /// Returns the deliveries whose mail arrived. Deliveries that were recorded together belong to one
-/// mail. The mail lists at most 20 of their questions, and its id is computed from their ids.
+/// mail. A mail lists at most 20 of the questions of its deliveries, and the mail's id is computed
+/// from the ids of its deliveries.
 fn mailed(evidence: &Evidence) -> BTreeSet<&str> {
     let stored = &evidence.stored;
     let records = stored.audit.iter().filter(|line| line.what == "recorded");
@@ -292,8 +294,8 @@ fn mailed(evidence: &Evidence) -> BTreeSet<&str> {
     arrived.flat_map(|(_, rows)| rows.keys().copied()).collect()
 }
 
-/// Returns the id of the mail for these deliveries, which are in order. It is the id of the
-/// delivery if there is only one, and otherwise a hash of all their ids.
+/// Returns the id of the mail for these deliveries, which are in order. For a single delivery, the
+/// mail's id is the id of the delivery. For several deliveries, it is a hash of all their ids.
 fn message_id<'d>(deliveries: impl ExactSizeIterator<Item = &'d &'d str>) -> Uuid {
     let ids: Vec<Uuid> = deliveries.map(|id| id.parse().unwrap()).collect();
     if let [only] = ids[..] {

@@ -1,6 +1,6 @@
 //! The part of the evidence that comes from the database: the events of every journal, the
-//! deliveries, and a record of every claim of a delivery and every attempt at it. A trigger of this
-//! test writes that record.
+//! deliveries, and the audit records. A trigger of this test writes an audit record for every claim
+//! of a delivery and for every attempt at a delivery.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -39,8 +39,7 @@ select delivery_id, target, person, change_id, event_number as number, request_i
 
 const AUDITED: &str = "select delivery_id, who, what, tx::text as tx from test_audit order by n";
 
-/// A query that counts the notices and the deliveries to healthy receivers that are neither sent
-/// nor given up.
+/// A query that counts all notices, and the deliveries to healthy receivers that are still due.
 const LEFT: &str = "
 select (select count(*) from notice) + (select count(*) from delivery where state = 'due' and target <> $dead$) as left_over";
 
@@ -126,7 +125,7 @@ impl Books {
         self.execute(END_LEASES).await;
     }
 
-    /// Returns the number of notices and of deliveries to healthy receivers that are left.
+    /// Returns the number of notices plus the number of due deliveries to healthy receivers.
     pub async fn left(&self) -> i64 {
         let sql = LEFT.replace("$dead$", &format!("'{DEAD}'"));
         let mut connection = PgConnection::connect(&self.url).await.unwrap();

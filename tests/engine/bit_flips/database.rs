@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use super::super::engine_harness::EngineHarness;
 use crate::support::sqlite_file;
 
-/// A stored value as it is before a bit of it flips.
+/// A stored value before one of its bits flips.
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub table: &'static str,
@@ -70,7 +70,8 @@ pub struct Beside(Connection);
 impl Beside {
     pub fn of(harness: &EngineHarness) -> Self {
         let beside = Self(sqlite_file::connect(harness.fixture.settings.url.reveal()));
-        // Constraints are off, because a bit that flips on disk is not checked against them either.
+        // Constraints are off, because the database does not check a bit that flips on disk against
+        // them.
         beside.does("pragma foreign_keys = off; pragma ignore_check_constraints = on");
         beside
     }
@@ -118,8 +119,8 @@ impl Beside {
         self.does(&(sql + "commit;"));
     }
 
-    /// Returns the values in which a bit may flip, by task: bodies of the task's items, and columns
-    /// of its requests, approvers and decisions.
+    /// Returns, for each task, the values in which a bit may flip: the bodies of the task's items,
+    /// and columns of its requests, approvers and decisions.
     pub fn cells(&self) -> BTreeMap<Vec<u8>, Vec<Cell>> {
         let mut cells: BTreeMap<Vec<u8>, Vec<Cell>> = BTreeMap::new();
         for (table, columns) in COLUMNS {

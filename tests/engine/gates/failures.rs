@@ -29,7 +29,7 @@ pub fn bash(wait: Duration) -> Proposal {
     proposal("Bash", r#"{"command":"make"}"#, wait)
 }
 
-/// Returns the same proposal with the key `key` as its identity, from the runner `runner`.
+/// Returns the same proposal, but identified by the key `key` and sent by the runner `runner`.
 pub fn by_key(key: &str, runner: Option<&str>, proposal: Proposal) -> Proposal {
     Proposal {
         identity: Identity::Key {
@@ -61,8 +61,8 @@ both! {
             }
             asking.abort();
             let _ = asking.await;
-            // The asker may have left before its call was proposed, so this ask may be the first to
-            // propose it.
+            // The first asker may have left before it proposed the call. In that case this second
+            // ask proposes the call.
             let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
             until_present(&harness, task, |until| until == Time(0)).await;
             approve(&harness, &engine, task).await;
@@ -112,7 +112,8 @@ both! {
         let call = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
-        // The call of unknown outcome is not sent again: an equal proposal waits for a person, too.
+        // An equal proposal does not send the call of unknown outcome again. It waits for a person,
+        // too.
         harness.tool.answers(200, "{}");
         let again = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((again.task_id, again.state), (call.task_id, GateState::Doubtful));

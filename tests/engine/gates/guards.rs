@@ -1,6 +1,5 @@
-//! Tests of the guards of gate calls at particular moments: results that are on their way, permits
-//! that have expired, reports after a person's decision, and rules that have changed before a
-//! start.
+//! Tests gate calls in special situations: a result is on its way to an asker, a permit has
+//! expired, a report comes after a person's decision, or the rules have changed before a start.
 
 use std::time::Duration;
 
@@ -222,8 +221,8 @@ both! {
                 Some(result.content.as_str())
             }).collect();
             assert_eq!((late, outcomes(&journal)), (vec!["made with [secret TOOL_SECRET]"], vec![outcome]));
-            // The call is settled and its answer is delivered now, so that the next round's asker
-            // gets a new call.
+            // Asks for the settled call and delivers its answer, so that the asker of the next
+            // round gets a new call.
             let key = Proposal { identity: Identity::Call(task), ..bash(LONG) };
             engine.ask(&agent(), &key).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;

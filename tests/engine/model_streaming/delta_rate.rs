@@ -1,4 +1,4 @@
-//! The rate at which deltas are published, on a clock that advances with each delta.
+//! Tests the rate at which deltas are published. The test's clock advances with each delta.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

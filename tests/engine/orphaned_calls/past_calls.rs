@@ -1,4 +1,4 @@
-//! The calls of an imported history, as facts of the imported journal.
+//! Builds the facts of an imported journal, in particular those of its calls.
 
 use holdpoint::task::id::CallId;
 use holdpoint::task::item::{Fact, FinishReason, Outcome, ToolCall, ToolResult, Turn, Usage};

@@ -1,4 +1,5 @@
-//! Checks the laws of a life: at each answer, and in the life's journals when the life has ended.
+//! Checks the laws of gate calls: at each answer, and in all journals of a life when the life has
+//! ended.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -87,9 +88,9 @@ impl World<'_> {
         }
     }
 
-    /// Asserts that the result of a call is handed only once to asks whose `by_bytes` is true,
-    /// unless a process has died. An ask at another replica that began before the delivery was
-    /// stored may also get the result.
+    /// Asserts that the result of a call is handed only once to asks whose `by_bytes` is true.
+    /// There are two exceptions: a process has died in between, or the other ask was sent to
+    /// another replica before the delivery was stored.
     fn handed_once(&mut self, ask: &Ask, task: TaskId) {
         let (crashes, replica) = (self.crashes, ask.replica);
         let earlier = self.handed.entry(task).or_default();
@@ -109,8 +110,8 @@ impl World<'_> {
         });
     }
 
-    /// Asserts that a permit was committed before its answer was sent, and that the permit is for
-    /// one runner or, without a runner, for one ask.
+    /// Asserts that a permit was committed before its answer was sent. Asserts also that the permit
+    /// is for one runner or, if the ask named no runner, for one ask.
     async fn permitted(&mut self, ask: &Ask, answer: &GateAnswer, attempt: u32) {
         let (seed, call) = (self.seed, &answer.call);
         self.seen.permits += 1;

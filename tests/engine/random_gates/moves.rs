@@ -1,4 +1,4 @@
-//! The steps of a life: the actions of askers, people and processes, and the passing of time.
+//! The random steps of a life: actions of askers, people and processes, and the passing of time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use super::super::gates::agent;
 use super::laws::call_of;
 use super::{Ask, CALLS, Presence, Replica, WAIT, World};
 
-/// The number of polls after which a step goes on, whatever the processes do.
+/// The maximum number of polls for which a step waits.
 const POLLS: u32 = 400;
 
 impl World<'_> {
@@ -45,8 +45,8 @@ impl World<'_> {
         usize::try_from(self.dice.below(count)).unwrap()
     }
 
-    /// Lets `work` run in parallel with the next steps. Half of the time, waits for all parallel
-    /// work.
+    /// Lets `work` run in parallel with the next steps. In half of the cases, waits for all
+    /// parallel work.
     async fn beside_or_not(&mut self, work: JoinHandle<()>) {
         self.beside.push(work);
         if self.dice.one_in(2) {
@@ -133,7 +133,7 @@ impl World<'_> {
         }
     }
 
-    /// Lets a random waiting asker leave.
+    /// Lets the asker of a random waiting ask leave.
     async fn leaves(&mut self) {
         if self.asks.is_empty() {
             return;
@@ -150,7 +150,7 @@ impl World<'_> {
         if others || self.crashed_lately {
             return;
         }
-        // Without a recent crash, the stored presence ends when the asker leaves.
+        // If no crash occurred recently, the stored presence ends when the asker leaves.
         self.seen.leaves += 1;
         let mut polls = 0;
         while self.is_awaited(call).await {
@@ -189,8 +189,8 @@ impl World<'_> {
         text
     }
 
-    /// Returns whether a row says that an asker of this call is present and that the call may still
-    /// start.
+    /// Returns whether a row shows that an asker of this call is present and that the call may
+    /// still start.
     async fn is_awaited(&self, call: usize) -> bool {
         let now = self.now().await;
         for task in self.tasks().await {
@@ -356,8 +356,9 @@ impl World<'_> {
         std::mem::replace(&mut self.replicas[replica], next).crash();
     }
 
-    /// Lets `time` pass. If any work is still running (and at random otherwise), all processes are
-    /// first replaced, so that no wait lasts longer than this step.
+    /// Lets `time` pass. If any work is still running, first replaces all processes, so that no
+    /// wait lasts longer than this step. If no work is running, replaces the processes in one of
+    /// four cases.
     pub(super) async fn later(&mut self, time: Duration) {
         self.harness.tool.open();
         self.polls().await;

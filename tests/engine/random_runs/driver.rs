@@ -16,8 +16,8 @@ use super::sub_agents::CLERK;
 use super::{Crash, World, status};
 
 impl World {
-    /// Drives until the task waits, or until a crash. Returns the events that the task waits for; a
-    /// task that has ended waits for a message.
+    /// Drives until the task waits, or until a crash. Returns the events for which the task waits.
+    /// A task that has ended waits for a message.
     pub fn drive(&mut self) -> Result<Vec<AwaitedEvent>, Crash> {
         let mut over = BTreeSet::new();
         for _ in 0..500 {
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// Returns the context of the next step. A started call that is not in `over` may, at random,
-    /// still be running in an earlier driver.
+    /// count as still running in an earlier driver.
     pub fn step_context(&mut self, over: &BTreeSet<CallId>) -> StepContext {
         let spent = (self.model_calls >= 12).then_some("max_model_calls");
         let running = self

@@ -21,7 +21,7 @@ use super::{Crash, World, status};
 pub(super) const CLERK: &str = "clerk";
 
 impl World {
-    /// Starts a sub-agent for each of these calls. A start counts only once it is committed.
+    /// Starts a sub-agent for each of these calls. A start counts only after its commit.
     pub(super) fn start(&mut self, calls: &[CallId], progress: &Progress) -> Result<(), Crash> {
         for id in calls {
             let standing = progress.call(*id).unwrap();
@@ -41,7 +41,7 @@ impl World {
                 agent,
             });
         }
-        // Further calls of the turn may start in the same commit.
+        // Without a commit here, the starts of further calls of the turn go into the same commit.
         if self.dice.one_in(2) {
             self.commit()
         } else {

@@ -1,6 +1,6 @@
-//! Several children of one parent. They pause simultaneously, and people decide them in any order
-//! or all at once. They wait for days after a sibling has ended. They return their results to a
-//! parent whose process dies before it reads the results.
+//! Tests several children of one parent. The children pause simultaneously, and people answer their
+//! requests in any order or all at once. Children wait for days after a sibling has ended. They
+//! return their results to a parent whose process dies before it reads the results.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -22,8 +22,8 @@ use super::harness::{
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
-/// A rendezvous of two threads. The first waits at most 200 ms for the second. A later arrival does
-/// not wait.
+/// A rendezvous of two threads. The first thread waits at most 200 ms for the second. A thread that
+/// arrives later does not wait.
 #[derive(Default)]
 struct Meeting(Mutex<usize>, Condvar);
 
@@ -136,7 +136,6 @@ async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
     }
 }
 
-/// Joins two lists of drivers.
 trait Drivers {
     fn concat_drivers(self) -> Vec<BoxFuture<'static, ()>>;
 }
@@ -157,8 +156,8 @@ async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas()
     paused_in_the_same_instant(StoreFixture::postgres().await, repetitions(60, 200)).await;
 }
 
-/// Asserts that the boss has had exactly two prompts after the first `since` prompts. Returns the
-/// tool results in the second one.
+/// Asserts that exactly two prompts after the first `since` prompts were prompts of the boss.
+/// Returns the tool results in the second of these two.
 fn told_the_boss(harness: &EngineHarness, since: usize) -> Vec<String> {
     let prompts = harness.prompts_since(since).into_iter();
     let bosses: Vec<_> = prompts.filter(|(name, _)| name == "boss").collect();
@@ -359,7 +358,7 @@ both! {
         for polls in 0..20 {
             let mut play = Play::begins(&harness, &parts).await;
             let root = play.root;
-            // Drives until both children have completed; their parent has not stored their results
+            // Drives until both children have completed. Their parent has not stored their results
             // yet.
             while done(&harness, root).await < 2 {
                 let moment = play.moment();

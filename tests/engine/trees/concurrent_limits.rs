@@ -1,5 +1,5 @@
-//! A tree whose tasks ask their models, or start tasks, at the same time: no answer is lost, and
-//! the limits hold.
+//! Tests a tree whose tasks ask their models, or start tasks, at the same time. No answer is lost,
+//! and the limits hold.
 
 use holdpoint::task::status::TaskStatus;
 

@@ -14,8 +14,8 @@ use super::harness::{EDITED, LEAF, People, Play, Shape, ended_as, handed_back, o
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
-/// Trees of depth one, two and three. In each, every agent starts one child, or one agent starts
-/// three children.
+/// The shapes of trees with one, two and three levels of sub-agents. Every agent starts one child,
+/// except that one agent starts three children in every second shape.
 const SHAPES: [Shape; 6] = [
     Shape {
         depth: 1,
@@ -87,7 +87,7 @@ pub(super) async fn lived(
     (root, false)
 }
 
-/// Checks that a tree ended as it should, whenever its process died.
+/// Checks that a tree ended as it should, no matter when its process died.
 async fn ends_well(
     harness: &EngineHarness,
     shape: Shape,
@@ -193,8 +193,8 @@ fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     }
 }
 
-/// Returns the first moment at which the process dies. Until the first request, all kinds of
-/// answers behave alike, so only `Approve` includes the moments before the first request.
+/// Returns the first moment at which the process dies. All kinds of answers behave alike before the
+/// first request, so only `Approve` includes the moments before it.
 async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: People) -> usize {
     if people == People::Approve {
         return 1;
@@ -208,8 +208,8 @@ async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: Peop
     play.moment() - 2
 }
 
-/// Lets the process die at every moment. A usual run takes only every third moment and starts at a
-/// different moment for each kind of answer and each database. Together, these runs cover every
+/// Lets the process die at every moment. A normal run takes only every third moment, and starts at
+/// another moment for each kind of answer and each database. Together, these runs cover every
 /// moment of the driver's loop.
 async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
     let stride = repetitions(3, 1);

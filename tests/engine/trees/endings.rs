@@ -1,5 +1,5 @@
-//! Trees that are ended: canceled in part, superseded by the user's next message, damaged in the
-//! database, or with an uncertain history.
+//! Tests trees that end in other ways than by completing: they are canceled in part, superseded by
+//! the user's next message, damaged in the database, or their history is uncertain.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -50,7 +50,7 @@ async fn damage(harness: &EngineHarness, task: TaskId, (what, which): (&str, &st
         .unwrap();
 }
 
-/// Runs rounds and drivers so often that nothing is left to do.
+/// Runs rounds and drivers often enough that nothing is left to do.
 async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..6 {
         Play::of(harness, parts, root).goes_on(usize::MAX).await;
@@ -262,7 +262,7 @@ both! {
         let play = Play::begins(&harness, &parts).await;
         let root = play.root;
         drop(play);
-        // The restored history ends with the user's message; all later work of the sub-agents is
+        // The restored history ends with the user's message. The later work of all sub-agents is
         // lost.
         assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
         Play::of(&harness, &parts, root).goes_on(usize::MAX).await;

@@ -32,7 +32,7 @@ use crate::store::store_fixture::StoreFixture;
 
 pub use self::play::Play;
 
-/// The agents by level. The agent of a tree's last level is always the leaf.
+/// The names of the agents by level. The agent of the last level is called [`LEAF`] instead.
 const NAMES: [&str; 3] = ["boss", "mid", "low"];
 /// The agent at the bottom of a tree.
 pub const LEAF: &str = "leaf";
@@ -44,14 +44,16 @@ pub const ROOM: usize = 16;
 pub struct Shape {
     /// The number of levels of sub-agents.
     pub depth: usize,
-    /// The number of children of the wide agent; every other agent starts one.
+    /// The number of children of the wide agent. Every other agent above the leaves starts one
+    /// child.
     pub children: usize,
     /// The level of the wide agent.
     pub wide: usize,
 }
 
-/// A script of the leaves. Returns the calls of the answer to `task` in this turn (counted from 1):
-/// the tool's name and the JSON arguments of each call. An answer without calls is the last answer.
+/// Scripts the leaves. Returns the calls in a leaf's answer to `task` in this turn (counted from
+/// 1): the tool's name and the JSON arguments of each call. An answer without calls is the leaf's
+/// last answer.
 pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
 
 impl Shape {
@@ -86,7 +88,7 @@ impl Shape {
             .sum()
     }
 
-    /// Adds the tree's agents to a configuration. The boss is the default.
+    /// Adds the tree's agents to a configuration. The boss is the default agent.
     fn agents(self, yaml: &str) -> String {
         let levels = || (0..=self.depth).map(|level| (self.name(level), level));
         let model = |(name, _)| {
@@ -184,7 +186,7 @@ pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answ
 }
 
 /// Returns a call that refunds this amount. No two leaves refund the same order, so a rejection of
-/// one does not apply to another.
+/// one leaf's refund does not apply to another leaf's.
 pub fn refund(task: &str, amount: u32) -> (String, String) {
     let order: String = task.chars().filter(char::is_ascii_digit).collect();
     (
@@ -235,7 +237,7 @@ impl EngineHarness {
         harness
     }
 
-    /// Returns an engine with these parts and `max_running` slots.
+    /// Returns an engine with these parts, but with `max_running` slots.
     pub fn like(parts: &EngineParts, max_running: usize) -> Arc<Engine> {
         Engine::new(EngineParts {
             settings: Settings {
@@ -267,12 +269,12 @@ impl EngineHarness {
             .collect()
     }
 
-    /// Returns the row of a task. The row can be read even if the task's journal cannot.
+    /// Returns the row of a task. The row can be read even if the task's journal cannot be read.
     pub async fn row(&self, task: TaskId) -> TaskRow {
         self.fixture.store.task(task).await.unwrap().unwrap()
     }
 
-    /// Returns the open requests of a tree, as its root lists them.
+    /// Returns the open requests of a tree, as they are listed for its root.
     pub async fn asked_by_tree(&self, root: TaskId) -> Vec<RequestRow> {
         self.fixture.store.pending(root, root).await.unwrap()
     }
@@ -291,7 +293,6 @@ impl EngineHarness {
         }
     }
 
-    /// Answers one request.
     pub async fn answer_one(&self, engine: &Arc<Engine>, request: &RequestRow, people: People) {
         let asked = &request.spec;
         let call = asked.own_calls().next().unwrap();

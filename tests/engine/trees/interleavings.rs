@@ -1,6 +1,6 @@
-//! Lets an event happen while the drivers of a tree are suspended at any of their await points.
-//! Afterwards the drivers go on with the state that they had loaded. Nothing is lost, no
-//! non-repeatable call is repeated, and nothing starts after a cancel.
+//! Tests an event that happens while the drivers of a tree are suspended at any of their await
+//! points. Afterwards the drivers continue with the state that they had loaded before the event.
+//! Nothing is lost, no non-repeatable call is repeated, and nothing starts after a cancel.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -27,7 +27,7 @@ const FORK: Shape = Shape {
     wide: 0,
 };
 
-/// Scripts a leaf that pays and looks up at once, and a leaf that looks up and has to ask before it
+/// Scripts two leaves. One pays and looks up at once; the other looks up and has to ask before it
 /// pays.
 fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     let lookup = ("lookup".to_owned(), r#"{"order":1}"#.to_owned());
@@ -50,8 +50,8 @@ enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// Makes the event happen: a cancel in the process of `play`, a takeover in another process.
-    /// Returns the canceled task, if any.
+    /// Makes the event happen: a cancel through the process of `play`, or a takeover by another
+    /// process. Returns the canceled task, if any.
     async fn happens(
         self,
         play: &Play<'_>,
@@ -157,8 +157,8 @@ async fn started_and_ended(harness: &EngineHarness, root: TaskId, top: TaskId) -
     (started, ended)
 }
 
-/// Asserts that the journal and the ledger agree: nothing was executed without a committed start,
-/// and each payment has a result.
+/// Asserts that the journal agrees with the tool's ledger: nothing was executed without a committed
+/// start, and each payment has a result.
 fn as_the_world_knows(
     harness: &EngineHarness,
     task: TaskId,

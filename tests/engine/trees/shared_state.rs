@@ -1,5 +1,5 @@
-//! Sub-agents that keep their conversation, trees at their limits, models that fail anywhere in a
-//! tree, and a rejection that holds for the whole tree.
+//! Tests sub-agents that keep their conversation, trees at their limits, models that fail anywhere
+//! in a tree, and a rejection that holds for the whole tree.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -22,7 +22,8 @@ use super::harness::{
 };
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// Returns the number of the answer to this prompt, counted from the last message to the agent.
+/// Returns the number of the answer to this prompt. The numbers start again at each message to the
+/// agent.
 fn turn_of_message(prompt: &Prompt) -> u32 {
     let told = prompt
         .messages
@@ -68,8 +69,8 @@ fn three_times(turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Returns the messages to an agent and the agent's answers, in order, from the agent's last
-/// prompt.
+/// Returns the messages to an agent and the agent's answers, in order. Reads them from the agent's
+/// last prompt after the first `since` prompts.
 fn conversation(harness: &EngineHarness, since: usize, agent: &str) -> Vec<String> {
     let (_, prompt) = harness
         .prompts_since(since)
@@ -156,7 +157,7 @@ both! {
         let door = EngineHarness::like(&parts, 0);
         door.message(&alice(), root, super::harness::superseding("more"), None).await.unwrap();
         Play::of(&harness, &parts, root).goes_on(usize::MAX).await;
-        // A person is asked again about the same refund, although a person has approved it once.
+        // A person is asked again about the same refund, although it has been approved once.
         assert_eq!(harness.asked_by_tree(root).await.len(), 1, "{}", harness.told(root).await);
         harness.finish_tree(&parts, root, People::Approve).await;
         assert_eq!(harness.lawful(root).await.len(), 2);
@@ -283,7 +284,7 @@ both! {
             (deep, "max_depth: 1", 2),
             (Shape::flat(3), "max_tasks: 2", 3),
             (Shape { depth: 3, children: 1, wide: 0 }, "max_tasks: 2", 3),
-            // Two agents that would each start one more task, simultaneously.
+            // Two agents try to start one more task each, simultaneously.
             (Shape { depth: 2, children: 2, wide: 0 }, "max_tasks: 3", 4),
         ] {
             let (harness, root) = limited(&fixture, shape, limit).await;
@@ -304,7 +305,7 @@ both! {
     }
 
     async fn limit_of_model_calls_counts_the_whole_tree(fixture) {
-        // The boss is asked once and each leaf twice: then the limit of five is reached.
+        // The boss is asked once and each leaf twice. Then the limit of five is reached.
         let (harness, root) = limited(&fixture, Shape::flat(2), "max_model_calls: 5").await;
         let row = harness.row(root).await;
         let error = row.error.unwrap();

@@ -1,5 +1,6 @@
-//! Drivers that act on an outdated state of their tree, requests that wait because their tree is at
-//! its limit, journals that are damaged or too new to be read, and decisions on sub-agents' calls.
+//! Tests drivers that act on an outdated state of their tree, requests that wait because their tree
+//! is at its limit, journals that are damaged or too new to be read, and decisions on sub-agents'
+//! calls.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -60,8 +61,8 @@ async fn one_thinks(
     (root, thinking, other)
 }
 
-/// Asserts, for a tree in which nothing runs, that each row counts the busy tasks and the open
-/// requests in its subtree, and that its status fits these counts.
+/// Checks a tree in which nothing runs. Asserts that each row counts the busy tasks and the open
+/// requests in its subtree, and that the row's status fits these counts.
 async fn balanced(harness: &EngineHarness, root: TaskId) {
     let rows = harness.tree(root).await;
     let open = harness.asked_by_tree(root).await;
@@ -135,8 +136,9 @@ fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Brings a tree to its limit of open requests. Returns the root, and the driver of another leaf.
-/// The model call of that leaf is in flight, and its answer asks for one more request.
+/// Creates a tree with as many open requests as its limit allows. Returns the root, and the driver
+/// of one more leaf. The model call of this leaf is in flight; the model's answer will ask for one
+/// more request.
 async fn twenty_are_open(
     harness: &EngineHarness,
     parts: &EngineParts,
@@ -181,7 +183,7 @@ async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool 
     .await
 }
 
-/// Scripts the same refund for every task that asks.
+/// Scripts the same refund for every task, in its first turn.
 fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
     one_large("go.7", turn)
 }
@@ -337,8 +339,8 @@ both! {
             harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and {which}")).await.unwrap();
             EngineHarness::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
             looked_after(&harness, &parts, root).await;
-            // The effects of the damaged leaf are unknown, so no rule allows the refund of the next
-            // leaf.
+            // No rule allows the refund of the next leaf, because the effects of the damaged leaf
+            // are unknown.
             let [asked] = &harness.asked_by_tree(root).await[..] else { panic!("{which}: {}", harness.told(root).await) };
             let reason = asked.spec.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
             assert!(reason.contains("cannot be read"), "{reason}");

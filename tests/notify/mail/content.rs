@@ -1,4 +1,4 @@
-//! The content of a mail, and its recipients.
+//! Tests the content of a mail, and its recipients.
 
 use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post};
 use crate::notify::on_both;

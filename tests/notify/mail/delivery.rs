@@ -1,4 +1,4 @@
-//! Mails that the server refuses, loses or keeps waiting.
+//! Tests mails that the server refuses, loses or does not answer.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::notify::on_both;
 use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::test_app::{On, TestApp};
 
-/// Returns an entry that gathers nothing.
+/// Returns [`BOB_ONLY`] without gathering: each question is sent in a mail of its own.
 fn single() -> String {
     BOB_ONLY.replace("tenants", "gather: 0s, tenants")
 }
@@ -88,10 +88,11 @@ on_both! {
     }
 }
 
-/// Sends a mail to a server that is not on loopback. Returns the problem of the first attempt.
-/// Asserts that the server received nothing of the mail.
+/// Sends a mail to a server whose host does not count as loopback. Returns the problem of the first
+/// attempt. Asserts that the server received nothing of the mail.
 async fn problem_off_loopback(server: &FakeMailServer) -> String {
-    // `0.0.0.0` is no loopback address to the service, but a connection to it reaches this machine.
+    // The service does not treat `0.0.0.0` as a loopback address, but a connection to it reaches
+    // this machine.
     let yaml = yaml(BOB_ONLY, "0.0.0.0", server);
     let app = TestApp::with(On::Sqlite, &yaml).await;
     app.held().await;
@@ -127,8 +128,8 @@ async fn without_tls_nothing_is_said_off_loopback() {
 async fn answer_from_before_tls_breaks_the_handshake_and_counts_for_nothing() {
     let server = FakeMailServer::start().await;
     server.offer_tls();
-    // A client that kept an early answer for later would wait for the end of the handshake, which
-    // never comes.
+    // The server has sent its later answers together with the answer to STARTTLS. A client that
+    // kept them for later would wait for the end of the handshake, which never comes.
     let no_tls = "no secure connection could be made (TLS)";
     assert_eq!(problem_off_loopback(&server).await, no_tls);
 }

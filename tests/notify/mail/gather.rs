@@ -1,4 +1,4 @@
-//! Questions that are gathered: one message in each interval.
+//! Tests gathered questions: each interval has one message.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn listed(mail: &crate::support::fake_mail_server::Mail) -> usize {
     mail.html.matches("/resume/").count()
 }
 
-/// Stores `count` questions that finance may decide, 64 at a time.
+/// Stores `count` questions that members of finance may decide. Writes 64 questions at a time.
 async fn ask(store: &Store, count: usize) {
     let commit = |_| async move {
         let id = TaskId(fresh());
@@ -126,7 +126,7 @@ async fn two_replicas_gather_as_one() {
     }
     post.until(|found| found.iter().any(|one| one["state"] == "sent"))
         .await;
-    // Each question is sent or put off, whichever replica claims it.
+    // Each question is sent or waits for the next interval, whichever replica claims it.
     post.until(|found| {
         let waits = |one: &serde_json::Value| {
             one["state"] == "due" && one["due_at"].as_str() > one["ended_at"].as_str()

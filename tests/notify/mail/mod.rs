@@ -1,4 +1,4 @@
-//! Mail to people: its recipients, its content and its delivery.
+//! Tests mail to people: its recipients, its content and its delivery.
 
 mod content;
 mod delivery;
@@ -17,8 +17,9 @@ use crate::support::test_app::{ACCOUNTS, OPS, On, REFUNDS, TestApp};
 pub const HOUR: Duration = Duration::from_hours(1);
 pub const MINUTE: Duration = Duration::from_mins(1);
 
-/// Four people. The owner of the tasks, alice, may decide. So may bob, who is in the group finance,
-/// but carol may not. A fourth person, dora, is in finance, too, but has no key.
+/// The people and their addresses. alice owns the tasks and may decide. bob is in the group finance
+/// and may decide, too. carol may not decide. dora is in finance, too, but has no key. mallory
+/// belongs to another tenant.
 const PEOPLE: &str = "  people:
     - { user: alice, tenant: acme, email: alice@acme.com, language: zh }
     - { user: bob, tenant: acme, email: bob@acme.com }
@@ -26,9 +27,9 @@ const PEOPLE: &str = "  people:
     - { user: dora, tenant: acme, groups: [finance], email: dora@acme.com }
     - { user: mallory, tenant: other, email: mallory@other.com }
 ";
-/// An entry that tells every approver.
+/// An entry that sends mail to every approver.
 pub const BY_MAIL: &str = "    - { name: by-mail, mail: { to: approvers }, tenants: [acme] }";
-/// An entry that tells bob alone.
+/// An entry that sends mail to bob alone.
 pub const BOB_ONLY: &str =
     "    - { name: by-mail, mail: { to: { users: [bob] } }, tenants: [acme] }";
 pub const BOB: &str = "bob@acme.com";
@@ -77,7 +78,8 @@ impl Post {
         reply.body["deliveries"].as_array().unwrap().clone()
     }
 
-    /// Returns the deliveries once the given number of them is in each of these states.
+    /// Waits until, for each (state, count) of `states`, exactly `count` deliveries are in the
+    /// state. Returns all deliveries.
     pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {
         self.until(|found| {
             states.iter().all(|(state, count)| {
@@ -87,7 +89,7 @@ impl Post {
         .await
     }
 
-    /// Returns the deliveries once they are as expected.
+    /// Waits until `expected` accepts the deliveries. Returns the deliveries.
     pub async fn until(&self, expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         loop {
             let found = self.deliveries().await;

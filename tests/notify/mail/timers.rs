@@ -1,4 +1,4 @@
-//! Reminders and escalation: sent at their time, if the question still waits.
+//! Tests that reminders and escalations are sent at their time if the question still waits.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The content of messages to a room.
+//! Tests the content of messages to a room.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Messages that Slack or Teams refuses, and processes that die while they post.
+//! Tests messages that Slack or Teams refuses, and processes that die while they post.
 
 use std::time::Duration;
 

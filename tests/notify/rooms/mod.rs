@@ -1,5 +1,5 @@
-//! Rooms of Slack and Teams: the messages that they get, a bot's updates with the outcomes of the
-//! questions, and refusals by Slack.
+//! Tests rooms of Slack and Teams: the messages that a room gets, a bot's updates with the outcomes
+//! of the questions, and refusals by Slack.
 
 mod changes;
 mod content;
@@ -23,7 +23,7 @@ pub const HOOK: &str =
 pub const TEAMS: &str =
     r#"    - { name: room, teams: { url: "{hook}/teams" }, tenants: [acme], gather: 0s }"#;
 
-/// Starts a service with this entry. Returns the service and the rooms that it posts to.
+/// Starts a service with this entry. Returns the service, and the fake Slack to which it posts.
 pub async fn rooms(on: On, entry: &str) -> (Scene, FakeSlack) {
     let entry = entry
         .replace("{token}", TOKEN)

@@ -1,4 +1,5 @@
-//! Every kind of refused answer to a credential request, each with values of its own.
+//! Sends every kind of answer to a credential request that the service must refuse. Each answer
+//! contains values of its own, for which the test searches later.
 
 use serde_json::{Value, json};
 
@@ -6,7 +7,7 @@ use super::scene::{Planted, Scene};
 use super::{FORM, HTML, JSON};
 use crate::support::test_app::{ALICE, BOB, CAROL};
 
-/// Puts one defect into an answer.
+/// Puts one defect into the body of an answer.
 type Change = fn(&mut Value, &Planted);
 /// The path, the headers, the body and the expected status of an answer.
 type Case<'c> = (
@@ -85,7 +86,7 @@ fn odd_fields(planted: &Planted) -> String {
 }
 
 impl Scene {
-    /// Sends every kind of refused answer. An accepted answer may come only afterwards.
+    /// Sends every kind of refused answer. The caller may send an accepted answer only afterwards.
     pub async fn refused(&mut self, request: &str) {
         let path = format!("/resume/{request}");
         let bearers = [ALICE, BOB, CAROL].map(|key| format!("Bearer {key}"));

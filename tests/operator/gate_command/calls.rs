@@ -1,4 +1,4 @@
-//! `holdpoint gate call`: exit codes, and commands that run only with a permit.
+//! Tests `holdpoint gate call`: its exit codes, and commands that run only with a permit.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Anything but a verdict blocks the call, within the time limit.
+//! Tests that any answer except a clear verdict blocks the call, within the time limit.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

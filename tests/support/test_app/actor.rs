@@ -1,4 +1,4 @@
-//! The HTTP requests that a test sends to the service in this process.
+//! Sends HTTP requests of a test to the service in this process.
 
 use reqwest::Method;
 use serde_json::Value;
@@ -66,7 +66,8 @@ impl Actor<'_> {
         reply
     }
 
-    /// Watches a task. With `after`, the stream begins after the event with that number.
+    /// Opens the event stream of a task. With `after`, the stream begins after the event with that
+    /// number.
     pub async fn watch(&self, task: &str, after: Option<i64>) -> Watch {
         let query = after.map_or(String::new(), |after| format!("?after={after}"));
         let path = format!("/v1/tasks/{task}/events{query}");
@@ -80,7 +81,8 @@ impl Actor<'_> {
         watch.rest().await
     }
 
-    /// Sends a POST that asks for the event stream. The stream begins with the commit of the POST.
+    /// Sends a POST that asks for the event stream. The stream begins with the events of the POST's
+    /// own commit.
     pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
         let body = Some(("application/json", body.to_string().into_bytes()));
         let asking = Actor {
@@ -96,7 +98,8 @@ impl Actor<'_> {
         )
     }
 
-    /// Watches a task. Returns `None` if the connection was closed before the service answered.
+    /// Opens the event stream of a task. Returns `None` if the connection was closed before the
+    /// service answered.
     pub async fn try_watch(&self, task: &str) -> Option<Watch> {
         self.try_sent(Method::GET, &format!("/v1/tasks/{task}/events"), None)
             .await

@@ -78,7 +78,8 @@ impl Client {
         }
     }
 
-    /// Asks the model. Returns the message of the model's answer, which is one JSON object.
+    /// Sends the messages to the model and reads an answer that is not streamed. Returns the raw
+    /// JSON of the answer's message.
     pub async fn ask(&self, messages: &[String]) -> Box<RawValue> {
         let body = self.post(&self.chat, prompt(messages, "")).await;
         let body = body.collect().await.expect("an answer").to_bytes();
@@ -86,7 +87,7 @@ impl Client {
         choice.message
     }
 
-    /// Asks the model for a streamed answer. Returns the answer at the end of the stream.
+    /// Asks the model for a streamed answer, and returns the answer once the stream has ended.
     pub async fn ask_for_stream(&self, messages: &[String]) -> Streamed {
         const STREAM: &str = r#","stream":true,"stream_options":{"include_usage":true}"#;
         let mut body = self.post(&self.chat, prompt(messages, STREAM)).await;

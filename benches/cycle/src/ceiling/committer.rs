@@ -11,15 +11,15 @@ pub const LARGEST_BATCH: usize = 512;
 /// A writer that commits batches of changes.
 pub trait Writer: Send + 'static {
     type Change: Send;
-    /// The answer to a change.
+    /// The value that [`Writer::write`] returns for a change.
     type Done: Send;
 
-    /// Commits the batch. Returns the answers, in the order of the changes, once all changes are
-    /// durable.
+    /// Commits the batch. Returns once all changes are durable, with one value for each change, in
+    /// the order of the changes.
     fn write(&mut self, batch: Vec<Self::Change>) -> impl Future<Output = Vec<Self::Done>> + Send;
 }
 
-/// A change, and the channel to which the answer to the change is sent.
+/// A change, and the channel to which the writer's value for the change is sent.
 type Queued<W> = (<W as Writer>::Change, oneshot::Sender<<W as Writer>::Done>);
 
 /// A queue of changes from which several writers take batches.

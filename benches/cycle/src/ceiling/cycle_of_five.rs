@@ -35,11 +35,9 @@ pub struct Change {
     pub call_id: Uuid,
 }
 
-/// An item of a task's journal.
 pub struct Item {
     pub kind: &'static str,
     pub role: &'static str,
-    /// The request that the item is about.
     pub request_id: Option<Uuid>,
     pub body: String,
 }
@@ -113,7 +111,7 @@ struct Task {
     call_id: Uuid,
     version: i64,
     last_seq: usize,
-    /// The values that replace each `@name@` in the bodies, by name.
+    /// Pairs of a name and the value that replaces `@name@` in the bodies.
     values: Vec<(&'static str, String)>,
 }
 
@@ -214,7 +212,7 @@ async fn create<S: Store, W: ChangeWriter>(
     answer(task.fill(PAUSED))
 }
 
-/// The part of the item `user_message` that the prompt after the tool call repeats.
+/// The text of the `user_message` item. The prompt after the tool call repeats this text.
 #[derive(Deserialize)]
 struct UserMessage<'a> {
     #[serde(borrow)]
@@ -237,7 +235,7 @@ struct AssistantMessage<'a> {
 struct ProposedCall<'a> {
     name: String,
     provider_id: String,
-    /// The arguments as JSON text inside a JSON string, which is the form that the model expects.
+    /// The arguments as JSON text inside a JSON string. The model expects this form.
     #[serde(borrow)]
     arguments_text: &'a RawValue,
 }

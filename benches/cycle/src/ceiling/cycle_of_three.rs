@@ -161,7 +161,7 @@ fn push<T, const N: usize>(columns: &mut [Vec<T>; N], row: [T; N]) {
 
 impl Writer for PostgresWriter {
     type Change = Change;
-    /// For a decision, the messages of the conversation so far; for any other change, empty.
+    /// For a decision, the messages of the conversation so far. Empty for any other change.
     type Done = Vec<String>;
 
     async fn write(&mut self, batch: Vec<Change>) -> Vec<Vec<String>> {
@@ -184,8 +184,8 @@ impl Writer for PostgresWriter {
         let has_ended = !columns.completed.is_empty();
         let several = u8::from(has_new) + u8::from(has_decided) + u8::from(has_ended) > 1;
         let connection = &self.connection;
-        // The statements are sent in this order. No statement waits for the answer to an earlier
-        // one.
+        // The statements are sent in this order. Each statement is sent without waiting for the
+        // results of earlier statements.
         let (begun, created, rows, completed, committed) = tokio::join!(biased;
             async { if several { connection.batch_execute("begin").await } else { Ok(()) } },
             async {

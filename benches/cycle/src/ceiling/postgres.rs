@@ -1,4 +1,5 @@
-//! The Postgres store of `cycle_of_five.rs`. A batch is one statement, which commits by itself.
+//! The Postgres store of `cycle_of_five.rs`. Each batch is written by a single statement, which is
+//! its own transaction.
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client as Connection, NoTls, Statement};
@@ -7,8 +8,8 @@ use uuid::Uuid;
 use super::committer::Writer;
 use super::cycle_of_five::{Change, Journal, RequestChange, Store};
 
-/// The tables and indexes that the service uses in this cycle. Left out are the indexes that only
-/// the service's lists use.
+/// The tables and indexes that the service uses in this cycle. The indexes that only the service's
+/// lists use are left out.
 const SCHEMA: &str = "
 create table agent_task (
     task_id uuid primary key, tenant text not null, user_id text not null, session_id uuid not null,
@@ -138,7 +139,8 @@ impl Writer for PostgresWriter {
             .query_one(&self.write, &columns.values())
             .await
             .expect("a written batch");
-        // A count is lower if another change has already taken the version or decided the request.
+        // A count is lower than expected if another change has already taken the version or decided
+        // the request.
         assert_eq!(row.get::<_, i64>(0), length(&batch));
         assert_eq!(row.get::<_, i64>(1), length(&columns.decided));
         vec![(); batch.len()]

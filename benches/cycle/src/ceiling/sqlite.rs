@@ -1,4 +1,5 @@
-//! The `SQLite` store of `cycle_of_five.rs`. A batch is one transaction of cached statements.
+//! The `SQLite` store of `cycle_of_five.rs`. Each batch is written in one transaction with cached
+//! statements.
 
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,5 @@
-//! Makes deliveries due for a POST. POSTs with the same `Idempotency-Key` make them due once.
+//! Makes deliveries due now, as a POST asks. If several POSTs have the same `Idempotency-Key`, only
+//! the first of them has this effect.
 
 use std::future::Future;
 
@@ -19,12 +20,13 @@ use crate::store::{ResendKey, ResendTarget};
 pub(super) struct Resent {
     /// The number of deliveries that became due.
     pub count: usize,
-    /// Whether an earlier POST with the same key made them due, and this POST did nothing.
+    /// Whether an earlier POST with the same key had already made the deliveries due, so that this
+    /// POST did nothing.
     replayed: bool,
 }
 
 impl Resent {
-    /// Returns the response, with `Idempotency-Replayed` if an earlier POST had the effect.
+    /// Adds the header `Idempotency-Replayed` to the response if an earlier POST had the effect.
     pub(super) fn mark(&self, mut response: Response) -> Response {
         if self.replayed {
             let name = HeaderName::from_static("idempotency-replayed");
@@ -34,12 +36,14 @@ impl Resent {
     }
 }
 
-/// Makes deliveries due. `read` reads the target from the posted body; it is polled only after the
-/// check of the sender's right. The checks have the order of `api/submit.rs`.
+/// Makes deliveries due. The future `read` reads the target from the posted body. `read` is polled
+/// only after the check that the sender may resend deliveries. The checks come in the same order as
+/// in `api/submit.rs`.
 ///
 /// # Errors
-/// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden`;
-/// `bad_request` if the key is malformed; the errors of `read`; `unavailable`.
+/// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden` if
+/// the sender may not resend deliveries; `bad_request` if the key is malformed; the errors of
+/// `read`; `unavailable`.
 pub(super) async fn resend(
     http: &Http,
     posted: &PostRequest,
@@ -72,7 +76,7 @@ pub(super) async fn resend(
             count,
             replayed: false,
         }),
-        // Another POST has stored the key since the look-up above.
+        // Another POST has stored the key after the look-up at the beginning of this function.
         None => earlier(http, &posted.caller, &key)
             .await?
             .ok_or_else(Problem::unavailable),

@@ -1,5 +1,5 @@
-//! The operations for agents that run outside this service. An agent proposes a call, looks at the
-//! call, and reports the call's outcome.
+//! The operations for agents that run outside this service. An agent proposes a call, reads the
+//! call's state, and reports the call's outcome.
 
 pub(crate) mod look;
 pub(crate) mod propose;
@@ -46,10 +46,10 @@ impl GateSurface {
 }
 
 /// Proposes a call at its gate, waits for the answer, and records the duration in the metric
-/// `gate_ask`. If `claim_until` is set, no approved call is started after that time.
+/// `gate_ask`. After the time `claim_until` (if set), no approved call is started.
 ///
 /// # Errors
-/// The gate's refusal. The duration of a refused proposal is not recorded.
+/// Fails if the gate refuses the proposal. The duration of a refused proposal is not recorded.
 pub(crate) async fn timed_ask(
     http: &Http,
     caller: &Caller,
@@ -66,8 +66,9 @@ pub(crate) async fn timed_ask(
     Ok(answer)
 }
 
-/// Converts a gate's refusal to a problem. If another runner has the permit, or the call is
-/// settled, the member `call` of the problem is the call as `caller` sees it.
+/// Converts a gate's refusal to a problem. If the gate refused because another runner has the
+/// permit or the call is settled, the problem has a member `call`, which is the call as `caller`
+/// sees it.
 pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
     match refusal {
         GateRefusal::Command(refusal) => refusal_problem(http, caller, refusal).await,

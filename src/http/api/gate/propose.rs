@@ -1,5 +1,6 @@
-//! `POST /v1/gate/calls`: proposes a call, waits for the verdict, and claims the permit of an
-//! allowed call. A repeated POST with the same `Idempotency-Key` continues the same call.
+//! `POST /v1/gate/calls`: proposes a call and waits for the verdict. If the call is allowed, claims
+//! the permit to run the call. A repeated POST with the same `Idempotency-Key` continues the same
+//! call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,8 +155,8 @@ pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// A proposal as read from the body. The `identity`, `runner` and `wait` of `proposal` are
-/// placeholders until the values from the headers replace them.
+/// A proposal as read from the body. The fields `identity`, `runner` and `wait` of `proposal` have
+/// placeholders, which are later replaced by values from the headers.
 struct ProposalBody {
     proposal: Proposal,
     attach: Option<bool>,
@@ -195,7 +196,7 @@ fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalB
 }
 
 /// Returns the arguments as text: the bytes of the member `arguments`, or the string
-/// `arguments_text`. Adds a mistake unless exactly one of the two members is present.
+/// `arguments_text`. Adds a mistake to `errors` unless exactly one of the two members is present.
 fn arguments_text(arguments: Option<String>, fields: &mut Fields, errors: &mut Errors) -> String {
     let written = fields.text("arguments_text", errors);
     let arguments = arguments.filter(|text| text != "null");

@@ -1,5 +1,5 @@
-//! The asks (proposals at gates) that wait for a verdict in this process. The number of waiting
-//! asks is limited. A client can cancel its request, which ends the wait of the ask.
+//! Keeps the asks (proposals at gates) that wait for a verdict in this process, and limits their
+//! number. A client can cancel its HTTP request, which ends the wait of the ask.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::http::Settings;
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// A tenant, and the comparison form of a user id of this tenant.
+/// A tenant, and the comparison form of the id of one of the tenant's users.
 type PersonKey = (String, UserKey);
 
 /// The asks of this process that wait for a verdict.
@@ -20,13 +20,13 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting asks by number. The value contains the person who asks. If the client can cancel
-    /// its request, the value also contains the name of the request and the token that ends the
-    /// wait.
+    /// The waiting asks, each under its own number. The value contains the person who asks. If the
+    /// client can cancel its request, the value also contains the name of the request and the token
+    /// that ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
-/// The right of one ask to wait. Dropping this value frees the slot.
+/// The right of one ask to wait. Dropping this value lets another ask wait.
 #[derive(Debug)]
 pub(crate) struct WaitSlot {
     waiting: WaitingAsks,
@@ -35,9 +35,9 @@ pub(crate) struct WaitSlot {
 
 impl WaitingAsks {
     /// Takes a slot for an ask of `caller`. Returns `None` if too many asks of this process or of
-    /// the caller wait. `request` has the name by which [`WaitingAsks::cancel`] finds the client's
-    /// request, and the token that `cancel` cancels. `request` is `None` if the client cannot
-    /// cancel the request.
+    /// the caller wait already. `request` has the name under which [`WaitingAsks::cancel`] finds
+    /// the client's request, and the token that `cancel` cancels. `request` is `None` if the client
+    /// cannot cancel its request.
     pub(crate) fn take_slot(
         &self,
         caller: &Caller,
@@ -64,8 +64,8 @@ impl WaitingAsks {
     }
 
     /// Ends the waits of `caller`'s requests with the name `request`. If two clients of the caller
-    /// use the same name, the waits of both clients end: an approved call must not start for a
-    /// client that has canceled its request.
+    /// use the same name, the function ends the waits of both, because an approved call must not
+    /// start for a client that has canceled its request.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

@@ -54,7 +54,7 @@ pub(crate) async fn list_grants(
 }
 
 /// Reads a page of the standing decisions that concern a caller. For an admin, reads a page of all
-/// standing decisions of the tenant. The page may be empty although more standing decisions follow.
+/// standing decisions of the tenant. A page may be empty although a later page is not.
 ///
 /// # Errors
 /// `unavailable`.

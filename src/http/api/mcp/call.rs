@@ -29,11 +29,12 @@ use crate::people::Caller;
 
 /// The time after which the server begins an event stream for a call that has no answer yet.
 const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The maximum number of repetitions of one request that the server asks a client for. A client of
-/// the revision 2026-07-28 that gets a `requestState` repeats the request with this state by
-/// itself, until the call is decided. The client gives up after ten rounds.
+/// The maximum number of times that the server lets a client repeat one request. If a response has
+/// a `requestState`, a client of the revision 2026-07-28 automatically repeats the request with
+/// this state until the call is decided. Such a client gives up after ten rounds.
 pub(super) const MAX_REPETITIONS: u32 = 9;
-/// The assumed maximum time until a client of the revision 2026-07-28 begins the next repetition.
+/// The assumed maximum time from a response until a client of the revision 2026-07-28 repeats the
+/// request.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
 /// The maximum length of a tool's name, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 256;
@@ -79,8 +80,8 @@ impl McpRequest<'_> {
         }
     }
 
-    /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the
-    /// request is answered without a wait for the verdict.
+    /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the wait
+    /// of the prepared call is 0, so that the request is answered at once.
     fn prepare_call(&self, params: Params) -> Result<PreparedCall, RpcError> {
         let name = params.text("name").unwrap_or_default().to_owned();
         if name.is_empty() || name.len() > MAX_TOOL_NAME_BYTES || name.contains('\0') {
@@ -105,7 +106,8 @@ impl McpRequest<'_> {
         let waiting = &self.http.waiting_asks;
         let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
         let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
-        // Without a slot, repetitions would only add to the load.
+        // Without a slot, the client is not asked to repeat the request, because repetitions would
+        // only add to the load.
         let client_repeats =
             self.revision.is_stateless() && repetition < MAX_REPETITIONS && slot.is_some();
         Ok(PreparedCall {
@@ -139,8 +141,8 @@ impl McpRequest<'_> {
         })
     }
 
-    /// Returns the identity by which the gate recognizes the call, and the number of the
-    /// repetition: 0 for the first request.
+    /// Returns the identity by which the gate recognizes the call, and the number of the repetition
+    /// (0 for the first request).
     fn identity(&self, params: &Params) -> Result<(Identity, u32), RpcError> {
         if self.revision.is_stateless()
             && let Some(found) = params.text("requestState").and_then(parse_request_state)
@@ -163,7 +165,7 @@ impl McpRequest<'_> {
         }
     }
 
-    /// Returns the session id of the call, from `_meta` or else from the header
+    /// Returns the session id of the call: from `_meta`, or else from the header
     /// `Holdpoint-Session`.
     fn session(&self, params: &Params) -> Result<Option<String>, RpcError> {
         let header = || {
@@ -212,7 +214,7 @@ fn arguments(text: Option<String>) -> Result<String, RpcError> {
 }
 
 impl PreparedCall {
-    /// Waits for the gate's answer. If the client cancels the request, returns an empty reply.
+    /// Waits for the gate's answer. Returns an empty reply if the client cancels the request.
     async fn reply(self) -> Reply {
         let answer = tokio::select! {
             biased;

@@ -1,6 +1,6 @@
 //! Reads a client's JSON-RPC 2.0 message. A body contains exactly one message. Invariant: a message
-//! that repeats a member outside of `arguments` is refused. A member repeated inside `arguments`
-//! makes the call invalid.
+//! with a repeated member is refused, unless the member is inside `arguments`. A member repeated
+//! inside `arguments` makes the call invalid.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -101,7 +101,7 @@ fn to_rpc_error(error: JsonError) -> RpcError {
     })
 }
 
-/// Returns the protocol revision of a message. A message of the revision 2026-07-28 repeats its
+/// Returns the protocol revision of a message. A message of the revision 2026-07-28 also has its
 /// revision, its method and its tool in headers, so that proxies need not read the body. Refuses a
 /// message whose headers contradict the body.
 pub(super) fn check_headers(
@@ -156,8 +156,7 @@ pub(super) fn check_headers(
     Ok(revision)
 }
 
-/// Returns the value of a header; `None` without the header. A header that is sent twice is an
-/// error.
+/// Returns the value of a header; `None` without the header. Fails if the header is sent twice.
 fn single_header<'h>(
     headers: &'h HeaderMap,
     name: &'static str,
@@ -175,7 +174,7 @@ fn single_header<'h>(
         .map_err(|_| RpcError::invalid_headers(format!("{name} is not visible ASCII")))
 }
 
-/// Returns the text of a header value, which the client may have encoded in Base64. `None` if the
+/// Decodes a header value, which the client may have encoded in Base64. Returns `None` if the
 /// Base64 or the decoded text is invalid.
 fn decode_header(value: &str) -> Option<String> {
     let inside = value.strip_prefix("=?base64?");

@@ -113,8 +113,8 @@ impl RpcError {
     pub(super) fn response(&self, id: &Value) -> Response {
         let mut response = json_response(Body::from(self.text(id)));
         *response.status_mut() = self.status;
-        // The marker tells `server/edge.rs` to keep this body, because MCP clients read the body
-        // whatever the status is.
+        // The marker tells `server/edge.rs` to keep this body. MCP clients read the body whatever
+        // the HTTP status is.
         response.extensions_mut().insert(RenderedError);
         response
     }
@@ -125,13 +125,12 @@ pub(super) fn result_message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
-/// Responds with `result`. When the connection has taken the response, `delivery` records that the
-/// client has the result of a gate call.
+/// Responds with `result`. Once the connection has taken the response, `delivery` records that the
+/// client has received the result of a gate call.
 pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
     json_response(delivered_body(result_message(id, result).into(), delivery))
 }
 
-/// Returns a response with the JSON `body`.
 pub(super) fn json_response(body: Body) -> Response {
     let mut response = Response::new(body);
     let kind = HeaderValue::from_static("application/json");

@@ -1,7 +1,7 @@
 //! `POST /mcp/{gate}`: a gate as an MCP server over Streamable HTTP, in three revisions of the
 //! protocol. The server is stateless: it opens no session, and any replica can answer any request.
-//! Invariant: every parser reads the same values in a message, because a repeated member outside of
-//! `arguments` is refused, and `arguments` are kept byte for byte.
+//! Invariant: all parsers that read a message get the same values. To ensure this, the server
+//! refuses a repeated member outside of `arguments`, and keeps `arguments` byte for byte.
 
 mod call;
 mod envelope;
@@ -142,8 +142,8 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Handles a notification. Only a cancellation has an effect: the wait of the canceled request
-/// ends, because the asker no longer wants the answer.
+/// Handles a notification. Only a cancellation has an effect: it ends the wait of the canceled
+/// request, because the client no longer wants the answer.
 fn handle_notification(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
     if incoming.method != "notifications/cancelled" {
         return;
@@ -156,7 +156,8 @@ fn handle_notification(http: &Http, caller: &Caller, gate: &str, incoming: &Inco
     }
 }
 
-/// Returns the name of a waiting request, by which a cancellation finds the request.
+/// Returns the name under which a waiting request is registered, so that a cancellation finds the
+/// request.
 fn request_name(gate: &str, id: &Value) -> String {
     format!("{gate} {id}")
 }
@@ -208,8 +209,8 @@ impl McpRequest<'_> {
         })
     }
 
-    /// Returns the instructions for the client's model: the gate's purpose, and how the model gets
-    /// the result of a held call.
+    /// Returns the instructions for the client's model. They state the gate's purpose, and how the
+    /// model gets the result of a held call.
     fn instructions(&self) -> String {
         let held = "A call that a person must approve first is answered with HELD: it has not run. \
                     Make exactly the same call again later to get its result.";

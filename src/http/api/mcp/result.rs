@@ -29,7 +29,7 @@ const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 /// Writes the result of one `tools/call`.
 pub(super) struct ResultWriter {
     pub(super) revision: Revision,
-    /// The number of the next repetition, if the client repeats the request by itself while the
+    /// The number of the next repetition, if the client automatically repeats the request while the
     /// call is pending; otherwise `None`.
     pub(super) next_repetition: Option<u32>,
     /// The check of the tool's structured results; `None` if the tool has no `outputSchema`.
@@ -38,7 +38,7 @@ pub(super) struct ResultWriter {
 
 impl ResultWriter {
     /// Returns the result as JSON text. If an MCP server ran the call during this request, the text
-    /// is the server's own result with added members.
+    /// is the result that this server sent, with added members.
     pub(super) fn result(
         &self,
         answer: &GateAnswer,
@@ -64,7 +64,8 @@ impl ResultWriter {
             .to_string()
     }
 
-    /// Writes the result from the stored call, without the bytes that an MCP server sent.
+    /// Writes the result from the stored call. This result does not contain the bytes that an MCP
+    /// server sent.
     fn write_from_call(
         &self,
         call: &GateCall,
@@ -122,9 +123,9 @@ impl ResultWriter {
         result
     }
 
-    /// Returns the MCP server's own result `raw`, with the block `edit` and the members that this
-    /// revision needs. Returns `None` if `raw` is not an object, or if `edit` is set and `raw` has
-    /// no list `content`.
+    /// Returns the MCP server's own result `raw` with additions: the content block `edit`, if there
+    /// is one, and the members that this revision needs. Returns `None` if `raw` is not an object,
+    /// or if `edit` is set and `raw` has no list `content`.
     fn pass_through(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
         let raw = match edit {
             Some(block) => with_content_block(raw, &block.to_string())?,
@@ -149,8 +150,8 @@ impl ResultWriter {
 }
 
 /// Writes the result of a call that a gateway does not let through. The gateway's client may speak
-/// any revision, so the result asks for no repetition and has no member that only newer revisions
-/// define.
+/// any protocol revision. So the result asks for no repetition, and has no member that only newer
+/// revisions define.
 pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settings) -> Value {
     let writer = ResultWriter {
         revision: Revision::June2025,
@@ -162,8 +163,8 @@ pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settin
     writer.write_from_call(call, request.as_deref(), &meta)
 }
 
-/// Returns the result `raw` with one more block at the end of its `content`. All other bytes stay
-/// as they are. Returns `None` if `raw` has no list `content`.
+/// Returns the result `raw` with `block` added at the end of the list `content`. All other bytes
+/// stay as they are. Returns `None` if `raw` has no list `content`.
 fn with_content_block(raw: &str, block: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(raw).ok()?;
     let content = members.get("content")?.get();
@@ -190,7 +191,8 @@ fn error_result(text: &str) -> Value {
     json!({"content": [text_block(text)], "isError": true})
 }
 
-/// Writes the text for a call that did not run, or that started but ended without a result.
+/// Writes the text for a call that did not run, or for a call that started but ended without a
+/// result.
 fn refusal_text(call: &GateCall, outcome: Outcome, content: &str) -> String {
     let tool = &call.tool;
     if call.decision == GateDecision::Allow {

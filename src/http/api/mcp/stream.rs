@@ -1,5 +1,6 @@
-//! The event stream that answers a waiting call. It contains comments that keep the connection
-//! open, progress notifications for a client that asked for them, and the answer.
+//! The event stream that answers a call which waits for a verdict. The stream contains comments
+//! that keep the connection open, progress notifications if the client asked for them, and the
+//! answer.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -57,8 +58,8 @@ impl Reply {
 pub(super) struct CallStream {
     reply: BoxFuture<'static, Reply>,
     clock: Arc<dyn Clock>,
-    /// The client's progress token, and the cell into which the gate writes the request that the
-    /// call waits for. `None` if the client asked for no progress.
+    /// The client's progress token, and the cell into which the gate writes the intervention
+    /// request that the call waits for. `None` if the client did not ask for progress.
     progress: Option<(Value, AskProgress)>,
     /// The number of frames sent so far.
     frames_sent: u64,
@@ -120,9 +121,9 @@ pub(super) fn last_frame(message: &str) -> String {
     event(message)
 }
 
-/// Writes a message as a server-sent event, with a `data` line for each line of the message. The
-/// client may read other line ends than the message has. The meaning of the message stays the same,
-/// because JSON has line ends only between tokens.
+/// Writes a message as a server-sent event, with one `data` line for each line of the message. The
+/// client may receive other line ends than the message has. This does not change the meaning of the
+/// message, because JSON has line ends only between tokens.
 fn event(message: &str) -> String {
     let mut text = String::from("event: message\n");
     for line in message.split(['\n', '\r']) {
@@ -132,8 +133,7 @@ fn event(message: &str) -> String {
     text
 }
 
-/// Writes a progress notification. `number` is the number of the notification and does not measure
-/// progress.
+/// Writes a progress notification. `number` counts the notifications; it does not measure progress.
 fn notification(token: &Value, number: u64, request: Option<&RequestRow>) -> String {
     let message = match request {
         None => "The call is under way.".to_owned(),

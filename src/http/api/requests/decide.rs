@@ -1,6 +1,5 @@
 //! `POST /resume/{request_id}`: stores a person's answer. The other operations that decide a
-//! request also store the answer by [`store_decision`], so that every answer passes the same
-//! checks.
+//! request call [`store_decision`] too, so that every answer passes the same checks.
 
 use std::sync::{Arc, OnceLock};
 
@@ -108,8 +107,8 @@ pub(crate) async fn decide(
 /// Stores an answer. `path_action` is the action in the path, if any.
 ///
 /// # Errors
-/// As [`decide`], but the problem of an invalid form is returned instead of a page that shows the
-/// problem.
+/// Fails like [`decide`]. But for an invalid form, the function returns the problem itself, not a
+/// page that shows the problem.
 pub(crate) async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,
@@ -191,8 +190,8 @@ async fn respond(
     permit: Option<StreamPermit>,
 ) -> Result<Response, Problem> {
     if posted.is_form() {
-        // The location is a path, not a URL: the page's `form-action` policy allows only the page's
-        // own origin.
+        // The location is a path, not a URL, because the page's `form-action` policy allows only
+        // the page's own origin.
         let mut response = StatusCode::SEE_OTHER.into_response();
         insert_header(
             response.headers_mut(),

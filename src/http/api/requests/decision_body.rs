@@ -23,7 +23,7 @@ const MAX_REASON_BYTES: usize = 4 * 1024;
 /// in the path, if any.
 ///
 /// # Errors
-/// `invalid`, with every mistake of the body.
+/// Fails with `invalid` if the body has a mistake. The problem lists every mistake.
 pub(crate) fn read(
     body: Value,
     text: &[u8],
@@ -100,7 +100,7 @@ fn read_whole(
     let remember = read_remember(action, fields, errors);
     let (mut response, mut result) = (None, None);
     if action == Action::Respond {
-        // A `result` may be `null`; a `response` of `null` counts as absent.
+        // A `result` of `null` is a value; a `response` of `null` counts as absent.
         response = fields
             .take("response")
             .and_then(|_| member(text, "response"))

@@ -32,8 +32,8 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of database reads for a page. Further reads are made as long as the caller
-/// may decide none of the requests read so far.
+/// The maximum number of database reads for a page. After the first read, the function reads again
+/// only if the caller may decide none of the requests read so far.
 const MAX_READS: usize = 10;
 
 /// List requests
@@ -92,8 +92,9 @@ pub(crate) async fn list_requests(
     list_page(&http, &caller, filter, inbox, open).await
 }
 
-/// Returns the number of requests that wait for the caller and fit `filter`, and whether more wait.
-/// If `roots` is empty, counts up to [`MAX_COUNTED`]; otherwise counts all requests of these trees.
+/// Returns the number of requests that wait for the caller and fit `filter`, and whether there are
+/// more than this number. If `roots` is empty, counts up to [`MAX_COUNTED`] requests; otherwise
+/// counts all requests of these trees.
 async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -135,9 +136,9 @@ fn list_response(
     listing.close_with(members)
 }
 
-/// Reads requests until the page has an entry, no more requests follow, [`MAX_READS`] reads are
-/// done, or the store has stopped its search early (`Page::scanned_to`). If `inbox` is true, skips
-/// requests that the caller may not decide.
+/// Reads requests until the page has an entry or no more requests follow. Also ends after
+/// [`MAX_READS`] reads, or if the store has stopped its search early (`Page::scanned_to`). If
+/// `inbox` is true, skips requests that the caller may not decide.
 async fn list_page(
     http: &Http,
     caller: &Caller,
@@ -173,8 +174,8 @@ async fn list_page(
         if !more || !listing.is_empty() || looked_at.is_some() || reads == MAX_READS {
             break more;
         }
-        // The next requests may all be for other people. One large read skips many such requests at
-        // once.
+        // The next requests may all be for other people. With a large limit, one read skips many
+        // such requests at once.
         filter.limit = MAX_LIMIT;
     };
     let next = filter.after.filter(|_| more);

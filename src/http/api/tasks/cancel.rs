@@ -61,10 +61,10 @@ pub(crate) async fn cancel_task(
 }
 
 /// Cancels a task for the sender of a POST. The future `body` checks the posted body. `body` is
-/// polled only after the check of the sender's right.
+/// polled only after the check that the sender may cancel the task.
 ///
 /// # Errors
-/// The problems of [`OP`].
+/// Fails with one of the problems that [`OP`] lists.
 pub(crate) async fn cancel(
     http: &Arc<Http>,
     posted: &PostRequest,

@@ -106,9 +106,9 @@ pub(crate) fn gate_names(http: &Http) -> Vec<String> {
     gates.map(|(gate, _)| gate.name.clone()).collect()
 }
 
-/// Returns the owners to filter by; an empty list admits every owner. An admin may name any
-/// `users`; other callers may name only themselves. For a caller who is not an admin, a list of
-/// root tasks contains only the caller's own tasks.
+/// Returns the owners to filter by. An empty list admits every owner. An admin may name any
+/// `users`; other callers may name only themselves. If the caller is not an admin, a list of root
+/// tasks is filtered by the caller's own user id.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,
@@ -129,7 +129,7 @@ fn owner_filter(
     })
 }
 
-/// Reads the open requests of the root tasks among `rows`, in one query.
+/// Reads, in one query, the open requests of those tasks in `rows` that are root tasks.
 async fn open_requests(
     http: &Http,
     rows: &[TaskRow],

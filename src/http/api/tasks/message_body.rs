@@ -113,7 +113,7 @@ fn is_image(content: &str) -> bool {
         && base64::prelude::BASE64_STANDARD.decode(data).is_ok()
 }
 
-/// Reads `user_context`, an object of strings.
+/// Reads the member `user_context`, an object whose values are strings.
 pub(crate) fn user_context(
     fields: &mut Fields,
     errors: &mut Errors,
@@ -141,8 +141,8 @@ pub(crate) fn user_context(
     Some(context)
 }
 
-/// Reads `metadata`, an object, and returns its JSON text; `{}` without the member. `body` is the
-/// whole body as it was sent.
+/// Reads the member `metadata`, an object, and returns its JSON text, or `{}` without the member.
+/// `body` is the whole body as it was sent.
 pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
     let member = fields.object("metadata", errors);
     let text = member
@@ -157,7 +157,7 @@ pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) ->
     text
 }
 
-/// Reads `session_id`: 1 to 128 of `A-Z a-z 0-9 . _ : -`.
+/// Reads the member `session_id`, a string of 1 to 128 of the characters `A-Z a-z 0-9 . _ : -`.
 pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
     let session = fields.text("session_id", errors)?;
     let fits = (1..=128).contains(&session.len())

@@ -28,15 +28,15 @@ use crate::task::time::Time;
 const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 /// The delay before the reader retries a failed read.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The minimum delay from a read of overdue requests to the next such read. A deadline that has
-/// passed by the process's clock may not have passed by the database's clock.
+/// The minimum delay between two reads of overdue requests. A read may have to be repeated, because
+/// a deadline that has passed by the process's clock may not have passed by the database's clock.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
-/// The time before the newest known request at which the search for lost changes begins. The search
-/// must look back because replicas generate the ids: a request may be committed after a request
-/// with a greater id.
+/// The length of time that the search for lost changes looks back from the newest known request.
+/// The search must look back because replicas generate the ids: a request may be committed after a
+/// request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
-/// The maximum number of sends that a follower may leave unread. If a follower leaves more sends
-/// unread, it misses rows, and its stream has to read the inbox again.
+/// The maximum number of sent values that a follower may leave unread. A follower that leaves more
+/// unread misses rows, and its stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,8 +50,8 @@ pub(crate) struct InboxTails(Arc<Mutex<HashMap<String, Weak<InboxTail>>>>);
 /// The rows that one read has returned for the changed requests of a tenant.
 type ChangedRows = Arc<Vec<RequestRow>>;
 
-/// The state that a tenant's followers share with the reader. Only the followers keep the state
-/// alive.
+/// The state that a tenant's followers share with the reader. The reader does not keep the state
+/// alive; only the followers do.
 #[derive(Debug)]
 struct InboxTail {
     tenant: String,
@@ -74,8 +74,8 @@ struct ShownRequest {
     /// The number of followers that show the request.
     followers: usize,
     answers: usize,
-    /// The deadline. `None` if the request has no deadline. Also `None` after the reader has read
-    /// that the request has expired or is closed.
+    /// The deadline of the request. `None` if the request has no deadline. Also `None` after the
+    /// reader has found that the request has expired or is closed.
     expires_at: Option<Time>,
 }
 
@@ -130,8 +130,8 @@ impl Drop for InboxTail {
 }
 
 impl InboxFollower {
-    /// Waits for the rows of changed requests. Returns `None` if the follower fell too far behind,
-    /// so that rows may be missing. The function is cancel-safe.
+    /// Waits for the rows of changed requests. Returns `None` if the follower fell so far behind
+    /// that rows may be missing. The function is cancel-safe.
     pub(super) async fn next(&mut self) -> Option<ChangedRows> {
         match self.changed_rows.recv().await {
             Ok(news) => Some(news),
@@ -140,7 +140,7 @@ impl InboxFollower {
         }
     }
 
-    /// Replaces the requests that the stream shows by the requests of `read`.
+    /// Replaces the set of requests that the stream shows by the requests in `read`.
     pub(super) fn show_all(&mut self, read: &Page<OpenRequest>) {
         let ids = read.iter().map(|request| request.id);
         let before = std::mem::replace(&mut self.shown_ids, ids.collect());
@@ -155,7 +155,8 @@ impl InboxFollower {
         self.tail.more_shown.notify_one();
     }
 
-    /// Adds a request to the requests that the stream shows, and records its number of answers.
+    /// Adds a request to the requests that the stream shows, and records the request's number of
+    /// answers.
     pub(super) fn show(&mut self, row: &RequestRow) {
         let id = row.spec.request_id;
         let mut shown = lock(&self.tail.shown);
@@ -237,8 +238,8 @@ struct InboxReader {
     stop: CancellationToken,
     /// The changed or overdue requests that the next read has to fetch.
     pending_ids: BTreeSet<RequestId>,
-    /// The requests that were read and sent, except those with an id smaller than `since`. The
-    /// search for lost changes skips these requests.
+    /// The requests that were read and sent; requests with an id smaller than `since` are left out.
+    /// The search for lost changes skips the requests in this set.
     sent_ids: BTreeSet<RequestId>,
     since: RequestId,
     /// `search_at` is the time of the next search for lost changes. `not_before` is the earliest
@@ -314,8 +315,8 @@ impl InboxReader {
         true
     }
 
-    /// Returns the earliest deadline of the shown requests. The function holds the tail only until
-    /// it returns, because a waiting reader must not keep the tail alive.
+    /// Returns the earliest deadline of the shown requests. The function drops its reference to the
+    /// tail when it returns, because a waiting reader must not keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = lock(&tail.shown);
@@ -358,8 +359,8 @@ impl InboxReader {
         Ok(())
     }
 
-    /// Adds requests to `pending_ids` that have changed without a notification to this process.
-    /// Returns whether there may be more such requests.
+    /// Adds requests to `pending_ids` that have changed without this process receiving a
+    /// notification. Returns whether there may be more such requests.
     async fn search_lost_changes(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);

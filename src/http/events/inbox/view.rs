@@ -1,5 +1,5 @@
-//! Keeps the inbox of one caller in the state that the caller's stream has reported. Decides which
-//! event a changed request causes for the caller.
+//! Keeps the inbox of one caller as the caller's stream has reported it so far. Decides which event
+//! a changed request causes for the caller.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::task::status::RequestStatus;
 
 /// The maximum number of requests in an inbox that are counted.
 pub(crate) const MAX_COUNTED: i64 = 1000;
-/// The minimum share of the counted requests that must be left, in tenths. The inbox is read again
-/// if fewer counted requests are left and uncounted requests wait.
+/// The minimum share, in tenths, of the counted requests that must still wait. If fewer wait and
+/// uncounted requests may wait too, the inbox is read again.
 const REFRESH_TENTHS: usize = 9;
 
 /// A change of a request that a stream reports to its caller.
@@ -32,8 +32,8 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether requests wait, or may wait, that are not in `open`. `counted` is the size of `open`
-    /// at the time when `more` was set.
+    /// Whether requests that are not in `open` wait or may wait. `counted` is the size of `open` at
+    /// the time when `more` was set.
     more: bool,
     counted: usize,
 }
@@ -111,8 +111,8 @@ impl InboxView {
     }
 }
 
-/// Returns why a request no longer waits for a caller. The caller must have the right to decide the
-/// request.
+/// Returns the reason why a request no longer waits for a caller. The caller must have the right to
+/// decide the request.
 fn gone_reason(row: &RequestRow) -> GoneReason {
     match row.status {
         RequestStatus::Pending if !row.expired => GoneReason::Answered,

@@ -29,9 +29,9 @@ fn events(numbers: std::ops::RangeInclusive<i64>, bytes: usize, more: bool) -> R
 }
 
 impl Buffer {
-    /// Returns the reply to a follower at `seen`: the name of the reply, and the numbers of its
-    /// events. For the reply `read`, the only number is the one after which the follower has to
-    /// read.
+    /// Returns the reply to a follower at `seen`: the name of the reply, and the numbers of the
+    /// reply's events. The reply `read` has no events; its only number is the event number after
+    /// which the follower has to read.
     fn told(&mut self, seen: i64, fresh: bool, commits: u64) -> (&'static str, Vec<i64>) {
         let question = FollowerQuery {
             seen,

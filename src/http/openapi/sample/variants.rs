@@ -165,7 +165,7 @@ pub(crate) fn answer(
     ))
 }
 
-/// Returns a time at which the sample request is two minutes old.
+/// Returns the time two minutes after the sample request was opened.
 #[must_use]
 pub(crate) fn now() -> Time {
     Time(AT + 120_250_000)

@@ -1,5 +1,5 @@
 //! `GET /grants`: the standing decisions that concern a person, newest first. If the person may end
-//! a standing decision, a form beside the decision ends it.
+//! a standing decision, the row of the decision has a form that ends it.
 
 use std::sync::Arc;
 

@@ -71,8 +71,8 @@ pub(crate) async fn get_decided(
     Ok(page(&site, &http, &filter, &rows, all.is_some(), next))
 }
 
-/// Reads a page of decided requests. Returns the rows. If more requests may follow, also returns
-/// the id of the last request that was read.
+/// Reads a page of decided requests. Returns the rows of the page. If more requests may follow,
+/// also returns the id of the last request that was read.
 async fn read(
     http: &Http,
     caller: &Caller,
@@ -113,8 +113,8 @@ async fn read(
 }
 
 /// Returns whether a request is in the list. The list has the requests that the caller has
-/// answered. With `include_others`, the list also has each decided request that the caller may
-/// decide.
+/// answered. With `include_others`, the list also has every decided request of which the caller is
+/// an approver.
 fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     let own = || row.state().answer_by(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();
@@ -185,8 +185,8 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     }
 }
 
-/// Renders an answer: the action, the person, the time, and how long the request had waited for the
-/// answer.
+/// Renders an answer: the action, the person, the time of the answer, and the time that the request
+/// had waited for it.
 fn answer_line(
     site: &Site<'_>,
     row: &RequestRow,

@@ -45,7 +45,8 @@ pub(crate) const OP: Op = Op {
 pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);
 /// The maximum number of rows on a page.
 const MAX_ROWS: usize = 50;
-/// The number of oldest requests among which the page looks for requests that expire soon.
+/// The maximum number of requests that the page searches for requests that expire soon. The page
+/// searches the oldest requests.
 const MAX_SEARCHED_FOR_URGENT: usize = 200;
 
 /// The page of the inbox
@@ -83,7 +84,7 @@ struct InboxPage {
     open: usize,
     has_more: bool,
     /// The number of counted requests that come after this page. `next` is the id of the request
-    /// after which the next page begins; `None` on the last page.
+    /// after which the next page begins. `next` is `None` on the last page.
     remaining: usize,
     next: Option<RequestId>,
     has_urgent: bool,
@@ -113,8 +114,8 @@ impl InboxPage {
         let remaining = others.count() - shown.len();
         let next = match shown.last() {
             Some(last) if remaining > 0 => Some(*last),
-            // Urgent requests fill this page, so the next page begins with the oldest request of
-            // all.
+            // This page has only urgent requests, so the next page begins with the oldest request
+            // of all.
             None if remaining > 0 => Some(RequestId(Uuid::nil())),
             _ => requests.next(|request| request.id.0).map(RequestId),
         };
@@ -247,7 +248,8 @@ impl InboxPage {
         }
     }
 
-    /// Renders the script with its data: the address of the events, the counts and the texts.
+    /// Renders the script and the data that the script needs: the address of the events, the counts
+    /// and the texts.
     fn script(&self, site: &Site<'_>) -> Markup {
         let events = self.query_address(&format!("{}/v1/events", site.prefix), None);
         html! {
@@ -276,8 +278,8 @@ fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
     of_list.into_iter().chain(of_requests).collect()
 }
 
-/// Reads the requests that wait for a caller, oldest first, beginning after the request `after`.
-/// Returns at most [`MAX_COUNTED`] requests, and none for a caller who may not decide.
+/// Reads the requests that wait for a caller, oldest first. Begins after the request `after`.
+/// Returns at most [`MAX_COUNTED`] requests. Returns none for a caller who may not decide.
 pub(super) async fn open_requests(
     http: &Http,
     caller: &Caller,

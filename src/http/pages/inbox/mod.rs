@@ -1,6 +1,6 @@
 //! The inbox in a browser: the requests that wait for a person (`list`), the decided requests
-//! (`decided`), and the line that leads from one question to the next (`next_question`). No list
-//! has a form that decides a request.
+//! (`decided`), and the line with a link from an answered request to the next question
+//! (`next_question`). The lists have no form that decides a request.
 
 pub(crate) mod decided;
 pub(crate) mod home;

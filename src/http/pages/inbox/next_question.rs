@@ -1,5 +1,5 @@
-//! Renders the line that leads from the page of an answered request to the next question. The
-//! line's link has the focus, so pressing Enter opens the next question.
+//! Renders the line with a link from the page of an answered request to the next question. The link
+//! has the focus, so pressing Enter opens the next question.
 
 use maud::{Markup, html};
 

@@ -93,8 +93,8 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
     }
 }
 
-/// Renders the link to a request, with the request's summary and kind. For an approval, the effects
-/// of the calls follow the kind.
+/// Renders the link to a request. The link shows the request's summary and kind. For an approval,
+/// the link also shows the effects of the calls, after the kind.
 pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Markup {
     let texts = site.texts();
     let brief = RequestBrief::from_row(row, settings);
@@ -119,8 +119,8 @@ pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Setting
 }
 
 /// Renders an open request as a row. When the request no longer waits for the person, the script
-/// writes the reason into the row's element `.told`. The reason is shown in place of the facts, so
-/// the height of the row stays the same.
+/// writes the reason into the row's element `.told`. The reason replaces the facts on the screen,
+/// so the height of the row stays the same.
 pub(super) fn open_row(
     site: &Site<'_>,
     row: &RequestRow,

@@ -1,6 +1,6 @@
-//! `POST /l/{token}`: stores the answer of the person to whom the link was sent, in the same way as
-//! every other operation that decides. The operation accepts only the page's form, and requires the
-//! request's digest.
+//! `POST /l/{token}`: stores the answer of the person to whom the link was sent. The answer is
+//! stored in the same way as by every other operation that decides. The operation accepts only the
+//! page's form, and the form must contain the request's digest.
 
 use std::sync::Arc;
 
@@ -75,8 +75,8 @@ pub(crate) async fn decide_by_link(
     }
 }
 
-/// Returns the action in the form's field `action`, if the action is `approve` or `reject`. The
-/// pages for a reader with a key name the action in the POST's path instead.
+/// Returns the action in the form's field `action`, if the action is `approve` or `reject`. For a
+/// reader with a key, the forms have no such field: the path of the POST names the action.
 fn action_in_form(posted: &PostRequest) -> Option<Action> {
     let fields = posted.fields().ok()?;
     let name = fields.get("action")?;

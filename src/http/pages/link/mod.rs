@@ -1,7 +1,7 @@
 //! `/l/{token}`: the page of one request, opened by the sealed link in a message. Invariant: the
-//! link alone identifies the reader as the person to whom the message was sent. The operations read
-//! and create no key, cookie or session. The page has no script, and links to no other request and
-//! to no task.
+//! link alone identifies the reader as the person to whom the message was sent. The operations
+//! neither read nor create a key, cookie or session. The page has no script, and has no link to
+//! another request or to a task.
 
 pub(crate) mod decide;
 pub(crate) mod show;
@@ -35,13 +35,13 @@ pub(crate) const EXPIRED_DETAIL: &str = "This link is over. Sign in, or wait for
 /// The problems of every operation on a link, in addition to the problems of `AuthClass::Link`.
 const LINK_PROBLEMS: &[Code] = &[Code::NotFound, Code::LinkExpired];
 
-/// The sealed link in the path of an HTTP request. The guard opens the link and sets this value;
-/// the operation reads it.
+/// The sealed link in the path of an HTTP request. The guard (`server/guard.rs`) opens the link and
+/// sets this value; the operation reads the value.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentLink {
     /// The request that the link is for.
     pub request_id: RequestId,
-    /// The time from which the link no longer works.
+    /// The time at which the link stops working.
     pub expires_at: Time,
     /// The e-mail address of the link's person; `None` if the configuration has none.
     pub email: Option<String>,
@@ -62,8 +62,8 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
 /// Reads the request that a link is for, if the link's person is still an approver of the request.
 ///
 /// # Errors
-/// `not_found` when the person is no longer an approver, as for a text that is not a link.
-/// `unavailable` or `internal` when the request cannot be read.
+/// `not_found` if the person is no longer an approver. A text that is not a link gets the same
+/// error. `unavailable` or `internal` if the request cannot be read.
 async fn linked_request(
     http: &Http,
     caller: &Caller,
@@ -97,8 +97,8 @@ pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     }
 }
 
-/// Renders the last lines of the page: the time until which the link works, and the actions that
-/// need a key.
+/// Renders the last lines of the page: the time until which the link works, and a sentence about
+/// the actions that need a key.
 pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
     let until = utc_text(&link.expires_at.to_string());
     html! {
@@ -120,8 +120,8 @@ pub(crate) fn sign_in_paragraph(prefix: &str, language: Language) -> Markup {
     html! { p { (sign_in_link(&inbox, prefix, RequestTexts::for_language(language))) } }
 }
 
-/// Renders a link to the sign-in page, which opens the path `next` of this service after the
-/// sign-in.
+/// Renders a link to the sign-in page. After the sign-in, the sign-in page opens the path `next` of
+/// this service.
 fn sign_in_link(next: &str, prefix: &str, texts: &RequestTexts) -> Markup {
     let next: String = byte_serialize(next.as_bytes()).collect();
     html! { a href=(format!("{prefix}/sign-in?next={next}")) { (texts.link_sign_in) } }

@@ -1,5 +1,5 @@
-//! `GET /resume/{request_id}/approve`: a page with one button that POSTs. Following the link
-//! changes nothing.
+//! `GET /resume/{request_id}/approve`: a page with one button, which sends the POST that approves.
+//! Opening the page changes nothing.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Renders a call's arguments as a table, and the exact text of the arguments below the table. The
 //! table is in the agent's order and has labels from the tool's schema. A person decides about the
-//! exact text, and the call runs with the exact text; the table only helps people to understand the
-//! exact text. Invariant: the exact text is always complete, and is unfolded if the table alone
+//! exact text, and the call runs with the exact text. The table only helps people to understand
+//! this text. Invariant: the exact text is always complete, and is unfolded if the table alone
 //! could mislead.
 
 use maud::{Markup, html};
@@ -15,8 +15,8 @@ use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 
 /// Returns the members of a call's arguments in the agent's order. `None` if the text of the
-/// arguments is ambiguous, long, deeply nested or no object. Such arguments are shown only as their
-/// exact text.
+/// arguments is ambiguous, long, deeply nested, or not a JSON object. For such arguments, the page
+/// shows only the exact text.
 #[must_use]
 pub(super) fn argument_members(call: &RequestedCall) -> Option<Vec<(String, JsonNode)>> {
     call.arguments.as_ref()?;
@@ -109,8 +109,8 @@ fn value_markup(value: &JsonNode) -> Markup {
     }
 }
 
-/// Returns the text of a plain value; empty for a list or an object. A string that could be
-/// mistaken for another value keeps its quotation marks.
+/// Returns the text of a plain value, or an empty text for a list or an object. A string that could
+/// be mistaken for another value keeps its quotation marks.
 #[must_use]
 pub(super) fn node_text(value: &JsonNode) -> String {
     match value {
@@ -121,8 +121,8 @@ pub(super) fn node_text(value: &JsonNode) -> String {
     }
 }
 
-/// Returns whether a string is clear without quotation marks. Such a string is neither empty nor
-/// valid JSON, and has no blanks at its ends and no two blanks in a row.
+/// Returns whether a reader can recognize a string without quotation marks. Such a string is not
+/// empty and not valid JSON. It has no blanks at its ends and no two blanks in a row.
 fn is_unambiguous(text: &str) -> bool {
     text.trim() == text
         && !text.contains("  ")

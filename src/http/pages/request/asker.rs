@@ -1,5 +1,5 @@
-//! Shows whether the asker of a call at a gate (the client that proposed the call) waits for the
-//! answer, and the effect of an approval.
+//! Shows whether the asker of a call at a gate (the client that proposed the call) is waiting for
+//! the answer. Also shows the effect of an approval.
 
 use maud::{Markup, html};
 

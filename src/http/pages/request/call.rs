@@ -65,7 +65,7 @@ fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     }
 }
 
-/// Returns a text that names the author of a call's arguments and their use.
+/// Returns a text that says who wrote a call's arguments, and what the arguments are for.
 pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let own = view
         .row
@@ -142,8 +142,8 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Renders the decision about a single call of several, with the arguments or the result that a
-/// person gave.
+/// Renders the decision about one of several calls, with the arguments or the result that a person
+/// gave.
 pub(super) fn decision_of_call(
     view: &View<'_>,
     call: &RequestedCall,
@@ -152,8 +152,8 @@ pub(super) fn decision_of_call(
     html! { (decision_details(view, decision, false)) (replacement(decision, call, view)) }
 }
 
-/// Renders the arguments that run in place of the agent's arguments, or the result that a person
-/// gave. Empty if the decision has neither.
+/// Renders the arguments with which the call runs in place of the agent's arguments, or the result
+/// that a person gave. Empty if the decision has neither.
 fn replacement(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -> Markup {
     let own = decision.decisions.get(&call.tool_call_id);
     html! {

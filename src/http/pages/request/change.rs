@@ -1,7 +1,7 @@
-//! Builds, from a tool's schema, the fields in which a person edits a call's arguments. Builds the
-//! new arguments from the submitted texts. A member that the person did not edit keeps the agent's
-//! bytes. The same form also has the arguments as JSON; a person may edit the fields or the JSON,
-//! but not both.
+//! Builds, from a tool's schema, the fields in which a person edits a call's arguments. Then builds
+//! the new arguments from the submitted texts. A member that the person did not edit keeps the
+//! agent's bytes. The form with the fields also shows the arguments as JSON. A person may edit the
+//! fields or the JSON, but not both.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ pub(super) struct ChangeField {
 }
 
 /// Returns the fields of a call's arguments: first the members that the agent wrote, in the agent's
-/// order, then the members that the agent left out. `None` if fields cannot show the arguments
-/// unchanged; a person can then edit the arguments only as JSON.
+/// order, and then the members that the agent left out. `None` if fields cannot show the arguments
+/// unchanged. In this case, a person can edit the arguments only as JSON.
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
@@ -65,8 +65,8 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
 }
 
 /// Returns whether an input of this kind shows a text unchanged. An HTML input with a format, such
-/// as a date, shows only texts of that format. So the function removes the format from `kind`
-/// unless `text` has that format.
+/// as a date, shows only texts of that format. If `text` does not have the format of `kind`, the
+/// function removes the format from `kind`.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {
@@ -106,7 +106,8 @@ pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, St
 /// members to the texts.
 ///
 /// # Errors
-/// The name of each member whose text does not fit the schema, with the expected value.
+/// Fails if a text does not fit the schema. The error names each such member, with a text about the
+/// expected value.
 pub(super) fn arguments(
     fields: &[ChangeField],
     submitted: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Renders times relative to now, and durations. The pages only display a deadline: the database's
+//! Renders times relative to now, and durations. The pages only display a deadline. The database's
 //! clock decides whether the deadline has passed.
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! The form that decides an approval as a whole. It has one comment, one button that approves and
-//! one button that rejects. On a small screen, the buttons stay in view while any part of the form
-//! is in view. The form begins after the arguments, so no button is in view before the arguments
-//! end.
+//! The form that decides an approval request as a whole. It has one comment, one button that
+//! approves and one button that rejects. On a small screen, the buttons stay in view while any part
+//! of the form is in view. The form comes after the arguments, so a person sees no button before
+//! the end of the arguments.
 
 use maud::{Markup, html};
 
@@ -21,7 +21,8 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
         return None;
     }
     let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
-    // On the page of a link, all buttons post to the same path, so each button names its action.
+    // On the page of a link, all buttons post to the same path. So the value of each button names
+    // the action.
     let by_link = view.link.is_some();
     let name = by_link.then_some("action");
     let value = |word| by_link.then_some(word);
@@ -70,8 +71,8 @@ fn reject_text(view: &View<'_>) -> String {
         open if open == view.own_calls().len() && open > 1 => {
             fill(several, &[("count", &open.to_string())])
         }
-        // The rule's consequence applies only if every call is rejected. An earlier answer may have
-        // let a call run, so the button names no consequence.
+        // The rule's consequence applies only if every call is rejected. The request already has
+        // answers to some calls, and these calls may run. So the button names no consequence.
         open if open < view.own_calls().len() => view.words.reject.to_owned(),
         _ => single.to_owned(),
     }

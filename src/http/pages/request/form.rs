@@ -1,7 +1,7 @@
 //! Turns a submitted form into the JSON body that a program would send for the same answer. The
-//! service parses this body like any other, so a form cannot store an answer that the API would
-//! refuse. It is an error if a person filled in a field that does not belong to the chosen answer,
-//! so no input is lost silently.
+//! service parses this body like any other body, so a form cannot store an answer that the API
+//! would refuse. If a person filled in a field that does not belong to the chosen answer, this is
+//! an error, so that no input is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,8 +26,8 @@ use crate::task::request_kind::ResponseKind;
 /// Builds the JSON body of `POST /resume/{request_id}` from the submitted fields.
 ///
 /// # Errors
-/// One error for each field that cannot be part of an answer. Each error has the JSON pointer that
-/// the field would have in the body.
+/// Fails if a field cannot be part of an answer. There is one error for each such field, with the
+/// JSON pointer that the field would have in the body.
 pub(crate) fn to_json(
     row: &RequestRow,
     fields: &BTreeMap<String, String>,
@@ -54,8 +54,9 @@ pub(crate) fn to_json(
     }
 }
 
-/// Returns the JSON pointer of an unknown field. The pointer does not repeat a name that is long or
-/// looks like JSON, because a client may have sent JSON with a secret as if it were a form.
+/// Returns the JSON pointer for the error about an unknown field. The pointer does not contain a
+/// name that is long or looks like JSON, because a client may have sent JSON with a secret as if
+/// the JSON were a form.
 fn unknown_field_pointer(name: &str) -> String {
     let is_name =
         name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
@@ -142,8 +143,8 @@ impl FormReader {
     }
 
     /// Returns submitted JSON without the white space around it, or reports a mistake at the
-    /// pointer `at`. The function also checks the text inside four arrays, because a body nests the
-    /// text that deeply and the nesting has a limit.
+    /// pointer `at`. The body will contain the text inside up to four levels of nesting, and the
+    /// nesting of a body has a limit. So the function also checks the text inside four arrays.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -156,8 +157,8 @@ impl FormReader {
         Some(text.to_owned())
     }
 
-    /// Writes one answer for the whole request. If the POST's path names the action, the form has
-    /// no field `action`.
+    /// Writes one answer for the whole request. The form has no field `action` if the path of the
+    /// POST names the action.
     fn put_request_decision(&mut self, row: &RequestRow, body: &mut JsonObject) {
         let mut action = self.take("action");
         let confirms = row.spec.kind == RequestKind::Confirmation
@@ -231,8 +232,9 @@ impl FormReader {
         body.put("response", response.text());
     }
 
-    /// Writes the answer as the member `member`. Each member of the answer has its own field. If
-    /// `schema` cannot be shown as fields, one field has the whole answer as JSON.
+    /// Writes the answer as the member `member`. The form has a field for each member of the
+    /// answer. If `schema` cannot be shown as fields, the form has one field with the whole answer
+    /// as JSON.
     fn put_form_members(&mut self, member: &str, schema: &Value, body: &mut JsonObject) {
         let Some(fields) = schema::fields(schema) else {
             let submitted = self.take("result").unwrap_or_default();
@@ -254,8 +256,8 @@ impl FormReader {
         body.put(member, filled.text());
     }
 
-    /// Returns the JSON of one member of an answer. The form has one input for the member, or one
-    /// for each choice of a list.
+    /// Returns the JSON of one member of an answer. The form has one input for the member or, if
+    /// the member is a list of choices, one input for each choice.
     fn member_json(&mut self, field: &Field) -> Result<Option<String>, &'static str> {
         let FieldValue::MultipleChoice(all) = &field.value else {
             let submitted = self.take(&format!("field.{}", field.name));
@@ -327,8 +329,8 @@ impl FormReader {
         body.put("decisions", decisions.text());
     }
 
-    /// Sets `approve` for each call that the form lists without a choice, if the person used the
-    /// button that approves the rest.
+    /// Sets `approve` for each listed call without a choice, if the person used the button that
+    /// approves the rest.
     fn apply_rest_action(&mut self) {
         let Some(rest) = self.take("rest") else {
             return;
@@ -347,9 +349,9 @@ impl FormReader {
         }
     }
 
-    /// Returns the edited arguments, which a person entered in the schema's fields or as JSON.
-    /// `is_edit` tells whether the person chose the action `edit`; without this action, edited
-    /// arguments are a mistake.
+    /// Returns the edited arguments. A person enters them in the schema's fields or as JSON.
+    /// `is_edit` tells whether the person chose the action `edit`. If not, edited arguments are a
+    /// mistake.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

@@ -60,8 +60,8 @@ fn approval_forms(view: &View<'_>) -> Vec<Markup> {
     forms.into_iter().flatten().collect()
 }
 
-/// Renders a form that the reader can unfold. The form is already unfolded if it was submitted and
-/// the page shows its mistakes.
+/// Renders a form that the reader can unfold. The form is unfolded from the start if the page shows
+/// the mistakes of this form after it was submitted.
 pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
     let open = view
         .submitted
@@ -70,8 +70,8 @@ pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Ma
 }
 
 /// Renders a form that also posts the digest of the request as the page shows it. `path` is `/`
-/// followed by the action, or empty if a field of the form names the action. On the page of a link,
-/// which posts to a single path, a field always names the action.
+/// followed by the action. `path` is empty if a field of the form names the action. The page of a
+/// link posts to a single path, so there a field always names the action.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
         (link.path.clone(), path.strip_prefix('/'))
@@ -94,7 +94,7 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
 
 /// Renders the field in which a person chooses the consequence of a rejection. If the person
 /// chooses nothing, the rejection of an approval request has the consequence that the rule
-/// prescribes. After the rejection of any other request, the agent goes on.
+/// prescribes. The rejection of any other request then lets the agent go on.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let is_approval = view.request.kind == RequestKind::Approval;
@@ -201,7 +201,7 @@ fn answer_form(view: &View<'_>) -> Markup {
 }
 
 /// Renders the fields of a form that the agent wrote. The agent also wrote the labels, so the
-/// fields are in the box that names the agent as the author.
+/// fields are inside the box that names the agent as the author.
 pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
@@ -287,7 +287,7 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
 }
 
 /// Returns the names of the fields of the agent's own form, in the order in which the agent wrote
-/// them.
+/// the fields.
 fn names_in_agent_order(view: &View<'_>) -> Vec<String> {
     let call = view.request.tool_calls.first();
     call.filter(|_| view.request.kind == RequestKind::Guidance)

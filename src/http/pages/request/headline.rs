@@ -1,6 +1,5 @@
-//! The headline of a request's page: the decision about the request, and the status of the
-//! request's calls since the decision. The headline is a pure function of the request's answers and
-//! history.
+//! The headline of a request's page: the decision about the request, and the current status of the
+//! request's calls. The headline is a pure function of the request's answers and history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +39,7 @@ pub(crate) fn headline(
 }
 
 /// Returns the id of each call that the request decides, with the action of the last answer about
-/// the call. The action is `None` without an answer.
+/// the call. The action is `None` if no answer is about the call.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
         let mut answers = row
@@ -93,8 +92,8 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Returns whether an answer with `action` lets a call run. If a call runs, the headline names the
-/// call's status; otherwise the headline says whether the agent has the answer.
+/// Returns whether an answer with `action` lets a call run. If it does, the headline names the
+/// call's status; otherwise the headline says whether the agent has received the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.spec.kind, action) {
         (RequestKind::Confirmation, _) => false,
@@ -159,8 +158,8 @@ fn is_confirmed(row: &RequestRow) -> bool {
         == Some(true)
 }
 
-/// Returns whether the edits also approved the edited arguments. Edits approve nothing if several
-/// people have to approve, or if a new request asks about an edited call.
+/// Returns whether the edits also approved the edited arguments. They did not if several people
+/// have to approve, or if a new request asks about an edited call.
 fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
     let edits = row
         .answers
@@ -185,8 +184,8 @@ fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Opti
     }
 }
 
-/// Returns a text that says whether the agent has the answer, will get the answer, or cannot get
-/// the answer because the task has ended.
+/// Returns a text that says whether the agent has received the answer, will receive the answer, or
+/// cannot receive the answer because the task has ended.
 fn agent_informed_text(history: &RequestHistory, words: &Translations) -> &'static str {
     match history.final_status {
         _ if history.model_has_results() => words.agent_was_told,

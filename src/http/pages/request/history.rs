@@ -1,5 +1,5 @@
-//! The history of a request's calls since the request was opened. The history is read from the
-//! journal for the headline of the page, and is not stored.
+//! The history of a request's calls since the request was opened. The page reads the history from
+//! the journal in order to render the headline. The history itself is not stored.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult};
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::status::TaskStatus;
 
-/// The status of one call. The order of the variants is the order in which the headline counts
-/// several calls.
+/// The status of one call. If the headline counts several calls by status, it uses the order of the
+/// variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CallStatus {
     /// The call ran.
@@ -25,7 +25,7 @@ pub(crate) enum CallStatus {
     FailedLate,
     /// An attempt or a sub-agent is running.
     Running,
-    /// The call was released at a gate: the asker runs the call, and does not have to report the
+    /// The call was released at a gate: the asker runs the call, and may but need not report the
     /// outcome.
     Released,
     /// Neither an attempt nor a result is in the journal yet.
@@ -116,7 +116,8 @@ struct CallRecord {
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
     late_outcome: Option<Outcome>,
-    /// Whether the model has answered since the result was stored, and so has read the result.
+    /// Whether the model has answered since the result was stored. If so, the model has read the
+    /// result.
     model_has_result: bool,
 }
 
@@ -270,8 +271,8 @@ impl RequestHistory {
         self.calls.values().all(|record| record.model_has_result)
     }
 
-    /// Returns the status of a call as of the last item; `Waiting` for a call that the request does
-    /// not decide.
+    /// Returns the status of a call as of the last item that was applied. Returns `Waiting` for a
+    /// call that the request does not decide.
     #[must_use]
     pub(crate) fn call_status(&self, call: CallId) -> CallStatus {
         let Some(record) = self.calls.get(&call) else {

@@ -27,8 +27,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Sets the text that the field shows if no text was submitted. This text is a value that the
-    /// agent wrote.
+    /// Sets the text that the field shows if no text was submitted. The agent wrote this text.
     pub(super) fn with_default(self, default: &'v str) -> Self {
         Self {
             default: Some(default),
@@ -36,8 +35,8 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Returns the id of the field's HTML element. A field's name may contain any character. In the
-    /// id, a character other than an ASCII letter, a digit or `-` is replaced by its code point.
+    /// Returns the id of the field's HTML element. A field's name may contain any character. The id
+    /// has a code point in place of each character that is not an ASCII letter, a digit or `-`.
     pub(super) fn id(&self) -> String {
         element_id(self.form, &self.name)
     }
@@ -81,7 +80,7 @@ impl<'v> InputField<'v> {
         (!ids.is_empty()).then(|| ids.join(" "))
     }
 
-    /// Renders the field's mistakes, for the place next to the field.
+    /// Renders the field's mistakes. The page shows them next to the field.
     pub(super) fn mistakes(&self) -> Markup {
         let mistakes = self.field_mistakes();
         html! {
@@ -138,15 +137,15 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Returns the CSS class of the labels if the agent wrote them; `None` if the operator wrote
-    /// them.
+    /// Returns the CSS class of the labels if the agent wrote the labels; `None` if the operator
+    /// wrote the labels.
     fn agent_style(&self) -> Option<&'static str> {
         (self.view.request.kind == RequestKind::Guidance).then_some("exact")
     }
 
-    /// Renders the field of a schema's member. The text of a `secret` field is hidden while a
-    /// person types it, and is not shown again after a mistake. `offered` holds answers that the
-    /// browser proposes.
+    /// Renders the field of a schema's member. If `secret` is true, the text is hidden while a
+    /// person types it, and the text is not shown again after a mistake. `offered` holds the
+    /// answers that the browser suggests.
     pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
         let label = html! {
@@ -281,7 +280,8 @@ pub(super) fn call_part(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("call.")?.split_once('.')
 }
 
-/// Renders all mistakes for the top of the page, each with a link to its field.
+/// Renders the list of all mistakes, which is shown at the top of the page. Each mistake has a link
+/// to its field.
 pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup {
     let words = view.words;
     let secret = view.row.spec.kind == RequestKind::Credentials;

@@ -1,5 +1,6 @@
-//! Shows an invalid form again: the same page with the submitted values, and with each mistake both
-//! at the top and next to its field. Any other error is answered with a problem.
+//! Shows an invalid form again: the same page with the submitted values. The page shows each
+//! mistake twice, at the top and next to the mistake's field. Any other error is answered with a
+//! problem.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -35,9 +36,9 @@ const MEMBERS: [&str; 7] = [
 /// the action in the path of the POST, if the path names an action.
 ///
 /// # Errors
-/// `problem` itself, except when all of these hold: its code is `invalid`, the body is a form, the
-/// client accepts HTML, and the caller may read the request. Another problem when the data of the
-/// page cannot be read.
+/// Fails with `problem` itself unless all of these hold: the code of `problem` is `invalid`, the
+/// body is a form, the client accepts HTML, and the caller may read the request. Fails with another
+/// problem if the data of the page cannot be read.
 pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,
@@ -61,8 +62,8 @@ pub(crate) async fn rerender(
     page(http, view, posted, path_action, problem).await
 }
 
-/// Returns whether the page of the form shows the problem. Otherwise the problem gets a separate
-/// response.
+/// Returns whether the page with the form shows the problem. If not, the response is the problem
+/// itself.
 fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
     problem.code == Code::Invalid && posted.is_form() && wants_html(&posted.headers)
 }
@@ -70,8 +71,8 @@ fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
 /// Responds with the page of `view`, which shows the invalid form again.
 ///
 /// # Errors
-/// `problem` itself, except when all of these hold: its code is `invalid`, the body is a form, and
-/// the client accepts HTML.
+/// Fails with `problem` itself unless all of these hold: the code of `problem` is `invalid`, the
+/// body is a form, and the client accepts HTML.
 pub(crate) async fn page(
     http: &Http,
     view: View<'_>,

@@ -15,17 +15,17 @@ pub(crate) struct KindPart {
     pub heading: &'static str,
     /// A paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
-    /// The sentence that names the author of the arguments and their use.
+    /// The sentence that says who wrote the arguments and what the arguments are for.
     pub authorship: fn(&'static RequestTexts) -> &'static str,
-    /// The text of the `<summary>` that unfolds the form that rejects.
+    /// The text of the `<summary>` above the folded form for a rejection.
     pub decline: fn(&'static RequestTexts) -> &'static str,
-    /// The heading of the form that responds.
+    /// The heading of the form for a response.
     pub answer_head: &'static str,
-    /// The fields of the form that responds.
+    /// The fields of the form for a response.
     pub answer: fn(&View<'_>) -> Markup,
-    /// The heading of the form that rejects.
+    /// The heading of the form for a rejection.
     pub reject_head: &'static str,
-    /// The text of the button that rejects.
+    /// The text of the button for a rejection.
     pub reject: &'static str,
     /// The text of the button that rejects several calls; `{count}` stands for their number. `None`
     /// if `reject` is the text for any number of calls.
@@ -36,7 +36,7 @@ pub(crate) struct KindPart {
     pub rejected: &'static str,
 }
 
-/// Returns the parts of a kind, in the language of `words`.
+/// Returns the parts of the page of a request of this kind, in the language of `words`.
 pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
     match kind {
         RequestKind::Approval => approval(words),
@@ -110,8 +110,9 @@ fn credentials(words: &Translations) -> KindPart {
     }
 }
 
-/// Returns the parts for a confirmation, whose answer is yes or no. `responded` is the headline
-/// only after a "no"; after a "yes", the headline is `head_confirmed`.
+/// Returns the parts for a confirmation, which a person answers with yes or no. The text
+/// `responded` begins the headline only after a "no". After a "yes", the headline is
+/// `head_confirmed`.
 fn confirmation(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_confirmation,

@@ -13,14 +13,14 @@ use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
 use crate::task::request::RequestKind;
 
-/// Renders the element below the heading. In this element, the script announces an answer that came
-/// while the page was open.
+/// Renders an element below the heading. If an answer is stored while the page is open, the script
+/// announces the answer in this element.
 pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// Renders the stored history of the request. Once the script shows all events of the task's tree,
-/// beginning with the first, the script hides this list.
+/// Renders the stored history of the request. The script hides this list once it shows all events
+/// of the task's tree, beginning with the first.
 pub(crate) fn history_section(view: &View<'_>) -> Markup {
     html! {
         section.history {
@@ -104,7 +104,7 @@ mod tests {
     use crate::http::pages::language::Language;
     use crate::http::pages::request::tests::page_in;
 
-    /// Returns the texts that the page passes to the script in `data-words`.
+    /// Returns the texts that the page passes to the script in the attribute `data-words`.
     fn handed(page: &str) -> Map<String, Value> {
         let (_, words) = page.split_once("data-words=\"").unwrap();
         let (words, _) = words.split_once('"').unwrap();

@@ -91,11 +91,11 @@ pub(crate) struct View<'a> {
     pub now: Time,
     /// The submitted form; `None` unless the page shows a form's mistakes.
     pub submitted: Option<&'a SubmittedForm>,
-    /// The facts that the journal has about the calls since the request was opened; `None` for an
-    /// open request or an unreadable journal.
+    /// The facts that the journal has about the calls since the request was opened. `None` for an
+    /// open request, or if the journal is unreadable.
     pub history: Option<RequestHistory>,
-    /// The line that leads to the next question. `None` if the reader has not answered, or has
-    /// opened the page by a link.
+    /// The line with a link to the next question. `None` if the reader has not answered, or has
+    /// opened the page by a sealed link.
     pub next_question: Option<Markup>,
     /// The entries from the journal that the page's history lists.
     timeline: RequestTimeline,
@@ -113,7 +113,7 @@ pub(crate) struct View<'a> {
 const ITEMS_PER_READ: i64 = 16;
 
 impl<'a> View<'a> {
-    /// Creates the page's data for `caller` at `now`, without facts from the journal.
+    /// Creates the page's data for `caller` at the time `now`, without facts from the journal.
     #[must_use]
     pub(crate) fn new(
         row: &'a RequestRow,
@@ -145,8 +145,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Reads the page's data for `caller` at the current time, with the user's message and the
-    /// history of a closed request.
+    /// Reads the page's data for `caller` at the current time. The data includes the user's message
+    /// and, if the request is closed, the history.
     pub(crate) async fn load(
         http: &Http,
         row: &'a RequestRow,
@@ -160,7 +160,7 @@ impl<'a> View<'a> {
     }
 
     /// Like [`View::load`], for a reader who opened the sealed link `link`. The page gets no line
-    /// that leads to the next question.
+    /// with a link to the next question.
     pub(crate) async fn load_by_link(
         http: &Http,
         row: &'a RequestRow,
@@ -176,7 +176,7 @@ impl<'a> View<'a> {
         view.with_journal_facts(http).await
     }
 
-    /// Adds the user's message, the history of a closed request, and the state of the asker.
+    /// Adds the user's message, the history (of a closed request), and the state of the asker.
     async fn with_journal_facts(mut self, http: &Http) -> Result<Self, Problem> {
         if self.row.status != status::RequestStatus::Pending {
             self.load_history(http).await?;
@@ -195,7 +195,7 @@ impl<'a> View<'a> {
     }
 
     /// Renders `why`, the reason why this reader has nothing to answer. If only other people may
-    /// decide the request, adds a link to sign in as another user.
+    /// decide the request, also renders a link to sign in as another user.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         if self.link.is_some() && why == self.texts.link_no_answer {
             return link::key_needed_notice(self);
@@ -237,8 +237,8 @@ impl<'a> View<'a> {
         calls.filter(|(_, call)| call.needs_decision).collect()
     }
 
-    /// Returns whether the request was decided, but not rejected, and none of the request's calls
-    /// has failed since.
+    /// Returns whether the request was decided and not rejected, and none of the request's calls
+    /// has failed since then.
     fn ended_well(&self) -> bool {
         let decided = self.request.decision.as_ref();
         let went_wrong = |history: &RequestHistory| {
@@ -254,8 +254,8 @@ impl<'a> View<'a> {
         required_approvals(self.caller, &self.row.spec)
     }
 
-    /// Returns the reason why a POST of this action would be refused; `None` if the POST would be
-    /// accepted.
+    /// Returns the reason why a POST of this action would be refused. Returns `None` if the POST
+    /// would be accepted.
     fn refusal_reason(&self, action: Action) -> Option<&'static str> {
         let words = self.words;
         match self.request.status {
@@ -308,8 +308,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns whether the page has the forms that decide a single call, because fewer than two calls
-/// are open.
+/// Returns whether the page has the forms for a single call. It has these forms if fewer than two
+/// calls are open.
 #[must_use]
 pub(crate) fn has_single_call_forms(view: &View<'_>) -> bool {
     view.open_calls().len() < 2
@@ -427,8 +427,8 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
 }
 
 impl View<'_> {
-    /// Reads the facts about the calls since the request was opened. Leaves `history` as `None` if
-    /// the journal cannot be read.
+    /// Reads the facts about the calls since the request was opened, and stores them in `history`.
+    /// Leaves `history` as `None` if the journal cannot be read.
     async fn load_history(&mut self, http: &Http) -> Result<(), Problem> {
         let mut history = RequestHistory::new(self.row);
         let mut after = self.row.asked_seq;

@@ -15,9 +15,9 @@ use crate::http::pages::translations::fill;
 use crate::http::wire::request::{RequestedCall, WireVerdict};
 use crate::task::request::RequestKind;
 
-/// Returns the page's heading, which is also in the title of the browser's tab. The heading is the
-/// summary of the first call, with the number of further calls. If the agent itself asked, the
-/// heading names the kind of question.
+/// Returns the page's heading, which also appears in the title of the browser's tab. The heading is
+/// the summary of the first call, with the number of further calls. If the agent itself asked the
+/// question, the heading names the kind of question instead.
 #[must_use]
 pub(super) fn heading(view: &View<'_>) -> String {
     let own = view.own_calls();
@@ -49,8 +49,8 @@ pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
     }
 }
 
-/// Renders the line with the agent, the task's owner and a time: the time left of an open request,
-/// or the time at which a closed request was asked.
+/// Renders the line with the agent, the task's owner and a time. For an open request, this is the
+/// time left to answer. For a closed request, this is the time at which the question was asked.
 fn first_line(view: &View<'_>, is_open: bool) -> Markup {
     let (texts, row) = (view.texts, view.row);
     let agent = visible(&view.request.agent_path.join(" › "));
@@ -84,8 +84,9 @@ fn time_left(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the outcome of a closed request. The line is empty and hidden while the request is open.
-/// Once the request is closed, the script copies the line from a freshly loaded page.
+/// Renders the outcome of a closed request. While the request is open, the line is empty and
+/// hidden. When the request is closed, the script replaces the line by the line of a freshly loaded
+/// page.
 fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     let class = match closed {
         None => "exact state",

@@ -27,8 +27,8 @@ pub(super) enum JsonNode {
 }
 
 impl JsonNode {
-    /// Parses a text; an empty text counts as `{}`. `None` if the text is not JSON, or exceeds
-    /// `MAX_TEXT_BYTES` or `MAX_DEPTH`.
+    /// Parses a text. An empty text counts as `{}`. Returns `None` if the text is not JSON, or
+    /// exceeds `MAX_TEXT_BYTES` or `MAX_DEPTH`.
     #[must_use]
     pub(super) fn parse(text: &str) -> Option<Self> {
         if text.len() > MAX_TEXT_BYTES {
@@ -75,7 +75,7 @@ impl JsonNode {
 }
 
 /// Returns the members of a JSON object in the order in which they were written. Each value is
-/// unparsed text. `None` if `text` is no object.
+/// unparsed text. Returns `None` if `text` is not an object.
 #[must_use]
 pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     struct MembersVisitor;
@@ -101,7 +101,8 @@ pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
 }
 
 /// Returns the names of the members of one object in a JSON text, in the order in which they were
-/// written. `path` has the member names that lead to this object. Empty if there is no such object.
+/// written. `path` has the member names that lead to this object. Returns no names if there is no
+/// such object.
 #[must_use]
 pub(super) fn member_names_at(text: &str, path: &[&str]) -> Vec<String> {
     let Some(members) = members(text) else {

@@ -17,19 +17,20 @@ use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Then;
 use crate::task::request::RequestKind;
 
-/// Renders the agent's question in a box. If the request asks for the unknown outcome of a call,
-/// the known facts about the call come first.
+/// Renders the agent's question in a box. If the request asks a person about a call whose outcome
+/// is unknown, the known facts about that call come first.
 pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
         @if request.kind == RequestKind::Reconcile { (known_facts(view)) }
-        // The details of a credentials request only repeat the credential's name; the form names
-        // the credential in the operator's words.
+        // The details of a credentials request only repeat the credential's name, so they are left
+        // out. The form names the credential in the operator's words.
         @let asked_by_server = request.kind == RequestKind::Elicitation;
         @let has_own_text = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !has_own_text);
-        // If the agent asked by a call, this call never runs and the page has no section for it. So
-        // the complete text of the call is shown with the question.
+        // If the agent asked the question through a tool call, this call never runs, and no other
+        // section of the page shows the call. So the question includes the complete text of the
+        // call.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
         @if let Some(call) = call { (warnings(view, call, None)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
@@ -118,7 +119,7 @@ fn known_facts(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns a text in which a code replaces each invisible character. Line breaks stay.
+/// Returns `text` with a code in place of each invisible character. Line breaks stay.
 pub(crate) fn visible_lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
@@ -164,8 +165,8 @@ fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     }
 }
 
-/// Renders a person's answer, which may be an object or any other value. Each text has the writing
-/// direction of the text's own script.
+/// Renders a person's answer, which may be an object or any other value. Each text is shown in the
+/// writing direction of its own script (`dir="auto"`).
 pub(crate) fn answer_members(value: &Value) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre dir="auto" { (visible_lines(&value_text(value))) } };
@@ -235,7 +236,8 @@ pub(crate) fn decision_section(view: &View<'_>) -> Markup {
 }
 
 /// Renders one decision: the action, the person, the time, the reason and the consequence. If
-/// `with_response` is set, also renders the response and the result.
+/// `with_response` is set, also renders the form that the person filled in, or the result that the
+/// person supplied.
 pub(crate) fn decision_details(
     view: &View<'_>,
     decision: &WireDecision,
@@ -294,8 +296,8 @@ pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     }
 }
 
-/// Returns a text that describes the consequence `on_reject` of the rule, which applies to a
-/// rejection without `then`.
+/// Returns a text that describes the rule's `on_reject`. This consequence applies to a rejection
+/// without `then`.
 pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
     match view.row.spec.terms.on_reject {
         Then::Continue => view.words.then_continue,

@@ -1,5 +1,5 @@
-//! `GET /resume/{request_id}/reject`: a page with one button that POSTs. Following the link changes
-//! nothing.
+//! `GET /resume/{request_id}/reject`: a page with one button, which sends the rejection as a POST.
+//! The GET itself changes nothing.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) const OP: Op = Op {
 
 /// Get the page that rejects
 ///
-/// The page has one button that POSTs, or says why that POST would be refused. Never changes
-/// anything.
+/// The page has one button, which sends the rejection as a POST. If the rejection would be refused,
+/// the page says why instead. This GET never changes anything.
 #[utoipa::path(
     get, path = "/resume/{request_id}/reject", operation_id = "get_reject_page", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request")),

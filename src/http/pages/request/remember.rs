@@ -1,6 +1,7 @@
 //! The part of the form that requests a standing decision together with an approval. This part is
 //! folded, and its checkbox is never ticked beforehand. It describes the later calls that the
-//! standing decision would cover, with the condition that the operator's rule gives.
+//! standing decision would let run without a request, and shows the condition that the operator's
+//! rule sets for these calls.
 
 use std::time::Duration;
 
@@ -26,9 +27,9 @@ const DURATIONS: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// Renders the inputs that request a standing decision. The inputs go below the buttons. `None`
-/// unless the rules of all open calls offer a standing decision and this reader may request a
-/// standing decision.
+/// Renders the inputs that request a standing decision. The inputs go below the buttons. Returns
+/// `None` unless the rules of all open calls offer a standing decision, and the reader of the page
+/// may request it.
 pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
@@ -64,8 +65,8 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// Returns the open calls as the request stores them. Each call has the standing decision that its
-/// rule offers, if any.
+/// Returns the open calls as the request stores them. Each call has the standing decision that the
+/// call's rule offers, if any.
 fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     let open = view.open_calls();
     let is_open = |call: &&CallSpec| {

@@ -1,5 +1,5 @@
-//! Renders the warnings and risks that the page shows before the buttons: the warnings about the
-//! arguments, and whether the effects of the calls can be undone.
+//! Renders two facts that the page shows before the buttons: the warnings about the arguments of
+//! the calls, and a text that says whether the effects of the calls can be undone.
 
 use maud::{Markup, html};
 

@@ -191,7 +191,7 @@ fn input_type(property: &Map<String, Value>) -> Option<&'static str> {
 }
 
 impl Field {
-    /// Returns the name of the input for the choice with this index, in a field with several
+    /// Returns the name of the HTML input for the choice at `index`, in a field that allows several
     /// choices.
     pub(super) fn choice_name(&self, index: usize) -> String {
         format!("choice.{index}.{}", self.name)
@@ -201,7 +201,8 @@ impl Field {
     /// required. Does not check the number of texts.
     ///
     /// # Errors
-    /// As [`Field::json`].
+    /// Fails if a chosen text is not one of the field's choices. The error is a sentence for a
+    /// person.
     pub(super) fn list_json(&self, chosen: &[String]) -> Result<Option<String>, &'static str> {
         let words = Translations::for_language(Language::English);
         let known = |text: &String| matches!(&self.value, FieldValue::MultipleChoice(all) if all.contains(text));
@@ -216,7 +217,8 @@ impl Field {
     /// Numbers keep the digits that were typed.
     ///
     /// # Errors
-    /// The expected kind of value, as a sentence for a person.
+    /// Fails if a required field is empty, or if the text does not fit the field's kind of value.
+    /// The error is a sentence for a person that names the expected value.
     pub(super) fn json(&self, submitted: &str) -> Result<Option<String>, &'static str> {
         let words = Translations::for_language(Language::English);
         if submitted.is_empty() {

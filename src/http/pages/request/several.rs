@@ -81,10 +81,10 @@ pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
     )
 }
 
-/// Returns the columns and the rows of a table: the names of all members in the agent's order, and
-/// each call's members by name. `None` if [`argument_members`] cannot read the arguments of a call,
-/// if a member is a list or an object, if no call has a member, or if there are more than
-/// `MAX_ARGUMENT_COLUMNS` names.
+/// Returns the columns and the rows of a table. The columns are the names of all members, in the
+/// agent's order. Each row holds the members of one call, by name. `None` if [`argument_members`]
+/// cannot read the arguments of a call, if a member is a list or an object, if no call has a
+/// member, or if there are more than `MAX_ARGUMENT_COLUMNS` names.
 fn columns(calls: &[NumberedCall<'_>]) -> Option<(Vec<String>, Vec<ArgumentRow>)> {
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();

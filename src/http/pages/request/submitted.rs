@@ -133,8 +133,8 @@ impl SubmittedForm {
         }
     }
 
-    /// Returns the submitted text of the field `name` of `form`. `None` if the field was not
-    /// submitted, or another form was submitted.
+    /// Returns the text that was submitted in the field `name` of `form`. `None` if the field was
+    /// not submitted, or if another form was submitted.
     #[must_use]
     pub(crate) fn text(&self, form: FormName, name: &str) -> Option<&str> {
         self.fields
@@ -144,7 +144,8 @@ impl SubmittedForm {
     }
 }
 
-/// Finds the form's field that belongs to an error, from the error's pointer into the JSON body.
+/// Converts an error in the JSON body to a mistake in the form. The error's JSON pointer determines
+/// the form's field.
 fn field_mistake(
     row: &RequestRow,
     form: FormName,
@@ -184,8 +185,8 @@ fn field_mistake(
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // If a confirmation is rejected with `then`, `form.rs` has sent the form's field `comment`
-        // as the member `reason`.
+        // If a confirmation is rejected with `then`, `form.rs` has put the text of the form's field
+        // `comment` into the member `reason`.
         ["reason", rest @ ..]
             if row.spec.kind == RequestKind::Confirmation && form == FormName::Answer =>
         {

@@ -25,8 +25,9 @@ pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     Some(format!("{sign}{whole}{point}{fraction}"))
 }
 
-/// Returns all digits of a JSON number as an integer, and the number of digits after the decimal
-/// point. If the exponent appends zeros, the second value is negative: minus the number of zeros.
+/// Returns two values: all digits of a JSON number as an integer, and the number of digits after
+/// the decimal point. If the exponent appends zeros, the second value is the negated number of
+/// these zeros.
 fn decimal(text: &str) -> Option<(i128, i32)> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),

@@ -1,6 +1,6 @@
-//! Checks the order and the emphasis of the parts of the page. The facts for the decision come
-//! first: every byte is shown before the first button. The parts that only some readers need come
-//! last, and are folded.
+//! Checks the order and the emphasis of the parts of the page. All facts for the decision, with
+//! every byte of the calls' arguments, come before the first button. The parts that only some
+//! readers need come last, and are folded.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use crate::http::pages::language::{Language, texts};
 
 texts! {
     RequestTexts, #[cfg(test)] PAIRS;
-    // The page of a link.
+    // The page that a sealed link opens.
     link_person: "{user} ({email})", "{user}（{email}）";
     link_for: "For {person}.", "此链接属于 {person}。";
     link_counts: "A decision on this page counts as {user}'s.", "在此页面作出的决定视为 {user} 的决定。";

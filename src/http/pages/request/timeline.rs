@@ -1,5 +1,5 @@
-//! The list of the request's history, which the page shows without the script: the question, the
-//! answers, and later facts from the journal about the calls and the task.
+//! The history of a request as a list: the question, the answers, and later facts from the journal
+//! about the calls and the task. The list does not need the script.
 
 use maud::{Markup, html};
 
@@ -19,7 +19,7 @@ const MAX_TEXT_CHARS: usize = 2_000;
 /// The maximum number of entries that the history takes from the journal.
 const MAX_ENTRIES: usize = 100;
 
-/// The facts about the request that follow the question in the journal, each with a time.
+/// The facts about the request that follow the question in the journal. Each fact has a time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestTimeline(Vec<(Time, TimelineEvent)>);
 

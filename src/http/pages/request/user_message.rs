@@ -16,8 +16,8 @@ use crate::task::item::{Fact, Part, PartType};
 /// The newest items are searched first.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
-/// The maximum size of a message that is shown unfolded: the number of characters, and the number
-/// of lines.
+/// The maximum number of characters and the maximum number of lines of a message that is shown
+/// unfolded.
 const MAX_UNFOLDED_CHARS: usize = 240;
 const MAX_UNFOLDED_LINES: usize = 4;
 
@@ -30,8 +30,9 @@ pub(super) struct UserMessage {
     parts: Vec<Option<String>>,
 }
 
-/// Reads the last message of the user to the root task before the request was opened. `None` if the
-/// message is not among the newest `MAX_SEARCHED_ITEMS` items, or the journal cannot be read.
+/// Reads the last message that the user sent to the root task before the request was opened. `None`
+/// if the message is not among the newest `MAX_SEARCHED_ITEMS` items, or the journal cannot be
+/// read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMessage>, Problem> {
     let mut end = if row.task_id == row.root_task_id {
         row.asked_seq

@@ -33,7 +33,7 @@ fn is_https(public_url: &str) -> bool {
 
 /// Returns the token in the cookie of an HTTP request. `None` without the cookie, or for a
 /// malformed token. Also `None` if the request has two cookies of this name, because another host
-/// of the domain may have set one of the two.
+/// of the domain may have set one of them.
 #[must_use]
 pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     let mut values = values(headers, name(public_url));
@@ -89,8 +89,8 @@ fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Pro
 }
 
 /// Returns the cookie's `Path`: `prefix`, or `/` if `prefix` is empty or has a character that a
-/// cookie's path cannot have. A browser sends the cookie only at or below this path, and so not to
-/// other services behind the same proxy.
+/// cookie's path cannot have. A browser sends the cookie only for URLs at or below this path, so
+/// other services behind the same proxy do not get the cookie.
 fn path(prefix: &str) -> &str {
     let plain = |c: char| c.is_ascii_graphic() && c != ';';
     if prefix.is_empty() || !prefix.chars().all(plain) {

@@ -114,9 +114,9 @@ pub(crate) fn signed_in(
     )
 }
 
-/// Renders the name of the signed-in user and a link to sign in as another user, after which the
-/// path `return_path` opens. Empty without accounts. The text reveals nothing about the requested
-/// resource.
+/// Renders the name of the signed-in user and a link to sign in as another user. After that
+/// sign-in, the browser opens the path `return_path`. Empty if the service has no accounts. The
+/// text reveals nothing about the requested resource.
 #[must_use]
 pub(crate) fn sign_in_again(
     caller: &Caller,
@@ -153,8 +153,8 @@ pub(crate) fn not_needed(language: Language) -> Markup {
     )
 }
 
-/// Renders the signed-in user and the sign-out button. Empty without accounts. If a service key
-/// speaks for the user, there is no session to end, so the button is left out.
+/// Renders the signed-in user and the sign-out button. Empty if the service has no accounts. If a
+/// service key speaks for the user, there is no session to end, so the button is left out.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);

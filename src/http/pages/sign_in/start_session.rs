@@ -107,7 +107,8 @@ pub(crate) async fn sign_in(
         .begin_session(&token.digest(), &binding, SESSION_DURATION)
         .await?;
     if let Some(old) = cookie::token(&headers, &http.settings.public_url) {
-        // The browser loses the old token with the replaced cookie, so the old session ends.
+        // The new cookie replaces the browser's old cookie. So the session of the old cookie is
+        // ended.
         http.store.end_session(&old.digest()).await?;
     }
     let mut response = see_other(next.unwrap_or(&format!("{prefix}/inbox")));

@@ -124,8 +124,8 @@ fn task_page(
     )
 }
 
-/// Renders the agent, the owner, the session, the time at which the task was created, the usage of
-/// the task's subtree, and the number of tasks of the whole tree if there are several.
+/// Renders the agent, the owner, the session, the time at which the task was created, and the usage
+/// of the task's subtree. If the whole tree has several tasks, also renders their number.
 fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
     let texts = site.texts();
     let (calls, tokens) = (

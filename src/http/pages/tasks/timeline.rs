@@ -1,5 +1,6 @@
 //! The timeline of a task: the events of the task and its sub-agents, in the order of the events'
-//! numbers. `follow.js` continues the list with the same words.
+//! numbers. The script `follow.js` adds later events to the list, and describes them in the same
+//! words.
 //!
 //! Invariant: each text of an agent, a tool or a user is escaped, and its author is named by the
 //! box around the text or by the line above the text.

@@ -1,7 +1,7 @@
 //! Limits the memory that large bodies use at one time, in this process and for each caller. The
 //! bytes of a body are reserved before the body is read, and stay reserved until the operation
-//! releases the body. Invariant: the bytes of a body are reserved only once, so two bodies never
-//! wait for each other.
+//! releases the body. Invariant: a body that holds a reservation never waits for more bytes, so two
+//! bodies never wait for each other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -55,7 +55,7 @@ impl BodyBudget {
     }
 
     /// Waits until `bytes` bytes are free for a body of `caller`, and reserves them. Waiting bodies
-    /// get memory in the order in which they called this function. For a body larger than the
+    /// get memory in the order in which this function was called. For a body larger than the
     /// caller's share, only the share is reserved. `None` if a semaphore of the budget was closed.
     pub(crate) async fn reserve(
         &self,

@@ -98,7 +98,7 @@ async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
     }
     begins.recv().await.unwrap();
     begins.recv().await.unwrap();
-    // Gives the third body enough time to begin, in case the limit does not hold it back.
+    // Gives the third body enough time to begin, so that the test fails if the limit does not hold.
     for _ in 0..100 {
         tokio::task::yield_now().await;
         tokio::task::spawn_blocking(|| ()).await.unwrap();

@@ -135,7 +135,7 @@ impl World {
     }
 }
 
-/// Responds at once; a Tokio task reads the body to its end.
+/// Responds at once. A Tokio task reads the body to the end afterwards.
 async fn answers_first(body: Body) -> &'static str {
     TaskTracker::new().spawn(axum::body::to_bytes(body, usize::MAX));
     "early"
@@ -278,7 +278,8 @@ async fn waiting_request_and_open_stream_are_not_idle() {
     watches.0.read_exact(&mut first).await.unwrap();
     world.leave.add_permits(1);
     assert_eq!(waits.answer().await.1, "held");
-    // After the response the connection is idle, so it is closed to make room for the next client.
+    // After the response, the connection `waits` is idle, so it is closed to make room for the next
+    // client.
     assert!(third.answer().await.0.starts_with("HTTP/1.1 200"));
     assert!(waits.is_closed().await);
     drop(watches);

@@ -19,7 +19,7 @@ fn cleaner() -> Cleaner {
     )])))
 }
 
-/// Runs a stream of these events to its outcome. Also returns the emitted pieces.
+/// Reads a stream of these events. Returns the outcome and the emitted pieces.
 fn read(events: &[&str]) -> (AttemptOutcome, CollectingSink) {
     let heard = CollectingSink::default();
     let mut emitter = PieceEmitter::new(&heard);

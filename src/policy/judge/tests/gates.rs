@@ -70,8 +70,8 @@ fn allow_matches_a_tool_that_is_not_configured_by_a_glob_only() {
             "{name}"
         );
     }
-    // A `hold` or `deny` rule also matches such a tool by its exact name. Otherwise a call that the
-    // rule denies would only be held.
+    // A `hold` or `deny` rule that lists an exact name also matches a tool that is not configured.
+    // Otherwise a call that the rule denies would only be held.
     for (decide, verdict) in [(Decide::Deny, Verdict::Deny), (Decide::Hold, Verdict::Hold)] {
         let strict = beside(&[rule("exact", &["server.tool/x:1"], "", decide)]);
         let judged = judge_at_gate(&strict, &other_tool("server.tool/x:1"), &json!({}));

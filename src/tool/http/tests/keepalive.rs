@@ -1,5 +1,5 @@
-//! Tests of calls, on a busy machine, to a server that closes connections which it promised to
-//! keep. No call may lose its outcome.
+//! Tests of calls to a server that closes connections although it promised to keep them open. The
+//! tests keep the machine busy. No call may lose its outcome.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -127,7 +127,8 @@ async fn became(steps: Vec<Step>, effect: Effect, text: &str, timeout: Duration)
     }
 }
 
-/// Checks each row (name, steps of the server, expected outcome) of a table with every effect.
+/// Checks each row of a table with every effect. A row holds a name, the server's steps and the
+/// expected outcome.
 async fn all(table: Vec<(&str, Vec<Step>, Became)>, timeout: Duration) {
     for (name, steps, expected) in table {
         for effect in [Effect::Once, Effect::Idempotent, Effect::ReadOnly] {

@@ -1,4 +1,4 @@
-//! A run of a whole tree whose drivers the test polls and drops.
+//! Drives a whole tree of tasks. The test polls and drops the drivers.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ pub struct Play<'s> {
     pub drivers: Vec<BoxFuture<'static, ()>>,
     /// The number of executions on the harness before this tree.
     pub before: usize,
-    /// The number of polls of drivers so far.
+    /// The number of times that a driver was polled so far.
     pub polls: usize,
 }
 
 impl<'s> Play<'s> {
-    /// Creates a tree whose root is accepted and has not begun.
+    /// Creates a tree whose root has not begun.
     pub async fn begins(harness: &'s EngineHarness, parts: &EngineParts) -> Self {
         let before = harness.tool.count();
         let accepted = EngineHarness::like(parts, 0)
@@ -70,14 +70,14 @@ impl<'s> Play<'s> {
         usize::try_from(self.news.borrow().commits).unwrap()
     }
 
-    /// Drives the tree until nothing can be driven (returns `true`), or until [`Self::moment`]
-    /// reaches `until` (returns `false`).
+    /// Drives the tree until nothing can be driven, and then returns `true`. Returns `false` as
+    /// soon as [`Self::moment`] has reached `until`.
     pub async fn goes_on(&mut self, until: usize) -> bool {
         self.goes_on_while(|play| play.moment() < until).await
     }
 
-    /// Drives the tree until nothing can be driven (returns `true`), or until the condition `so`,
-    /// checked before every poll, is false (returns `false`).
+    /// Drives the tree until nothing can be driven, and then returns `true`. Checks the condition
+    /// `so` before every poll and returns `false` if it does not hold.
     pub async fn goes_on_while(&mut self, so: impl Fn(&Self) -> bool) -> bool {
         loop {
             if !so(self) {

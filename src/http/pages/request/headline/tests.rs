@@ -38,7 +38,7 @@ fn own(row: &RequestRow, index: usize) -> CallId {
     row.spec.pending_tool_calls[index].tool_call_id
 }
 
-/// Returns `row` after bob has answered each of the request's calls with `action`.
+/// Returns `row` as it is after bob has answered each of the request's calls with `action`.
 fn decided(mut row: RequestRow, action: Action) -> RequestRow {
     let calls: Vec<CallId> = row.spec.own_calls().map(|call| call.tool_call_id).collect();
     row.answers = sample::answer("bob", action, &calls, true)
