@@ -289,7 +289,7 @@ struct Readers {
 }
 
 impl Readers {
-    /// Starts a reader for each of these paths. Returns once all readers have caught up.
+    /// Starts a reader for each of these paths. Waits until each reader gets the event `caught_up`.
     async fn at(address: &str, paths: Vec<String>) -> Self {
         let (ready, mut told) = tokio::sync::mpsc::unbounded_channel();
         let (mut all, late, count) = (JoinSet::new(), Arc::default(), paths.len());

@@ -1,8 +1,8 @@
 //! Reads the YAML file, the environment and the flags into typed settings. Invariants: a flag
 //! overrides the environment, the environment overrides the file, and the file overrides the
 //! defaults. All mistakes are reported together, each with its place. Reports are redacted. If a
-//! variable or a flag sets a secret, the unexpanded definitions have the name of the variable or
-//! flag instead of the value.
+//! variable or a flag sets a secret, `Config::unexpanded` has the name of the variable or flag
+//! instead of the value.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns the name for the report, the base of relative paths, the text, and whether the
-    /// source is the demonstration.
+    /// Returns the source's name in reports of mistakes, the folder that relative paths start from,
+    /// the text, and whether the source is the demonstration.
     fn parts(self) -> (String, PathBuf, String, bool) {
         match self {
             Self::Demo => (
@@ -88,7 +88,7 @@ pub struct Config {
     pub demo: bool,
     pub server: ServerSettings,
     pub database: store::Settings,
-    /// The accounts; `None` admits every caller as `local`.
+    /// The accounts. With `None`, every caller counts as the user `local`.
     pub auth: Option<people::settings::Settings>,
     /// The keys that seal stored credentials and links.
     pub secrets: secret::settings::Settings,
@@ -107,8 +107,8 @@ pub struct Config {
     /// The rules, in the order of the file.
     pub policy: Vec<Rule>,
     pub notify: notify::Settings,
-    /// The unexpanded configuration as JSON, with overrides applied. The digests of definitions are
-    /// computed from this JSON.
+    /// The configuration as JSON, with overrides applied, but with each `${…}` as written. The
+    /// digests of definitions are computed from this JSON.
     pub unexpanded: Value,
     /// The values to redact in texts from outside the service. Each pair is a name and a value. The
     /// name replaces the value in such texts.
@@ -125,8 +125,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the unexpanded definition at a path such as `&["tools", "refund_payment"]`; `Null`
-    /// if there is none.
+    /// Returns the definition at a path such as `&["tools", "refund_payment"]`, with each `${…}` as
+    /// written; `Null` if there is none.
     #[must_use]
     pub fn unexpanded(&self, path: &[&str]) -> Value {
         path.iter()

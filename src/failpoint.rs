@@ -20,10 +20,10 @@ mod armed {
     /// The minimum time that a sleep of 1 ms must take to prove that the process was stopped and
     /// continued.
     const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
-    /// The delay before a freeze. If a process is frozen between the permit and the write of a
-    /// call, it can send the call after it continues, as docs/guarantees.md says. One commit can
-    /// start calls of several tasks. Without the delay, a freeze right after such a commit would
-    /// often come between the permit and the write of another task's call.
+    /// The delay before a freeze. One commit can start calls of several tasks. Without the delay, a
+    /// freeze right after such a commit would often hit another task's call that has got its permit
+    /// but is not written yet. A process that is frozen at this moment can send the call after it
+    /// continues, as docs/guarantees.md says.
     const FREEZE_DELAY: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();
@@ -94,8 +94,8 @@ mod armed {
             .ok_or_else(|| format!("{text}: seconds are expected, as in 3s"))
     }
 
-    /// Kills or freezes the process if `point` is armed and this is the hit that fires it. After a
-    /// freeze, returns once the process is continued.
+    /// Counts a hit of `point`. If `point` is armed for this hit, kills or freezes the process.
+    /// After a freeze, returns once the process is continued.
     pub fn reach(point: &str) {
         let Some(point) = ARMED.get().and_then(|armed| armed.points.get(point)) else {
             return;
@@ -122,13 +122,13 @@ mod armed {
         }
     }
 
-    /// Returns the armed duration of leases; `None` means that leases last as the service sets
-    /// them.
+    /// Returns the duration of leases that the text of [`arm`] sets. If it sets none, returns
+    /// `None`, and leases last as long as the service's own setting says.
     pub fn lease_duration() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.lease)
     }
 
-    /// Returns the armed offset of Postgres' clock; `None` if no offset is armed.
+    /// Returns the offset to add to Postgres' clock; `None` if the armed text sets no offset.
     pub fn clock_offset() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.clock)
     }

@@ -51,8 +51,7 @@ pub struct BufferedResponse {
     pub status: StatusCode,
     /// The body, cut off at [`BodyLimits::max_bytes`] bytes.
     pub body: Vec<u8>,
-    /// Whether the response had more bytes than `body`, or may have had more because the rest was
-    /// lost.
+    /// Whether `body` may be incomplete: the response had more bytes, or its end was lost.
     pub is_truncated: bool,
 }
 
@@ -131,7 +130,7 @@ const CONNECTION_LOST: &str = "the connection was lost before there was a comple
 pub enum Failure {
     /// Nothing of the request was sent: the request could not be built, no connection was made
     /// (name resolution, TCP or TLS failed), the peer closed the connection before the write, or
-    /// the permit was refused.
+    /// the `SendPermit` refused the request.
     #[error("{0}")]
     NotSent(&'static str),
     /// The request was or may have been sent, so its outcome is unknown.

@@ -113,8 +113,8 @@ where
 {
     let printed = filter_fn(|metadata: &Metadata<'_>| {
         let ours = metadata.target() == "holdpoint" || metadata.target().starts_with("holdpoint::");
-        // Events of `sqlx` would print parts of the database's URL. No failure is lost without
-        // these events, because `sqlx` also returns its errors to the store.
+        // Events of `sqlx` are left out, because they would print parts of the database's URL. The
+        // store still learns of each failure, because `sqlx` also returns its errors.
         let is_loud = *metadata.level() <= Level::WARN && !metadata.target().starts_with("sqlx");
         metadata.target() != METRIC_TARGET && (ours || is_loud)
     });
@@ -134,7 +134,7 @@ where
 }
 
 /// The metrics of this process. Clones are cheap and share the metrics. As a layer of `tracing`,
-/// this type records observations.
+/// this type records each event with the target `METRIC_TARGET` in the metrics.
 #[derive(Clone)]
 pub struct Metrics(Arc<Instruments>);
 

@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use crate::task::time::Time;
 
-/// The clock of this machine. Decisions use the database's clock instead. With SQLite, the
-/// database's clock is the clock of this machine.
+/// The clock of this machine. Leases and deadlines follow the database's clock instead. With
+/// SQLite, the database's clock is the clock of this machine.
 #[async_trait]
 pub trait Clock: Send + Sync {
     /// Returns the wall-clock time.

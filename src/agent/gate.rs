@@ -52,8 +52,8 @@ pub struct Gate {
     pub no_lasts: Duration,
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
-    /// The calls that are stored. `all`: every call. `held`: every call except calls of `read_only`
-    /// tools that a rule allows and that the caller runs. The excepted calls are only counted.
+    /// The calls that are stored. `all`: every call. `held`: every call, unless its tool is
+    /// `read_only`, a rule allows the call, and the caller runs it. Such a call is only counted.
     pub record: Record,
     /// The maximum number of pending calls of one user. 1000 at most.
     pub max_open: u32,

@@ -40,7 +40,7 @@ pub struct Agent {
     pub sub_agents: Vec<SubAgent>,
     /// The kinds of request that the model may open.
     pub human: Vec<HumanKind>,
-    /// The settings of a gate; `None` for an agent, which has a model.
+    /// The settings if this is a gate, which has no model; `None` if this is an agent with a model.
     pub gate: Option<Box<Gate>>,
 }
 
@@ -184,7 +184,7 @@ impl Agents {
         self.by_name.values().filter(|agent| agent.gate.is_none())
     }
 
-    /// Returns all agents and gates, ordered by name: everything that a task can be pinned to.
+    /// Returns all agents and gates, ordered by name. Every task belongs to an agent or a gate.
     pub fn definitions(&self) -> impl Iterator<Item = &Arc<Agent>> {
         self.by_name.values()
     }

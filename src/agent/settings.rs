@@ -42,7 +42,7 @@ pub struct SubAgent {
     pub agent: String,
     /// The called agent's description, for the model of the calling agent.
     pub description: String,
-    /// Whether all calls of this agent below one root task continue the same conversation.
+    /// Whether all calls to this agent within one tree of tasks continue the same conversation.
     /// Otherwise, each call starts a new task.
     pub session: bool,
 }
@@ -54,7 +54,7 @@ pub struct SubAgent {
 struct Options {
     /// The name of an agent in `agents`.
     agent: String,
-    /// Whether all calls of the sub-agent below one root task continue the same conversation.
+    /// Whether all calls to the sub-agent below one root task continue the same conversation.
     /// Default: each call starts a new task.
     session: bool,
 }

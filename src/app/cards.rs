@@ -122,9 +122,9 @@ fn annotations(effect: Effect) -> Value {
     }
 }
 
-/// Returns the schema without [`HEADER`], because only this service sends such headers to the MCP
-/// server. If `named` is true, the members of `schema` are properties. A property may itself have
-/// the name [`HEADER`], so it is kept.
+/// Returns the schema without the keyword [`HEADER`], because only this service sends such headers
+/// to the MCP server. If `named` is true, the members of `schema` are properties, not keywords. A
+/// property with the name [`HEADER`] is kept.
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {

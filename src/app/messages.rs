@@ -15,7 +15,7 @@ use crate::people::link::Links;
 use crate::store::Store;
 use crate::world::{Clock, Ids, RandomIds, SystemClock};
 
-/// Builds the sender of messages from the configuration.
+/// Builds the [`Sender`] that the settings in `notify` describe.
 ///
 /// # Errors
 /// Fails if TLS cannot be set up.

@@ -22,9 +22,9 @@ const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// The maximum duration of one attempt to send a report. A hook that runs too long is ended with
-/// the exit code that blocks the call. An attempt must time out before that, so this duration is
-/// shorter than the time that a hook may run beyond its wait.
+/// The maximum duration of one attempt to send a report. A hook may run for a fixed time (`GRACE`
+/// in `cli/gate.rs`) in addition to its wait. A hook that runs longer ends with the exit code that
+/// blocks the call. So that the attempt ends first, this duration is shorter than `GRACE`.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A call to propose.
@@ -94,7 +94,7 @@ pub struct ServiceAnswer {
     pub request: Option<Request>,
 }
 
-/// The right to run a call once, given to one runner.
+/// The right to run a call once. The service gives the permit to only one asker.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permit {
     /// The time in milliseconds within which the call must start. The client counts this time from
@@ -142,8 +142,8 @@ pub enum AskError {
 pub struct GateClient {
     net: Net,
     settings: AskerSettings,
-    /// The name of this process for the service. If an answer with a permit is lost, the repeated
-    /// request of the same runner gets the permit again.
+    /// The name by which the service knows this process. If an answer with a permit is lost, this
+    /// process repeats its request under the same name and gets the permit again.
     runner: String,
 }
 

@@ -14,8 +14,8 @@ use crate::task::units;
 
 /// The base URL of the service if `HOLDPOINT_URL` is unset.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
-/// The default of `HOLDPOINT_WAIT`. It is below 60 s because older hosts kill their hooks after
-/// 60 s.
+/// The default of `HOLDPOINT_WAIT`. It is below 60 s because older versions of the coding agents
+/// kill their hooks after 60 s.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(50);
 
 /// The service, the key and the gate that an asker uses.

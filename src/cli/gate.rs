@@ -23,16 +23,16 @@ use crate::world::random_bytes;
 const DENIED: u8 = 10;
 /// The exit code for a call that is not decided yet.
 const PENDING: u8 = 11;
-/// The time that a hook may run in addition to its wait. This time is longer than an attempt to
-/// send a report.
+/// The time that a hook may run in addition to its wait for a decision. It is longer than an
+/// attempt to send a report may take (`REPORT_TIMEOUT` in `asker/client.rs`).
 const GRACE: Duration = Duration::from_secs(8);
 /// The maximum wait of a hook. The coding agents end a hook after 600 s.
 const MAX_WAIT: Duration = Duration::from_mins(9);
 /// The maximum number of attempts to send a report, one second apart.
 const MAX_REPORT_ATTEMPTS: usize = 5;
 
-/// The commands of an asker. They read `HOLDPOINT_URL`, `HOLDPOINT_KEY`, `HOLDPOINT_GATE` and
-/// `HOLDPOINT_WAIT`, and no configuration file.
+/// The commands of an asker, a client that asks at a gate whether a call may run. They read
+/// `HOLDPOINT_URL`, `HOLDPOINT_KEY`, `HOLDPOINT_GATE` and `HOLDPOINT_WAIT`, but no configuration.
 #[derive(Debug, Subcommand)]
 pub(super) enum Gate {
     /// Answer a coding agent's hook: read the hook's JSON from standard input, and print the
@@ -255,8 +255,8 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
     }
 }
 
-/// Prints the verdict, and returns `code`; [`USAGE_ERROR`] if standard output cannot be written. If
-/// the options have a command, only that command writes to standard output.
+/// Prints the verdict's message to standard error, and returns `code`. If the options have no
+/// command, also prints the verdict to standard output; returns [`USAGE_ERROR`] if that fails.
 fn print_verdict(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
     let url = match (&verdict.answer.decision, &verdict.answer.request) {
         (Decision::Pending, Some(request)) => format!(" {}", request.url),

@@ -121,9 +121,8 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
 }
 
 /// Warns about each rule that holds calls of the gate and requires more approvers than any of these
-/// calls can have. The number of possible approvers is counted for each of `keys`. The user of the
-/// key is the owner of the key's calls, and the owner may approve a call only under a rule that
-/// admits the owner.
+/// calls can have. The possible approvers of a call depend on the key (one of `keys`) that proposes
+/// the call: the key's user owns the call, and may approve it only if the rule admits the owner.
 fn check_approvers(
     config: &Config,
     gate_name: &str,

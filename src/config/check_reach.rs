@@ -27,9 +27,9 @@ struct QuestionTerms<'c> {
     expires_in: Option<Duration>,
 }
 
-/// Checks that each entry's messages are sent before the deadline of some question, and that the
-/// people of each entry that sends mail may decide some question. Warns about rules whose questions
-/// reach no person.
+/// Reports each entry whose reminders come after the deadline of every question, and each entry
+/// that mails people who may not decide any question. Warns about rules whose questions reach no
+/// person.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let is_readable = |path: &[&str]| root.at(path).is_none_or(|node| !node.broken);
     if !is_readable(&["auth"]) || !is_readable(&["policy"]) {
@@ -205,8 +205,8 @@ fn check_recipients(
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
     let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
-    // Only the owner may decide questions that no rule opens, and any person may be an owner. These
-    // questions therefore count only if no rule opens questions.
+    // A question that no rule opens can be decided only by the task's owner. Any person may own a
+    // task, so each name would reach such a question. It counts only if no rule opens questions.
     let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
         of_rules().collect()
     } else {

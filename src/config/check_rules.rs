@@ -148,9 +148,9 @@ fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the conditions of rules with `remember`. Reports a condition that an environment variable
-/// sets or that contains a `${…}`, because approvers read the condition and the service stores the
-/// digest of the condition.
+/// Checks the conditions of rules that offer a standing decision (`remember`). Reports a condition
+/// that an environment variable sets or that contains a `${…}`, because approvers read the
+/// condition and the service stores its digest.
 pub(super) fn check_remembered_conditions(
     root: &Node,
     inserted: &[InsertedValue],

@@ -128,8 +128,8 @@ impl Config {
         })
     }
 
-    /// Returns a tool as an agent's model sees it, and the tool's unexpanded definition. `None` if
-    /// the tool does not exist, or its settings name no kind of tool.
+    /// Returns a tool as an agent's model sees it, and the tool's definition with its `${…}`
+    /// unexpanded. `None` if the tool does not exist, or its settings name no kind of tool.
     fn offered(&self, name: &str) -> Option<(ToolDescription, UnexpandedTool)> {
         let tool = self.tools.get(name).filter(|tool| tool.has_kind())?;
         let parameters = tool.parameters();
@@ -209,9 +209,9 @@ impl Config {
         }
     }
 
-    /// Returns the unexpanded settings of a gate that belong to its definition. The pinned settings
-    /// are included even if the file leaves them to the defaults, so that a call keeps the values
-    /// under which it was proposed.
+    /// Returns the unexpanded settings of a gate that belong to its definition. A setting of
+    /// [`PinnedGateSettings`] that the file leaves out is included with its default, so that a call
+    /// keeps the values under which it was proposed.
     fn gate_definition(&self, gate: &str) -> Value {
         let written = self.unexpanded(&["gates", gate]);
         let member = |key: &&str| Some(((*key).to_owned(), written.get(*key)?.clone()));
@@ -286,8 +286,8 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // A tool that cannot be offered is reported at the agent that lists the tool. The tool gets
-        // a spec all the same, so that rules that name the tool are not reported, too.
+        // A `request_…` tool that an agent lists but cannot be offered is a mistake of the agent.
+        // It gets a spec nevertheless, so that the rules that name it are not reported as well.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(placeholder_spec(kind.tool(), ToolKind::Human));

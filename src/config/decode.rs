@@ -267,7 +267,7 @@ impl<'de> de::SeqAccess<'de> for Elements<'de> {
     }
 }
 
-/// The entries of a map, except broken entries.
+/// The entries of a map, except entries whose mistake was already reported (`Node::broken`).
 struct Entries<'n> {
     entries: std::slice::Iter<'n, Entry>,
     value: Option<&'n Entry>,

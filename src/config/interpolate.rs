@@ -61,7 +61,7 @@ pub(crate) fn expand_text(
 }
 
 impl Interpolation<'_> {
-    /// Expands a node in place. Marks a string with a mistake as broken.
+    /// Expands a node in place. Sets `broken` for each string that contains a mistake.
     pub(crate) fn expand_node(&mut self, node: &mut Node, place: &mut Vec<String>) {
         match &mut node.kind {
             Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}

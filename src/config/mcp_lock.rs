@@ -30,7 +30,8 @@ pub struct McpConfig {
 }
 
 impl McpConfig {
-    /// Returns a redactor of the values that `${…}` inserted, except at places that may be shown.
+    /// Returns a redactor for the values that `${…}` inserted into the configuration. It does not
+    /// redact values at places that may be shown.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(

@@ -21,8 +21,8 @@ use crate::world::Mistakes;
 /// The default of `mcp_lock`.
 pub(crate) const DEFAULT_LOCK_FILE: &str = "holdpoint.mcp.json";
 
-/// Reads the lock file, adds its tools to the configuration, and completes the entries in `tools`
-/// that name a tool of a server.
+/// Reads the lock file, adds its tools to the configuration, and fills in the entries in `tools`
+/// that name a tool of an MCP server.
 pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes) {
     let path = lock_path(root, &config.directory, mistakes);
     for (name, server) in &config.mcp {
@@ -330,8 +330,8 @@ fn escape_variables(value: &Value) -> Value {
     }
 }
 
-/// Completes the entries in `tools` that name a tool of a server. `has_lock_file` says whether the
-/// lock file could be read. If the lock file could not be read, a missing tool is not reported.
+/// Fills in, from the lock file, each entry in `tools` that names a tool of an MCP server. A tool
+/// that the lock file lacks is reported only if the lock file could be read (`has_lock_file`).
 fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mistakes) {
     let unreviewed: Vec<_> = config
         .tools

@@ -132,8 +132,9 @@ fn write_keys(schema: &Value, map: &NestedMap<'_>, place: &str, page: &mut Strin
     }
 }
 
-/// The schema of the maps that a property holds. `step` is the path from the property to such a
-/// map: `.<name>` if the property has maps by name, `[]` if it is a list of maps, otherwise empty.
+/// A map that is a property's value, or that this value contains. `schema` is the schema of the
+/// map. `step` is the path from the property to the map: `.<name>` if the property has maps by
+/// name, `[]` if it is a list of maps, otherwise empty.
 struct NestedMap<'s> {
     schema: &'s Value,
     step: &'static str,

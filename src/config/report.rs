@@ -50,8 +50,8 @@ impl fmt::Display for Report {
 
 impl Report {
     /// Finds the positions of the mistakes in the tree, and sorts them in the order of the file.
-    /// Mistakes in variables and flags come last. Hides each of the `inserted` values in the lines
-    /// about the value's own place, and the `secrets` in all lines.
+    /// Mistakes in variables and flags come last. Hides the `secrets` in all lines. Hides each of
+    /// the `inserted` values only in the lines about the place at which the value was inserted.
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -92,11 +92,11 @@ impl Report {
     }
 }
 
-/// Adds the mistakes and warnings that other modules found. Leaves out each mistake or warning that
-/// only follows from a known mistake, because
-/// - a mistake is already known at the same place or below it, or
-/// - the place or a place above it could not be read, so that the module checked a default, or
-/// - the place has no value and a mistake is known above it, so that the module checked a default.
+/// Adds the mistakes and warnings that other modules found. Leaves out a mistake or warning that
+/// only follows from a known mistake. There are three cases:
+/// - A mistake is already known at the same place or below it.
+/// - The place or a place above it could not be read. The module then checked a default.
+/// - The place has no value, and a mistake is known above it. The module then checked a default.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found

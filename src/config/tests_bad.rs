@@ -14,7 +14,7 @@ pub(super) const BASE: &str =
 pub(super) const TOOL: &str = "tools: { t: { http: { url: 'http://h/' } }, s: { shell: {} } }\n";
 const AUTH: &str = "auth: { api_keys: [ { user: bob, groups: [g], key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdeF' } ] }\n";
 
-/// Each entry has a text, and all messages about the file in which this text follows [`BASE`].
+/// Pairs of a text, and all messages about the file that consists of [`BASE`] and the text.
 const BAD: &[(&str, &[&str])] = &[
     // unknown keys, at every level
     (
@@ -290,7 +290,8 @@ fn every_mistake_is_found_at_its_place() {
     }
 }
 
-/// Each entry is a whole file about models, tools and agents, and all messages about that file.
+/// Each entry is a whole configuration file with mistakes in models, tools or agents, and all
+/// messages about the file.
 const BAD_PARTS: &[(&str, &[&str])] = &[
     (
         "",

@@ -123,7 +123,7 @@ impl Node {
             .try_fold(self, |node, step| node.get(step.as_ref()))
     }
 
-    /// Whether the node at a path, or a node above it, is broken.
+    /// Whether a mistake was reported for the node at a path or for a node above it.
     #[must_use]
     pub fn is_broken_on_path<S: AsRef<str>>(&self, path: &[S]) -> bool {
         self.broken

@@ -51,8 +51,8 @@ pub struct Settings {
     /// The duration of a lease. The worker renews its leases whenever a third of this time has
     /// passed.
     pub lease: Duration,
-    /// The number of lost leases after which a task fails. A lost lease counts only if the task was
-    /// driven alone and got no new item.
+    /// The number of lost leases after which a task fails. A lost lease counts only if its process
+    /// drove no other task at that time, and the task got no new item.
     pub takeovers: i32,
 }
 
@@ -109,7 +109,7 @@ pub struct Engine {
     settings: Settings,
     /// The id of this process in leases, random at each start.
     replica: String,
-    /// The slots of this process, `max_running` in number. A driver needs a slot for an effect.
+    /// The `max_running` slots of this process. A driver needs a slot to call a model or a tool.
     slots: Arc<Semaphore>,
     /// Leases of the tasks that this process drives.
     leases: Arc<Leases>,

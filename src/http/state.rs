@@ -38,8 +38,8 @@ pub(crate) struct Http {
     /// But the clock of the database decides whether the deadline of a request has passed.
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
-    /// The origins whose pages may change something. [`super::routers`] derives them from the
-    /// settings.
+    /// The web origins whose pages may send requests that change something. [`super::routers`]
+    /// derives the origins from the settings.
     pub origins: Origins,
     /// Cancelled at shutdown.
     pub shutdown: CancellationToken,

@@ -23,7 +23,7 @@ use crate::tool::shell::{GuardCommand, kill_orphans};
 
 /// The time after which an idle child is ended.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
-/// The interval between two checks for an idle child. A request from the child begins a new
+/// The interval between two checks whether the child is idle. A request from the child restarts the
 /// interval.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a guard may take to report that its child has started.
@@ -61,7 +61,7 @@ struct Shared {
     /// Canceled when the child's input is to be closed. Afterwards, nothing is written to the
     /// child.
     closing: CancellationToken,
-    /// Canceled once the guard has ended.
+    /// Canceled once the guard process, which runs the child, has ended.
     guard_ended: CancellationToken,
     changes: watch::Sender<u64>,
     /// The queue of replies to the child's own requests.
@@ -206,13 +206,12 @@ impl Child {
         let _ = tokio::time::timeout(END_TIMEOUT, self.shared.guard_ended.cancelled()).await;
     }
 
-    /// Returns a guard that closes the child's input when the guard is dropped without being
-    /// disarmed.
+    /// Returns a value whose drop closes the child's input, unless the value was disarmed before.
     pub(super) fn closing_on_drop(&self) -> DropGuard {
         self.shared.closing.clone().drop_guard()
     }
 
-    /// Closes the child's input, whereupon the guard ends the child.
+    /// Closes the child's input. The guard process then ends the child.
     pub(super) async fn close_input(&self) {
         self.shared.closing.cancel();
         self.input.lock().await.take();
@@ -342,7 +341,8 @@ async fn read_messages(
     // tools.
     shared.changes.send_modify(|count| *count += 1);
     drop(output);
-    // A guard that exits with success has ended the process group itself.
+    // If the guard (the process that watches the child) exits with success, it has ended the
+    // child's process group itself.
     if !process.wait().await.is_ok_and(|status| status.success()) {
         kill_orphans(leader);
     }

@@ -128,8 +128,8 @@ impl Outcome {
 
 impl Call<'_> {
     /// Returns the id of request number `request_index` (0, 1, 2 …) of this attempt. The protocol
-    /// demands a new id for each request, so the attempts before and after questions also use
-    /// different ids.
+    /// demands a new id for each request. So an attempt that sends answers to the server's
+    /// questions adds its round to the id.
     pub(super) fn request_id(&self, request_index: u32) -> String {
         let round = self.resume.as_ref().map_or(0, |resume| resume.round);
         match (round, request_index) {
@@ -246,8 +246,8 @@ impl Client {
         }
     }
 
-    /// Performs one attempt within the timeout. If the server returns only its state, sends the
-    /// call again as a further request of the same attempt.
+    /// Performs one attempt within the timeout. If the server asks for input but no question is
+    /// left for a person, sends the call again as a further request of the same attempt.
     pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
         let mut resume = call.resume.clone();
         let (mut until, mut secrets, mut pause) = (None, Vec::new(), PAUSES.0);
@@ -285,8 +285,8 @@ impl Client {
             if !elicitation.questions.is_empty() {
                 return Outcome::Elicitation(Box::new(elicitation));
             }
-            // The timeout begins once the permit is decided, because the server did not cause the
-            // wait for the permit.
+            // The timeout begins once the engine has decided whether the call may be sent (the
+            // permit), because the server did not cause the wait for this decision.
             let decided = call.permit.decided().await;
             let sent = decided.map_or(began, |decided| decided.max(began));
             let until = *until.get_or_insert(sent + self.timeout);

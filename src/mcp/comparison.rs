@@ -1,7 +1,7 @@
 //! Compares a server's tools with their reviewed definitions. Invariants: A tool counts as changed
-//! if the server lists the tool with another definition, twice, or not at all. The tool counts as
-//! changed until a later comparison finds the reviewed definition again. A comparison is valid only
-//! for the request headers with which the server was asked for its tools.
+//! if the server lists it with another definition, lists it twice, or does not list it. The tool
+//! counts as changed until a later comparison finds the reviewed definition again. A comparison is
+//! valid only for the request headers with which the server was asked for its tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,8 +16,8 @@ use super::lock::{LockedServer, LockedTool, digest, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::headers::headers_digest;
 
-/// The maximum age of a successful comparison that suffices for [`Need::Judge`] and
-/// [`Need::Start`].
+/// The maximum age of a successful comparison of a server's tools that still serves
+/// [`Need::Judge`] and [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
 /// The time after a failed comparison during which [`Need::Judge`] requires no new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -27,8 +27,8 @@ const MAX_TASKS: usize = 1024;
 /// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A call is judged for the first time. If the comparison fails, a change is noticed only when
-    /// the call starts.
+    /// A call is judged for the first time. If the comparison fails, a changed definition is
+    /// noticed only when the call starts.
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,
@@ -37,16 +37,16 @@ pub(crate) enum Need {
     StartNow,
 }
 
-/// The comparisons of one server. A server may list different tools for different users, so each
-/// set of headers has its own comparison. A comparison is dropped once no entry of `by_task` refers
-/// to the comparison.
+/// The comparisons of one server's tools with their reviewed definitions. A server may list
+/// different tools for different users, so each set of headers has its own comparison. A comparison
+/// is dropped once no entry of `by_task` refers to it.
 #[derive(Debug, Default)]
 pub(super) struct Comparisons(Mutex<Cache>);
 
 #[derive(Debug, Default)]
 struct Cache {
-    /// For each task, the comparison that the task used last, and the time of that use. The key
-    /// `None` stands for all tasks of a server whose headers hold no user's credentials.
+    /// For each task, the comparison that the task used last, and the time of that use. If the
+    /// server's headers hold no user's credentials, all tasks share the key `None`.
     by_task: BTreeMap<Option<TaskId>, (Instant, Arc<Comparison>)>,
     /// The comparisons by the digest of their headers. The headers are not kept, because they may
     /// hold credentials.
@@ -61,8 +61,9 @@ impl Comparisons {
         Some(Arc::clone(comparison))
     }
 
-    /// Returns the comparison for `headers`, and records that `task` used this comparison last. If
-    /// there are more than [`MAX_TASKS`] tasks, drops the task with the oldest use.
+    /// Returns the comparison for `headers`, and records it as the last comparison that `task`
+    /// used. If there are more than [`MAX_TASKS`] tasks, drops the task whose last use is the
+    /// oldest.
     pub(super) fn for_headers(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();
         let key = headers_digest(headers);
@@ -81,7 +82,7 @@ impl Comparisons {
         comparison
     }
 
-    /// Returns the number of kept tasks and the number of kept sets of headers.
+    /// Returns the number of tasks, and of sets of headers, for which a comparison is kept.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         let kept = self.lock();
@@ -93,7 +94,7 @@ impl Comparisons {
     }
 }
 
-/// The result of all comparisons so far that used one set of headers.
+/// The results of the comparisons that asked the server with the same request headers.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     state: Mutex<State>,
@@ -130,8 +131,8 @@ pub(super) struct Difference {
 }
 
 impl Comparison {
-    /// Returns the difference of a tool at the last successful comparison; `None` if the tool did
-    /// not differ.
+    /// Returns how the tool differed from its reviewed definition at the last successful
+    /// comparison; `None` if the tool did not differ.
     pub(super) fn difference(&self, tool: &str) -> Option<Difference> {
         self.lock().changed.get(tool).cloned()
     }
@@ -208,8 +209,8 @@ impl Comparison {
         Ok(())
     }
 
-    /// Returns the result of a comparison that another call began after `requested_at` and has
-    /// finished; `None` if there is none.
+    /// Returns the result of the last comparison if another caller of `compare` began it after
+    /// `requested_at`; otherwise `None`.
     fn result_since(&self, requested_at: Instant) -> Option<Result<(), String>> {
         let state = self.lock();
         let failed = state.failed.as_ref();

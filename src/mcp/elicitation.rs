@@ -42,8 +42,8 @@ pub(super) enum Question {
 /// The checked questions of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CheckedInput {
-    /// The questions for a person, and the answers that decline the other questions. If there is no
-    /// question for a person, the attempt's next request sends these answers.
+    /// The questions for a person, and the answers that decline the other questions. If no question
+    /// is for a person, the same attempt goes on: its next request to the server has these answers.
     pub(super) elicitation: Elicitation,
     /// The names of the form fields that ask for a secret. The service declined the questions with
     /// these fields.

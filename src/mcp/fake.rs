@@ -145,8 +145,7 @@ impl Clock for Quick {
 
 pub(super) struct Fake {
     pub(super) url: Url,
-    /// The clock of the server's clients, which records the clients' pauses and ends each pause at
-    /// once.
+    /// The clock that the server's clients use. It records each sleep, and ends it at once.
     pub(super) pauses: Arc<Quick>,
     seen: Arc<Mutex<Vec<Seen>>>,
     serving: JoinHandle<()>,

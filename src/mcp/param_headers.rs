@@ -99,8 +99,8 @@ fn count_keyword(schema: &Value) -> usize {
             });
             let inside: usize = below
                 .map(|(name, value)| match (name.as_str(), value) {
-                    // The keys of these maps are names that the author chose, not keywords; the
-                    // values are schemas.
+                    // The keys of these maps are names that the schema's author chose, not
+                    // keywords; the values are schemas.
                     (
                         "properties" | "patternProperties" | "dependentSchemas" | "$defs"
                         | "definitions",

@@ -50,9 +50,9 @@ pub struct Settings {
     pub tools: Option<Vec<String>>,
     /// The prefix of the tools' names in this configuration. Default: the server's name and `_`.
     pub prefix: Option<String>,
-    /// The effects of repeating a call, by names and globs of the server's tools. An exact name
-    /// takes precedence over globs; if several globs match, the strictest effect counts. Default:
-    /// `once`.
+    /// The effect of repeating a call: a map from names and globs of the server's tools to effects.
+    /// An exact name takes precedence over globs; if several globs match, the strictest effect
+    /// counts. Default: `once`.
     pub effects: BTreeMap<String, Effect>,
     /// Whether the server's own annotations count as effects: `readOnlyHint` as `read_only`, else
     /// `idempotentHint` as `idempotent`.

@@ -1,5 +1,6 @@
-//! Runs an MCP server as a child process of a guard process, as shell tools run their commands.
-//! Invariant: a call counts as not sent only if no byte of the call's line was written.
+//! Runs an MCP server as a child process of a guard process. Shell tools run their commands in the
+//! same way. Invariant: a call counts as not sent only if no byte of its line (the message to the
+//! server) was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +54,8 @@ struct TimeLimits {
     list: Duration,
     /// The maximum time for the answer to `server/discover`. Older servers may ignore the request.
     probe: Duration,
-    /// The maximum time in which a server that did not answer a call must answer another request.
+    /// After a call without an answer: the maximum time for the server's answer to a check whether
+    /// the server still responds.
     alive: Duration,
     /// The pause after the first failed start. Each further failure doubles the pause, up to
     /// [`MAX_PAUSE`].
@@ -233,8 +235,8 @@ impl Stdio {
         }
     }
 
-    /// Sends the server a cancellation of the request `id`, and then a request without effect. If
-    /// the server does not answer the request without effect, the server's child process is ended.
+    /// Sends the server a cancellation of the request `id`. Then tests whether the server still
+    /// answers, with a request that has no effect. If there is no answer, ends the child process.
     async fn cancel_call(&self, session: Session, id: &str) {
         let mut cancel = Request::notification("notifications/cancelled");
         cancel.params.push(("requestId", json!(id).to_string()));
@@ -376,7 +378,7 @@ impl Stdio {
         })
     }
 
-    /// Sends a request without effect, under a fresh id, and waits at most `within` for the answer.
+    /// Sends a request that calls no tool, under a fresh id. Waits at most `within` for the answer.
     async fn ask(
         &self,
         session: &Session,

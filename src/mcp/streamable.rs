@@ -71,7 +71,7 @@ struct Conversation {
     server: Value,
 }
 
-/// A conversation, the headers of its next request, and the token in these headers.
+/// A conversation with the server, the headers of its next request, and their OAuth token.
 struct Context {
     conversation: Conversation,
     headers: HeaderMap,
@@ -159,8 +159,8 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // By the protocol, a 404 proves that nothing was executed; a 400 does not prove this.
-            // An answer with the id of our request proves that the server has read the request.
+            // The call is sent again only if it certainly has not run. By the protocol, a 404
+            // proves this; a 400 does not. An answer with our id proves that the call was read.
             let was_renewed = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
@@ -276,8 +276,8 @@ impl Streamable {
         let newest = context(Conversation::new(Revision::July2026));
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
-            // An error about an unsupported revision may nevertheless list the requested revision
-            // as supported. So the probe is repeated once.
+            // A server may refuse the requested revision as unsupported, and yet list it as
+            // supported in the same error. So the probe is repeated once.
             answer = self.probe(&newest).await?;
         }
         let answer = answer.filter(is_stateless);
@@ -287,7 +287,7 @@ impl Streamable {
         }))
     }
 
-    /// Initializes a session in one of the older revisions.
+    /// Initializes a session with a server that speaks only an older, stateful revision of MCP.
     async fn initialize(
         &self,
         context: &impl Fn(Conversation) -> Context,
@@ -357,7 +357,7 @@ impl Streamable {
         }
     }
 
-    /// Sends a request without effect, and waits at most `within` for the whole answer.
+    /// Sends a request that calls no tool, and waits at most `within` for the whole answer.
     async fn ask(
         &self,
         context: &Context,

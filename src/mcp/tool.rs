@@ -49,9 +49,9 @@ impl Server {
         self.headers.credential_names().next().is_some()
     }
 
-    /// Returns the key under which the comparison for `task` is kept. If the headers hold
-    /// credentials of the task's user, the key is the task. If all tasks send the same headers, the
-    /// key is `None`.
+    /// Returns the key under which [`Comparisons`] keeps the comparison of the server's tools that
+    /// `task` used last. If the headers hold credentials of the task's user, the key is the task.
+    /// If all tasks send the same headers, the key is `None`.
     fn comparison_owner(&self, task: TaskId) -> Option<TaskId> {
         self.sends_user_credentials().then_some(task)
     }
@@ -193,8 +193,8 @@ impl Tool for McpTool {
     fn is_stale(&self, start: Option<StartReason>) -> bool {
         let server = &self.server;
         if server.sends_user_credentials() {
-            // The comparison is unknown, because the request headers select the comparison. The
-            // headers contain the task's credentials, which only `prepare` receives.
+            // Each set of request headers has its own comparison. These headers contain the task's
+            // credentials, which only `prepare` receives, so the comparison cannot be found here.
             return true;
         }
         let comparison = server.comparisons.last_used_by(None);
@@ -228,8 +228,9 @@ impl Tool for McpTool {
 }
 
 impl McpTool {
-    /// Returns which comparison a call needs. A call that a person approved, or that must not be
-    /// repeated, needs its own comparison when the call starts.
+    /// Returns the reason for comparing the call's tool with its reviewed definition. The reason
+    /// decides how old the comparison may be: a call that a person approved, or that must not be
+    /// repeated, needs a new comparison when it starts.
     fn need(&self, start: Option<StartReason>) -> Need {
         match start {
             None => Need::Judge,

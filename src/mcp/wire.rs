@@ -53,8 +53,8 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// Returns the message as one line of JSON, unless a text in `params` or `meta` has a line
-    /// break.
+    /// Returns the message as JSON. The JSON texts in `params` and `meta` are inserted unchanged,
+    /// so the message is one line only if none of these texts has a line break.
     pub(super) fn text(&self, revision: Revision) -> String {
         let mut text = String::from("{\"jsonrpc\":\"2.0\"");
         if let Some(id) = self.id {
@@ -206,8 +206,8 @@ pub(super) fn is_list_change(method: &str) -> bool {
 /// The error codes that prove that a call was not executed.
 pub(super) const NOT_EXECUTED: [i64; 7] = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
 
-/// Returns whether the answer is the error that the server does not support the revision of the
-/// request.
+/// Returns whether the answer is the error with which a server refuses the revision of a request
+/// because it does not support this revision.
 pub(super) fn is_unsupported(answer: &Answer) -> bool {
     matches!(answer, Answer::Error { code: -32022, .. })
 }
@@ -234,7 +234,7 @@ pub(super) fn server_info(answer: &Answer) -> Value {
 }
 
 /// Returns the revision and the `serverInfo` in a server's answer to `initialize`. Fails, with the
-/// reason, if the answer is an error or names none of the older revisions.
+/// reason, if the answer is an error, or if its revision is unknown or the stateless revision.
 pub(super) fn initialized(answer: Answer) -> Result<(Revision, Value), String> {
     let result = match answer {
         Answer::Result(result) => result,

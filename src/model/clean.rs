@@ -156,8 +156,8 @@ pub(crate) enum InvalidEscape {
     LoneSurrogates,
 }
 
-/// Returns the text with the escapes of `invalid` replaced, and otherwise unchanged. The text need
-/// not be valid JSON.
+/// Returns the text with each escape of the kind `invalid` replaced by U+FFFD. The text need not be
+/// valid JSON.
 pub(crate) fn replace_escapes(text: &str, invalid: InvalidEscape) -> Cow<'_, str> {
     let suspicious = match invalid {
         InvalidEscape::Nul => text.contains("\\u0000"),

@@ -114,7 +114,7 @@ impl Provider {
         }
     }
 
-    /// Returns the conversations that this provider can have.
+    /// Returns the test cases for this provider.
     fn cases(self) -> impl Iterator<Item = Case> {
         cases()
             .into_iter()

@@ -40,7 +40,7 @@ const MAX_PACED_TIME: Duration = Duration::from_millis(600);
 pub(crate) struct Scripted {
     name: String,
     script: Script,
-    /// Whether an answer to a listener is spread over time.
+    /// Whether the pieces of an answer are emitted with pauses if the task has a listener.
     is_paced: bool,
     clock: Arc<dyn Clock>,
 }

@@ -118,9 +118,9 @@ impl<F: FnOnce(StatusCode) -> BodyLimits + Send> ResponseSink for BodyCollector<
 }
 
 impl Net {
-    /// Sends one request on its own connection and returns the response. The deadline is `within`
-    /// after the call of this function or after the time of the permit's decision, whichever is
-    /// later. `limits` takes the response's status and returns the limits of the body.
+    /// Sends one request on its own connection and returns the response. `within` counts from the
+    /// start of this function or, if that is later, from the decision of the permit. `limits` takes
+    /// the response's status and returns the limits of the body.
     ///
     /// # Errors
     /// Fails like [`Net::send_single_into`]. However, a response that is lost after

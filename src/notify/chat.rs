@@ -1,5 +1,5 @@
-//! Writes the texts of a message to a room. All kinds of rooms get the same texts. The texts are in
-//! English, because a room has no setting for a language.
+//! Writes the texts of a message to a room (a channel or chat of Slack or Teams). All kinds of
+//! rooms get the same texts, in English, because a room has no setting for a language.
 //!
 //! Invariant: a text that this service did not write is in one line, has no invisible character,
 //! and is cut to a maximum length.

@@ -53,7 +53,7 @@ pub(super) struct Question {
     pub(super) expires_at: Option<Time>,
     /// The URL of the request's page, which asks the reader to sign in.
     pub(super) url: String,
-    /// The recipient's own sealed link. `None` for a room, or if links are not configured.
+    /// The person's own sealed link. `None` in a message to a room, or if no links are configured.
     pub(super) link: Option<String>,
     /// The summaries of the question's first calls; empty if the entry does not ask for summaries.
     pub(super) summaries: Vec<String>,

@@ -20,7 +20,7 @@ use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
 use crate::task::user::UserIds;
 
-/// The part of a lease that is reserved for recording the attempt.
+/// The part of a delivery's lease that is reserved for recording the attempt to send.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message that an entry sends about a request.
@@ -93,7 +93,7 @@ impl Channel {
         settings.mail.clone().map(Self::Mail)
     }
 
-    /// Returns the channel in the form in which the store keeps the channel of a delivery.
+    /// Returns the kind of channel that the store keeps with each delivery to this entry.
     pub(super) fn delivery_channel(&self) -> DeliveryChannel {
         match self {
             Self::Webhook(_) => DeliveryChannel::Webhook,
@@ -219,11 +219,10 @@ impl Entry {
     }
 }
 
-/// Returns a caller that stands for a user. The caller's groups come from a key of the user, if
-/// that key may decide. Otherwise the caller has the groups of the user who decides by link, or no
-/// groups if the user does not decide by link. The caller may decide in four cases: the user has a
-/// key that may decide, the user decides by link, the tenant has a key that decides for other
-/// people, or the service has no accounts.
+/// Builds a caller with the rights that a user would have. If a key of the user may decide, the
+/// caller has the groups of that key. Otherwise the caller has the user's groups if the user may
+/// decide by a link, else no groups. The caller may decide if the user may decide by a key or a
+/// link, if the tenant has a key that decides for other people, or if the service has no accounts.
 fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let by_key = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     let by_link = accounts.and_then(|accounts| accounts.groups_of_link_decider(tenant, user));

@@ -1,5 +1,6 @@
-//! Turns the notices of commits into deliveries. For each event of a notice, each entry that wants
-//! the event gets a delivery. An entry with mail gets a delivery for each person.
+//! Turns notices into deliveries. A notice says that messages about the events of a commit may have
+//! to be sent; a delivery is one message to one receiver. For each of the events, each entry of
+//! `notify.to` that wants the event gets a delivery, and an entry with mail one for each person.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -11,13 +12,13 @@ use crate::store::{ChangeEvents, EventHeader, NewDelivery, Notice, ReadError, Re
 use crate::task::event_name::REQUEST_CHANGES;
 use crate::task::id::RequestId;
 
-/// The maximum number of notices that are replaced in one transaction.
+/// The maximum number of notices that one transaction replaces by their deliveries.
 const BATCH: usize = 100;
 
 impl Sender {
-    /// Replaces the notices, batch by batch. If a batch fails, that batch and the later notices are
-    /// left for the next pass or for another replica. Returns whether an entry has new deliveries
-    /// that are due.
+    /// Replaces all notices by their deliveries, batch by batch. If a batch fails, that batch and
+    /// the later notices are left for the next pass or for another replica. Returns whether an
+    /// entry has new deliveries that are due.
     pub(super) async fn expand_notices(&self) -> bool {
         let (mut last, mut has_due) = (None, false);
         while !self.stop.is_cancelled() {
@@ -33,10 +34,10 @@ impl Sender {
         has_due
     }
 
-    /// Replaces the oldest notices by their deliveries. Returns the last of these notices if there
-    /// may be more notices. `before` is the last notice of the previous batch. If `before` is also
-    /// the last notice of this batch, another replica may be replacing the same notices, and this
-    /// replica stops. Sets `has_due` if an entry has new deliveries that are due.
+    /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Returns the last of
+    /// these notices if more notices may follow, else `None`. `before` is the last notice of the
+    /// previous batch. If this batch has the same last notice, returns `None`, because another
+    /// replica may be replacing these notices. Sets `has_due` if a new delivery is due now.
     async fn expand_batch(
         &self,
         before: Option<Notice>,

@@ -1,6 +1,6 @@
-//! Sends the due deliveries to one person or room as one message. Drops a delivery if its request
-//! is closed, if the person has answered the request, or if the person may no longer decide the
-//! request.
+//! Sends the due deliveries to one person or one room (a channel or chat of Slack or Teams) as one
+//! message. Drops a delivery if its request is closed, if the person has answered the request, or
+//! if the person may no longer decide the request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Sender {
         self.record_digest(state, &open, &result, took).await;
     }
 
-    /// Returns the person to whom a delivery goes; `None` for a room.
+    /// Returns the person to whom a delivery goes; `None` if the delivery goes to a room.
     ///
     /// # Errors
     /// Fails if no mail can reach the person. The error is the reason.
@@ -172,7 +172,8 @@ impl Sender {
         }
     }
 
-    /// Returns the content of a message to a room, with the outcomes so far.
+    /// Returns the content of a message to a room (a chat channel): its questions, with their
+    /// outcomes so far.
     fn room_message(&self, open: &[Due<'_>], digest: &Digest) -> RoomMessage {
         let rows = open.iter().take(MAX_LISTED_QUESTIONS).map(|(_, row)| row);
         RoomMessage {

@@ -40,9 +40,9 @@ impl Health {
         self.failing = true;
     }
 
-    /// Records that these messages were accepted. Returns `None` if no attempt has failed since the
-    /// last success. Otherwise the caller must make all waiting messages due, except for the
-    /// returned messages, which keep their own schedule.
+    /// Records that the receiver accepted these messages. Returns `None` if no attempt has failed
+    /// since the last success. Otherwise returns the refused messages, which keep their own
+    /// schedule; the caller must then make all other waiting messages due.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,

@@ -1,4 +1,4 @@
-//! Sends mails to people: digests and pings go to a person's address through the mail server.
+//! Sends digests (mails that list questions) and pings to people, through the mail server.
 
 mod compose;
 mod line_stream;

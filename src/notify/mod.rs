@@ -73,7 +73,7 @@ pub struct Rendering {
     /// Writes the whole data of an event, in the form that the event stream of the task tree shows.
     /// The `TaskId` is the tree's root.
     pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
-    /// Returns the URL of a request's page, which asks people to sign in.
+    /// Returns the URL of a request's page. The page can be opened only after a sign-in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
     /// The URL of the inbox.
     pub inbox: String,

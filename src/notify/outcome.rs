@@ -1,4 +1,4 @@
-//! The outcome of a question, as text for a room.
+//! The outcome of a question, as text for a message to a chat room.
 
 use super::chat::{format_time, single_line};
 use crate::store::RequestRow;

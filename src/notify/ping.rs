@@ -77,7 +77,7 @@ pub async fn ping(
     }))
 }
 
-/// Returns the text of the message to a room.
+/// Returns the text of the message to a room (a channel or chat of Slack or Teams).
 fn text(name: &str) -> String {
     format!("Holdpoint reaches this channel: messages of `{name}` arrive here.")
 }

@@ -20,7 +20,7 @@ use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The maximum number of concurrent attempts of a process for one entry.
+/// The maximum number of attempts to send that a process makes at once for one entry.
 const SLOTS_PER_ENTRY: usize = 4;
 
 /// The result of making a webhook message.
@@ -33,7 +33,8 @@ enum PreparedMessage {
     RequestClosed,
 }
 
-/// An entry with its slots and the health of its receiver.
+/// An entry of `notify.to`, with the slots that limit its concurrent sends, and with the health of
+/// its receiver.
 #[derive(Debug)]
 pub(super) struct EntryState {
     pub(super) entry: Entry,
@@ -54,7 +55,7 @@ impl EntryState {
         }
     }
 
-    /// Lets the next pass claim deliveries of this entry.
+    /// Lets the sender's next pass over the entries claim deliveries of this entry.
     pub(super) fn expect_due(&self) {
         self.may_have_due.store(true, Ordering::Relaxed);
     }
@@ -158,7 +159,8 @@ impl Sender {
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 
-    /// Makes one attempt at the message of these deliveries, and records the attempt.
+    /// Makes one attempt to send the message of these deliveries, and records the attempt. If the
+    /// receiver is a webhook, each delivery is a message of its own.
     async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         match &state.entry.channel {
             Channel::Webhook(hook) => {

@@ -42,7 +42,7 @@ const REQUEST_EVENT_PREFIX: &str = "request.";
 const REQUEST_CREATED: &str = "request.created";
 /// The default of `gather` for mail.
 const DEFAULT_MAIL_INTERVAL: Duration = Duration::from_mins(5);
-/// The default of `gather` for a room.
+/// The default of `gather` for a room (a channel or chat of Slack or Teams).
 const DEFAULT_ROOM_INTERVAL: Duration = Duration::from_mins(1);
 const MAX_GATHER: Duration = Duration::from_hours(24);
 

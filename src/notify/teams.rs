@@ -31,7 +31,7 @@ impl TeamsChannel {
         })
     }
 
-    /// Posts a message. The result never contains the message's id.
+    /// Posts a message. The result has no id of the message, so the message cannot be updated.
     pub(super) async fn post(
         &self,
         net: &Net,

@@ -29,9 +29,9 @@ pub trait Authenticator: Send + Sync {
         None
     }
 
-    /// Returns the caller of a session, who is the user of the key that opened the session. A
-    /// configured key opened the session if the key and the session's token together yield the
-    /// session's binding.
+    /// Returns the caller of a session, who is the user of the key that opened the session. To find
+    /// this key, computes for each configured key the value that binds the session's token to the
+    /// key, and compares this value with the session's binding.
     ///
     /// # Errors
     /// Fails with `Missing` if no configured key yields the binding any more. Fails with

@@ -118,8 +118,8 @@ pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec)
 pub struct Roster(Option<Arc<Directory>>);
 
 impl Roster {
-    /// Returns the person who gets the messages to this user, and the caller that a link in such a
-    /// message authenticates. Returns `None` if messages no longer reach the user.
+    /// Returns the person with this user id, and the caller as whom a link in a message to this
+    /// person acts. Returns `None` if no person in the accounts gets messages for this user id.
     #[must_use]
     pub fn link_caller(&self, tenant: &str, user: &str) -> Option<(&Person, Caller)> {
         let directory = self.0.as_ref()?;
@@ -161,9 +161,9 @@ impl Roster {
 
     /// Whether an earlier approval (`vote`) would be accepted with the current accounts. If the
     /// approval was given through a key with `act_as`, the user of that key must still have a key
-    /// with `act_as` that may decide. The approver's groups are in this case those that the
-    /// approval named. If the approval was given by a link, messages must still reach the approver,
-    /// links must give the right to decide, and `approvers` must accept links.
+    /// with `act_as` that may decide, and the groups stored in `vote` count as the approver's
+    /// groups. If the approval was given by a link, messages must still reach the approver, links
+    /// must give the right to decide, and `approvers` must accept links.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -189,9 +189,9 @@ impl Roster {
         })
     }
 
-    /// Whether enough of these votes would be accepted with the current accounts and these
-    /// approvers. If several approvals are required, the approval of the arguments' editor does not
-    /// count.
+    /// Whether enough of these votes are still valid, by the current accounts and by `approvers`.
+    /// If several approvals are required, the vote of `editor`, who has edited the arguments, does
+    /// not count.
     #[must_use]
     pub fn votes_suffice(
         &self,
@@ -280,9 +280,9 @@ pub enum Command {
     Retry,
 }
 
-/// Checks that `caller` may give a task this command. The task's owner may always cancel the task,
-/// and may give the other commands while the owner may use the task's agent (`is_open_to_owner`).
-/// An admin of the tenant may cancel and retry. Every command needs a key with `create`.
+/// Checks that `caller` may give a task this command. Every command needs a key with `create`. The
+/// task's owner may then always cancel the task, and may give the other commands while the owner
+/// may use the task's agent (`is_open_to_owner`). An admin of the tenant may cancel and retry.
 ///
 /// # Errors
 /// Fails if the caller does not have this right. The error is the reason, in words for the caller.

@@ -49,15 +49,15 @@ pub struct Directory {
     people: Vec<(UserKey, Person)>,
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
-    /// The user ids that other parts of the configuration contain. In every tenant, the ids of
-    /// these users get the spelling of the configuration.
+    /// The user ids in other parts of the configuration. In every tenant, such an id gets the
+    /// spelling of the configuration, even if a client spells the id differently.
     named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }
 
 impl Directory {
-    /// Returns a directory of these accounts, without people. User ids are compared by the default
-    /// setting.
+    /// Returns a directory of these accounts. No person in it gets messages. User ids are compared
+    /// by the default setting.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
         Self::default().with_accounts(accounts)
@@ -194,8 +194,8 @@ impl Directory {
             .map(|(_, account)| account.groups.as_slice())
     }
 
-    /// Whether the user has a key that may speak for other people and decide. An approval that was
-    /// given through a key of this user counts only while the user has such a key.
+    /// Whether the user has a key that may both decide and speak for other people. An approval that
+    /// another person gave through such a key counts only while the user still has such a key.
     #[must_use]
     pub fn has_deciding_service_key(&self, tenant: &str, user: &str) -> bool {
         let wanted = self.ids.key(user);

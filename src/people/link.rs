@@ -16,7 +16,8 @@ use crate::task::id::RequestId;
 use crate::task::time::Time;
 use crate::task::units::duration_text;
 
-/// The links to a request in messages. They are sealed: only the service can make and read them.
+/// The links in messages that lead to a request. They are sealed: only the service can make and
+/// read them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Links")]
@@ -94,7 +95,7 @@ pub struct Link {
     pub made_at: Time,
     /// The time from which the link no longer works, by the clock of the machine.
     pub expires_at: Time,
-    /// The delivery in whose message the link is.
+    /// The delivery whose message contains the link.
     pub delivery_id: Uuid,
 }
 

@@ -1,6 +1,6 @@
-//! The token of a browser session. The browser holds the token; the store has the token's hash, and
-//! a binding made of the token and the hash of the key that opened the session. Invariant: no
-//! stored value reveals a token, a key or a key's hash, and no other key fits the binding.
+//! The token of a browser session. The browser holds the token. The store has the token's hash, and
+//! a binding: one hash over the token and the hash of the key that opened the session. Invariant:
+//! no stored value reveals a token, a key or a key's hash, and the binding fits only that key.
 
 use std::fmt;
 use std::time::Duration;

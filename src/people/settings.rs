@@ -115,8 +115,8 @@ pub enum Use {
     Read,
     /// Permits every POST under `/resume`, and reading the requests that the user may decide.
     Decide,
-    /// Permits every operation at gates. `create` includes it. A key with `decide` is refused
-    /// nevertheless.
+    /// Permits every operation at gates. `create` includes `gate`. But a key that also has `decide`
+    /// is refused at gates.
     Gate,
 }
 

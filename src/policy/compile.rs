@@ -125,9 +125,9 @@ impl Policy {
         }
     }
 
-    /// Whether a call with `args_bytes` bytes of arguments should be judged on a blocking thread.
-    /// The work is bounded on any thread: after a million steps (see `Fuel`) the current and all
-    /// further conditions fault, and a fault never allows a call.
+    /// Whether the judgement of a call with `args_bytes` bytes of arguments may take so long that
+    /// it should run on a blocking thread. Every judgement ends: after a million steps (see `Fuel`)
+    /// the current and all further conditions fault, and a fault never allows a call.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
         args_bytes > HEAVY_ARGUMENT_BYTES

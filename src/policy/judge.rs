@@ -13,7 +13,7 @@ use crate::task::verdict::{Judgement, Terms, Verdict};
 /// The maximum number of steps per judgement, over all rules and agents.
 const MAX_STEPS: u32 = 1_000_000;
 
-/// The result of the rules for one agent of the path.
+/// The result of the rules for one agent on the path from the root's agent to the calling agent.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,

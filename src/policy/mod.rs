@@ -48,7 +48,7 @@ pub struct JudgementInput<'a> {
     pub metadata: &'a Value,
     /// The session id of the task, which the client of the API may have chosen.
     pub session: &'a str,
-    /// Whether the call was proposed at a gate. At a gate, a call without a matching rule is held
-    /// whatever the kind of its tool, because no other step asks a person.
+    /// Whether the call was proposed at a gate. At a gate, a call that no rule matches is held,
+    /// because nothing else asks a person about it. Elsewhere, the kind of the tool decides.
     pub at_gate: bool,
 }

@@ -1,8 +1,8 @@
 //! The standing decisions that rules offer: the settings, their checks, and the offer for one call.
 //!
-//! Invariant: a call has an offer only if no condition faulted and this service itself performs the
-//! call. If rules hold the call for several agents of the path, all these agents must have the same
-//! offer from the same rule.
+//! Invariant: a call has an offer only if every condition could be evaluated and this service
+//! itself performs the call. If rules hold the call for several agents on the path from the root to
+//! the task, all these agents must have the same offer from the same rule.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ pub struct RuleRemember {
     /// Whether the standing decision covers calls of the same tool with the same arguments. Not for
     /// a `once` tool.
     pub same: bool,
-    /// The condition of the calls that the standing decision covers, among the calls of the rule.
-    /// It is written like the rule's own `when`, and shown to approvers.
+    /// A condition, written like the rule's own `when` and shown to approvers. The standing
+    /// decision covers those calls of the rule that meet the condition.
     pub when: Option<String>,
     /// The scopes from which an approver may choose. `task` covers the tree of the approved call
     /// until the user's next message. `owner` covers the tasks of the same owner and root agent.
@@ -210,16 +210,16 @@ impl CompiledRemember {
     }
 }
 
-/// Whether this service performs the tool's calls itself. Calls of other tools get no offer,
-/// because a use is counted only when this service starts a call.
+/// Whether this service performs the tool's calls itself. For calls of other tools, no standing
+/// decision is offered, because its uses are counted only when this service starts a call.
 fn is_performed_here(tool: &ToolSpec) -> bool {
     let properties = tool.kind.properties();
     !properties.performed_elsewhere && !properties.asks_person
 }
 
 impl CompiledRule {
-    /// Returns the rule's offer for a call that the rule holds; `None` if the rule has no
-    /// `remember`, or no standing decision may cover the call.
+    /// Returns the standing decision that the rule offers for a call that the rule holds; `None` if
+    /// the rule has no `remember`, or no standing decision may cover the call.
     pub(super) fn offer(&self, scope: &Scope<'_>, arguments_fit: bool) -> Option<Box<Offer>> {
         let remember = self.remember.as_ref()?;
         remember.offer(scope, arguments_fit).map(Box::new)
@@ -234,8 +234,8 @@ impl super::Policy {
         rule.map(|rule| &rule.terms)
     }
 
-    /// Whether the rule and the tool of a standing decision with this basis are unchanged, so that
-    /// the standing decision may still count.
+    /// Whether a standing decision with this basis may still count. The basis has a digest of the
+    /// rule and the tool, so it no longer matches once the rule or the tool has changed.
     #[must_use]
     pub fn offers(&self, basis: &str) -> bool {
         let tool_basis = basis

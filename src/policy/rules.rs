@@ -104,8 +104,8 @@ pub struct RuleApprovers {
     /// The number of different people who have to approve.
     #[schemars(range(min = 1))]
     pub required: u32,
-    /// Whether an answer by a link in a message counts, if links may decide at all. Default: `true`
-    /// if `required` is 1, otherwise `false`.
+    /// Whether people may answer by the link in a message, provided that links may decide at all.
+    /// Default: `true` if `required` is 1, otherwise `false`.
     pub links: Option<bool>,
 }
 

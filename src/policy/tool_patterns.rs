@@ -16,9 +16,9 @@ pub(super) struct ToolPatterns {
 
 impl ToolPatterns {
     /// Limits the exact names to the configured tools `tools`. A call at a gate may name a tool
-    /// that is not configured, whose arguments the rule's author cannot know. Therefore an exact
-    /// name does not match such a tool, even if a configured tool of another kind has the same
-    /// name.
+    /// that is not configured. The author of a rule cannot know the arguments of such a tool.
+    /// Therefore no exact name matches it, even if it has the name of a configured tool of another
+    /// kind.
     pub(super) fn limit_to<'t>(&mut self, tools: impl Iterator<Item = &'t ToolSpec>) {
         let named = tools.filter(|tool| self.names.contains(&tool.name));
         self.known = Some(named.map(|tool| (tool.name.clone(), tool.kind)).collect());
@@ -44,8 +44,8 @@ impl ToolPatterns {
 }
 
 impl Rule {
-    /// Returns the rule's names and globs, and the indexes of the entries of `tools` that are not
-    /// valid globs.
+    /// Returns the names and globs in the rule's `tools`, and the indexes of the entries of `tools`
+    /// that are invalid globs.
     pub(super) fn tool_patterns(&self) -> (ToolPatterns, Vec<usize>) {
         let (mut patterns, mut invalid) = (ToolPatterns::default(), Vec::new());
         for (at, entry) in self.tools.iter().enumerate() {

@@ -25,8 +25,9 @@ pub(super) struct Layer<'p> {
     pub joined: bool,
 }
 
-/// A range of a layer's bytes: a copy of bytes of the parent, or the decoded form of one escape in
-/// the parent. The range begins at `start` in this layer and at `parent_start` in the parent.
+/// A range of a layer's bytes. The parent is the layer from which this layer was unescaped. The
+/// range is either a copy of bytes of the parent, or the decoded form of one escape in the parent.
+/// It begins at `start` in this layer and at `parent_start` in the parent.
 struct Run {
     start: usize,
     parent_start: usize,
@@ -134,7 +135,8 @@ impl Layer<'_> {
         }
     }
 
-    /// Returns the escapes that this layer undid, as ranges in the outermost text.
+    /// Returns the escapes of the parent that are decoded in this layer, as ranges in the outermost
+    /// text.
     pub(super) fn escapes(&self) -> impl Iterator<Item = (usize, usize)> {
         let parent = self.parent;
         let whole = move |run: &Run| {

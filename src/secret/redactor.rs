@@ -39,7 +39,7 @@ struct SecretSet {
     sorted: Vec<String>,
     /// The length of the longest needle in bytes.
     longest: usize,
-    /// Whether some value contains a space: then a `+` in the text may be a space of a form field.
+    /// Whether a value has a space. Then a `+` in a text may stand for a space, as in form data.
     has_spaces: bool,
 }
 
@@ -48,8 +48,8 @@ struct SecretSet {
 struct Match<'r> {
     start: usize,
     end: usize,
-    /// The length of the longest match in the range. `placeholder` is the placeholder of this
-    /// match.
+    /// The length of the longest secret that was found in the range. `placeholder` stands for this
+    /// secret.
     longest: usize,
     placeholder: &'r str,
 }
@@ -145,9 +145,9 @@ impl Redactor {
         self.redact(text.get(..self.safe_prefix_len(text)).unwrap_or_default())
     }
 
-    /// Returns the length in bytes of the longest needle if each of its bytes is written as an
-    /// escape of six bytes (`\u0041`). A caller that keeps only the beginning of a text reads this
-    /// many additional bytes, so that a secret at the cut is found.
+    /// Returns the length in bytes of the longest needle (a secret, or its base64 form) if each of
+    /// its bytes is written as an escape of six bytes (`\u0041`). A caller that keeps only the
+    /// beginning of a text reads this many additional bytes, so that a secret at the cut is found.
     #[must_use]
     pub fn max_escaped_secret_len(&self) -> usize {
         self.sets
@@ -306,10 +306,10 @@ impl SecretSet {
     }
 }
 
-/// Returns the forms that a value can take in the base64 of a longer text, for each of the three
-/// possible offsets and for both alphabets. A form has only the characters that the value alone
-/// determines. For a value at the end of the text, two more forms include the last character, with
-/// and without padding.
+/// Returns the strings that can stand for a value in the base64 of a longer text. The string
+/// depends on the alphabet and on the value's offset modulo 3. It has only the characters that the
+/// value alone determines. At the end of the text, the value may also determine one more character,
+/// so there are two more strings with that character, with and without padding.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

@@ -28,7 +28,7 @@ use super::Secret;
 const FOR_SEALING: &[u8] = b"holdpoint 1 sealing";
 const FOR_FINGERPRINTS: &[u8] = b"holdpoint 1 fingerprints";
 const FOR_LINKS: &[u8] = b"holdpoint 1 links";
-/// The associated data of every link. A link belongs to no row, so no part identifies a row.
+/// The associated data of every link. It names no row of the database: a link belongs to no row.
 const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";
@@ -195,8 +195,8 @@ impl Sealer {
     ///
     /// # Errors
     /// [`SealError::UnknownKey`] if the key that sealed the value is not configured.
-    /// [`SealError::OpeningFailed`] if the value was changed or cut off, or was not sealed for this
-    /// purpose.
+    /// [`SealError::OpeningFailed`] if the value was changed or cut off, or was sealed for another
+    /// row.
     pub fn open(&self, bound: &[&[u8]], sealed: &Sealed) -> Result<Secret<Vec<u8>>, SealError> {
         let key = self.key(&sealed.key_id).ok_or(SealError::UnknownKey)?;
         let bytes = BASE64_STANDARD
@@ -270,9 +270,9 @@ fn hex(bytes: &[u8], text: &mut String) {
 }
 
 /// The body of a POST and its digest. The row of the idempotency key stores the digest, so that a
-/// repeated POST is recognized. With sealing keys the digest is a fingerprint, because the body may
-/// hold a credential. Without sealing keys the digest is a SHA-256 hash, because then no request
-/// can ask for a credential.
+/// repeated POST is recognized. With sealing keys the digest is a keyed hash
+/// ([`Sealer::fingerprint`]), because the body may hold a credential. Without sealing keys no
+/// request can ask for a credential, so the digest is a SHA-256 hash without a key.
 #[derive(Clone)]
 pub struct DigestedBody {
     bytes: Bytes,

@@ -400,8 +400,8 @@ proptest! {
                 text.chars().enumerate().map(|(at, c)| if at % wrap == wrap - 1 { format!("{c}\n") } else { c.to_string() }).collect()
             }
         };
-        // The secret is escaped together with its surroundings, which could otherwise change how
-        // its escapes are read.
+        // The surroundings of the secret are escaped, too. Unescaped surroundings could change how
+        // the escapes of the secret are read.
         let text = rows.iter().fold(format!("{before}{inner}{after}"), |text, escape| encode(&text, *escape, &dice));
         prop_assert!(holds(&text, &secret), "the readers of this test read {text:?}");
         let redactor = redactor(&secret);

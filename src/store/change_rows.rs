@@ -21,7 +21,8 @@ use crate::task::status::{RequestStatus, TaskStatus};
 
 /// Turns a change into rows. Returns `None` if the change cannot be stored, for example because a
 /// text contains a NUL character, the change names a task twice, or a task with `Guard::Any` gets
-/// items. The change gets a notice if one of its events matches `event_filters`.
+/// items. If one of the change's events matches `event_filters`, the change also stores a notice,
+/// from which a sender later makes deliveries.
 pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Rows> {
     let mut rows = Rows {
         gets_notice: event_filters.matches(&change),

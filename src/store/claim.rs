@@ -1,5 +1,6 @@
-//! Claims tasks that no process drives, and renews and releases leases. Only a task's version
-//! fences off an old driver; the lease only keeps two processes from doing the same work.
+//! Claims tasks that no process drives, and renews and releases leases. A lease only keeps two
+//! processes from doing the same work. It does not stop a driver that has lost its lease: a commit
+//! of such a driver is refused because the task has another version.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -20,7 +21,8 @@ use crate::task::id::TaskId;
 /// number. The SQL statements that claim tasks, and some indexes, repeat this number.
 pub const LONE_DRIVE_AFTER: i32 = 2;
 
-/// Sets whether the current lease counts as fruitless if it expires.
+/// Records whether work has begun under the current lease. If so, the lease counts as fruitless
+/// when it expires.
 const SET_BEGUN: Sql = sql!(
     "update agent_task set begun = $3 where task_id = $1 and phase = 'leased' and lease_owner = $2 returning task_id"
 )
@@ -29,9 +31,9 @@ const SET_BEGUN: Sql = sql!(
 /// Renews leases.
 ///
 /// The two texts differ because only Postgres has row locks and the table `claimable_task`.
-/// Postgres first locks the rows in order of id, as every writer of several rows does. A renewal
-/// writes `claimable_task.due_at` only if the stored time is less than half a lease away. So most
-/// renewals need no such write, and claims still find no task that is being driven.
+/// Postgres first locks the rows in order of id, as every writer of several rows does. Claims find
+/// a task from the time `claimable_task.due_at`. A renewal moves this time only if it is less than
+/// half a lease away. So most renewals do not write it, and no claim finds a task that is driven.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -86,13 +88,13 @@ record! {
 }
 
 record! {
-    /// A candidate of a claim.
+    /// A task that a claim has found. `taken` says whether the claim also took the task.
     struct Candidate {
         task_id: Uuid,
         tenant: String,
         user_id: String,
-        /// Whether the task was claimed. On Postgres, the locked row of the task may show that the
-        /// task must not be claimed (see [`CLAIM`]).
+        /// Whether the claim has taken the task. On Postgres, the task's row is locked only after
+        /// the search, and may then show that the task must not be claimed (see [`CLAIM`]).
         taken: bool,
         sleeps: bool,
         takeovers: i64,
@@ -117,14 +119,15 @@ pub struct ClaimedTask {
 pub enum Drive {
     /// The task is driven concurrently with other tasks.
     Fresh,
-    /// The task is driven concurrently with other tasks. An earlier lease was lost, so
-    /// [`Store::set_begun`] must be called when work begins.
+    /// The task is driven concurrently with other tasks. An earlier lease has expired. When work
+    /// begins, [`Store::set_begun`] must be called, so that another expired lease counts as
+    /// fruitless.
     Takeover,
     /// The task is driven alone: the process drives no other task at the same time.
     /// [`Store::set_begun`] must be called when work begins.
     Alone,
-    /// The claim has put the task to sleep, because the task's last lease was fruitless. The
-    /// process must not drive the task yet.
+    /// The claim has put the task to sleep, because a lease of the task has again expired after
+    /// work had begun. The process must not drive the task yet.
     Asleep,
 }
 
@@ -153,12 +156,12 @@ pub(super) struct LastServed {
     users: BTreeMap<String, String>,
 }
 
-/// The maximum number of statements of one claim. A claim sends another statement while the last
-/// statement returned candidates that were not claimed.
+/// The maximum number of statements of one claim. A claim sends another statement after each
+/// statement that found tasks which it did not claim.
 const MAX_STATEMENTS_PER_CLAIM: usize = 16;
 
-/// The maximum number of tenants whose last user is remembered. If there are more tenants, every
-/// second tenant is dropped; the next claim begins with the first user of a dropped tenant.
+/// The maximum number of tenants in `LastServed::users`. If there are more tenants, every second
+/// tenant is removed. For a removed tenant, the next claim begins with the tenant's first user.
 const MAX_REMEMBERED_TENANTS: usize = 1000;
 
 impl LastServed {
@@ -196,9 +199,9 @@ impl LastServed {
 
 /// Returns the name that this claim served last. Names are either tenants, or the users of one
 /// tenant. `names` has one name for each task of this claim; `last` is the name that the previous
-/// claim served last. A claim serves names in turns: in alphabetical order from the first name
-/// after `last` to the end, then from the beginning. So the result is the last name in this order
-/// among the most frequent names.
+/// claim served last. A claim serves names in rounds, one task of each name per round. A round goes
+/// in alphabetical order from the first name after `last` to the end, then from the beginning. Only
+/// the most frequent names are in the last round, so the result is the last of them in this order.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
@@ -214,11 +217,10 @@ fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) ->
 
 impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
-    /// and parked tasks whose wake time has come. If `alone` is true, at most one of the claimed
-    /// tasks is a task that must be driven alone. If `alone` is false, none of the claimed tasks is
-    /// such a task. Increments the version of each claimed task, which fences off the task's old
-    /// driver. For an expired lease, also increments `takeovers`, and `fruitless` if work had
-    /// begun.
+    /// and parked tasks whose wake time has come. Claims at most one task that must be driven alone
+    /// ([`Drive::Alone`]), and none if `alone` is false. Increments the version of each claimed
+    /// task, so that the commits of the task's old driver fail. For an expired lease, also
+    /// increments `takeovers`. If work had begun under this lease, also increments `fruitless`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -230,8 +232,8 @@ impl Store {
         alone: bool,
     ) -> Result<Vec<ClaimedTask>, ReadError> {
         let mut claimed = Vec::new();
-        // Each statement corrects `claimable_task` for the candidates that are not to be claimed,
-        // so the next statement does not find these candidates again.
+        // A statement may find tasks that must not be claimed. The statement corrects their rows of
+        // `claimable_task`, so the next statement does not find these tasks again.
         for _ in 0..MAX_STATEMENTS_PER_CLAIM {
             let remaining = limit - i64::try_from(claimed.len()).unwrap_or(limit);
             let alone = alone
@@ -317,7 +319,7 @@ impl Store {
     }
 
     /// Releases the leases of `tasks` at shutdown, so that other processes need not wait for the
-    /// leases to expire. Returns the tasks that are queued by this call.
+    /// leases to expire. Returns the tasks whose lease was released; they are queued now.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

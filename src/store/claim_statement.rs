@@ -11,8 +11,8 @@
 //! A lease is fruitless if it expires after work has begun; a new item resets the count of
 //! fruitless leases. After the second fruitless lease, and after each further fruitless lease, the
 //! task sleeps for 1, 2, 4 … 60 seconds. After its sleep the task is claimed only to be driven
-//! alone. A claim takes at most one task that is to be driven alone, and only if the process
-//! accepts such a task. That task is claimed before all other tasks.
+//! alone, that is, while the process drives no other task. A claim takes at most one such task, and
+//! only if the process accepts it. That task is claimed before all other tasks.
 //!
 //! | parameter | |
 //! |---|---|
@@ -30,9 +30,9 @@ use super::db::Sql;
 /// and WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of each
 /// `tenant`, with the `user_id` of the tenant's user whose task was claimed last.
 ///
-/// The tables `tenants` and `users` first list the names after the name that was served last, then
-/// the other names. Each tenant gets an equal share of the candidates, and each user of a tenant
-/// gets an equal part of the tenant's share.
+/// The tables `tenants` and `users` list names in ascending order. A list begins after the name
+/// that was served last, and continues with the smallest name after the greatest. Each tenant gets
+/// an equal share of the candidates, and each user of a tenant gets an equal part of this share.
 macro_rules! queued {
     ($queued:literal, $served:literal) => {
         concat!(
@@ -121,10 +121,10 @@ macro_rules! first {
 /// The two texts differ because `SQLite` has neither row locks nor `claimable_task`. `SQLite` runs
 /// only one writer at a time, and its statement reads `agent_task` directly.
 ///
-/// On Postgres the candidates are rows of `claimable_task`, whose `due_at` may be too early and
-/// whose `alone` may be out of date. So the statement locks the candidates' tasks and checks them.
-/// For a task that must not be claimed, the statement corrects the row of `claimable_task` and
-/// returns `taken` as false. The statement skips a task that another writer has locked, because
+/// On Postgres the statement first selects rows of `claimable_task`, whose `due_at` may be too
+/// early and whose `alone` may be out of date. It then locks these tasks in `agent_task` and checks
+/// them. For a task that must not be claimed, the statement corrects the row of `claimable_task`
+/// and returns `taken` as false. The statement skips a task that another writer has locked, because
 /// another process is driving or claiming that task. So a claim never waits for a lock and cannot
 /// deadlock.
 pub(super) const CLAIM: Sql = Sql {

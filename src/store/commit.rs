@@ -42,8 +42,8 @@ const MAX_LOOKUPS: usize = 48;
 /// The backoff between two attempts to write or look up a change. `send_alone` multiplies the
 /// backoff by the number of attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The maximum number of times that a single change is sent, including the first time, if each
-/// attempt fails because of the locks of other transactions.
+/// The maximum number of times that a single change is sent, including the first time, as long as
+/// each time fails because of the locks of other transactions.
 const MAX_SENDS: u32 = 3;
 
 /// The maximum number of changes of a failed batch that are repeated concurrently.
@@ -86,7 +86,7 @@ pub(super) struct Committer {
     stop: CancellationToken,
     /// Receives the number of changes in each batch.
     batch_observer: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
-    /// The events about which messages are sent; until they are set, no change gets a notice.
+    /// The events about which messages are sent. Until they are set, no message is sent.
     event_filters: std::sync::OnceLock<EventFilters>,
 }
 
@@ -229,10 +229,10 @@ impl Committer {
         }
     }
 
-    /// Handles the changes of a failed batch one by one, because a change that cannot be stored
-    /// must not make the other changes fail. Looks up the changes if the commit result was lost.
-    /// Meanwhile the writer goes on with other roots, so a change that waits for a lock delays only
-    /// its own root.
+    /// Handles the changes of a failed batch in the background. If the result of the commit was
+    /// lost, finds out which changes were written. Otherwise commits each of several changes alone,
+    /// because a change that cannot be stored must not make the other changes fail. Meanwhile the
+    /// writer goes on with other roots, so a change that waits for a lock delays only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || is_lock_conflict(&failure));
@@ -320,8 +320,8 @@ impl Committer {
         }
     }
 
-    /// Sends one change. Sends the change again if the statement failed because of another writer's
-    /// locks, because such a statement wrote nothing.
+    /// Sends one change. If the statement fails because of another writer's locks, the statement
+    /// wrote nothing, so the change is sent again.
     async fn send_alone(&self, rows: &Arc<Rows>) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
@@ -372,14 +372,14 @@ impl Committer {
                 Ok(Some(at)) => return Ok(Committed { at: Time(at) }),
                 Ok(None) => {}
                 Err(failure) if failure.sent => continue,
-                // A later lookup may get a connection and find out the outcome.
+                // The lookup was not sent. A later lookup may get a connection.
                 Err(_) => {
                     self.db.clock.sleep(RETRY_BACKOFF).await;
                     continue;
                 }
             }
-            // The change was sent again and refused, and the lookup does not find the change. So
-            // the change was not written.
+            // An earlier round sent the change again, and the change was refused. This round's
+            // lookup does not find the change. So the change was not written.
             if let Some(error) = last {
                 return Err(error);
             }
@@ -436,7 +436,7 @@ impl Writer {
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
-        // A root's later changes stay in the queue until the root's earlier change is finished.
+        // While a change of a tree is being written, the tree's later changes stay in the queue.
         let mut roots: HashSet<TaskId> = queue.repeated_roots.clone();
         let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {

@@ -37,7 +37,7 @@ const LISTS: [&List; 9] = [
 /// has neither the text nor the parameters of this part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extras {
-    /// Whether a change of the batch gets a notice.
+    /// Whether a change of the batch gets a notice, the outbox entry for messages about the change.
     has_notices: bool,
     /// Whether a change of the batch gives a standing decision or relies on one.
     has_grants: bool,
@@ -228,7 +228,7 @@ with changes as materialized (
 ){written_grants}{inserted_notices}
 select c.change, m.at from taken c cross join moment m";
 
-/// Locks the standing decisions on which the started calls rely. The locks are taken after `held`
+/// Locks the standing decisions on which the started calls rely, after the statement's part `held`
 /// has locked the requests.
 const GRANTS_HELD: &str = ", used_grants as materialized (
     select w.change, w.grant_id, w.calls, sum(w.calls) over (partition by w.grant_id order by w.change) as upto from {uses w}
@@ -258,15 +258,15 @@ const GRANTS_WRITTEN: &str = ", inserted_grants as (
      where s.grant_id = w.grant_id
 )";
 
-/// Writes the notices of the batch. The statement has this part only if the batch has notices.
+/// The part of the statement that writes the batch's notices. Left out if there are no notices.
 const NOTICES_INSERTED: &str = ", inserted_notices as (
     insert into notice ({notice.columns})
     select {notice.values}
       from {notices o} join taken c on c.change = o.change left join locked l on l.task_id = c.root_task_id
 )";
 
-/// Stores the idempotency keys of `used_keys`. The statement of `commit_single.rs` uses this part,
-/// too.
+/// The part of the statement that stores the idempotency keys in `used_keys`. The statement of
+/// `commit_single.rs` has this part, too.
 pub(super) const STORED_KEYS: &str = "spent_keys as (
     -- Two spellings of a person are two rows of the table; the new one replaces the other. With this condition, no plan
     -- reads all expired keys.
@@ -295,7 +295,8 @@ record! {
 }
 
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
-/// `None` if the change is stale. A `repeated` batch is not sent on the writer's connection.
+/// `None` if the change is stale. `repeated` says whether a change of a failed batch is sent again;
+/// such a batch is not sent on the writer's connection.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],

@@ -1,6 +1,6 @@
 //! Writes a batch of changes as one autocommit statement of Postgres. Each change of the batch
-//! concerns only a root, and answers or closes at most one request (see `is_single`). Most changes
-//! are of this shape; `commit_postgres.rs` writes all other changes.
+//! concerns one task, which is the root of its tree, and answers or closes at most one request (see
+//! `is_single`). Most changes are of this shape; `commit_postgres.rs` writes all other changes.
 //!
 //! A line of the subquery `n` is one change. `LINE_RANGES` gives, for each change, the line numbers
 //! of its items, requests, approvers, decisions and key in their lists. So the statement joins no
@@ -10,8 +10,8 @@
 //!
 //! Invariant: task rows are locked in order of id and before request rows, because the lines are
 //! sorted. The time of a change that answers a request or changes an asker's presence is read after
-//! the locks are held. Nothing is written for a change whose task has another version, or whose
-//! request is closed or past its deadline.
+//! the locks are held. Nothing is written for a change whose task has another version than the
+//! change expects, or whose request is closed or past its deadline.
 
 use std::sync::OnceLock;
 
@@ -31,22 +31,22 @@ struct Parts(usize);
 
 const CREATES: usize = 1;
 const UPDATES: usize = 1 << 1;
-/// Needed if a change answers or closes a request, or changes an asker's presence.
+/// The part is needed if a change answers or closes a request, or changes an asker's presence.
 const NEEDS_LOCKS: usize = 1 << 2;
 const ASKS: usize = 1 << 3;
 const USES_KEYS: usize = 1 << 4;
 const ENDS: usize = 1 << 5;
-/// Needed if a change makes a task claimable, now or later.
+/// The part is needed if a change makes a task claimable, now or later.
 const QUEUES: usize = 1 << 6;
-/// Needed if a task must not be claimed after a change.
+/// The part is needed if a task must not be claimed after a change.
 const PARKS: usize = 1 << 7;
-/// Needed if a change gets a notice.
+/// The part is needed if a row of `notice` is stored with a change.
 const WRITES_NOTICE: usize = 1 << 8;
 /// The maximum number of lines in the lists of a batch. A change with more lines goes through
 /// `commit_postgres.rs`. Postgres finds a text in an array by walking the array from its start, so
 /// the cost grows with the square of the number of lines.
 pub(super) const MAX_BATCH_LINES: usize = 1_000;
-/// The number of combinations of parts.
+/// The number of possible values of [`Parts`].
 const PART_COMBINATIONS: usize = 1 << 9;
 
 static TEXTS: [OnceLock<String>; PART_COMBINATIONS] =
@@ -170,15 +170,15 @@ impl Parts {
     }
 }
 
-/// The part `ready` of a batch without `NEEDS_LOCKS`. Nothing is locked before the update; the
-/// update itself reads the clock, after it has waited for the task's row.
+/// The table expression `ready` for a batch without `NEEDS_LOCKS`. The statement locks no rows
+/// before the update. The update itself reads the clock, after it has waited for the task's row.
 const UNLOCKED: &str = "
 , ready as (
     select n.*, null::bigint as required, null::uuid as own_call, null::bigint as moment from n
 )";
 
-/// The part `ready` of a batch with `NEEDS_LOCKS`. `held` returns each request as it is after the
-/// wait for the request's lock.
+/// The table expression `ready` for a batch with `NEEDS_LOCKS`, after the expressions that lock
+/// tasks and requests. `held` waits for the lock of each request, and then reads the request.
 const LOCKED: &str = "
 , locked as materialized (
     select t.task_id from agent_task t where t.task_id = any({tasks.task_id}) order by t.task_id for update of t
@@ -224,7 +224,8 @@ const CREATED: &str = "
       from fresh n
 )";
 
-/// The part `k`: the changes that are written, with the columns that the parts below read.
+/// The part `k`: the rows of `updated` and `created`, which are the changes that the batch writes.
+/// The parts after `k` read its columns.
 const ALL: &str = "
 , k as materialized (select * from {all})";
 
@@ -271,9 +272,9 @@ const KEYS_INSERTED: &str = "
      order by y.tenant, y.path, y.key, y.user_id
 ), {stored_keys}";
 
-/// Deletes all credentials of each task that ends. A commit that stores another credential after
-/// this statement's snapshot also increments the task's version, so the change that ends the task
-/// would be stale.
+/// Deletes all credentials of each task that ends. No credential is missed: a commit that stores
+/// a credential after this statement's snapshot also increments the task's version, and the change
+/// that ends the task is then refused as stale.
 const CREDENTIALS_DELETED: &str = "
 , deleted_credentials as (
     delete from credential s using k where k.ends and s.task_id = k.task_id
@@ -308,10 +309,10 @@ pub(super) fn statements() -> impl Iterator<Item = Sql> {
         .map(Parts::statement)
 }
 
-/// Whether the line changes the presence of a stored task's asker. Such a change needs the time
-/// that is read after the locks are held. The statement must return this time, because
-/// `asker_until` counts from it. A change without items does not set `updated_at`, so `updated_at`
-/// cannot be returned instead.
+/// Whether the line changes the presence of a stored task's asker. Such a change sets
+/// `asker_until`, which counts from the time that the statement reads once it has the locks. The
+/// statement must return this time. It cannot return `updated_at` instead, because a change without
+/// items does not set `updated_at`.
 fn changes_presence(line: &TaskLine) -> bool {
     line.guard == VERSION && line.asker.is_some()
 }
@@ -344,7 +345,7 @@ pub(super) fn is_single(rows: &Rows) -> bool {
         && !rows.has_grants()
 }
 
-/// Writes a batch of changes that all fit the statement (see [`is_single`]). Returns for each
+/// Writes a batch of changes, for each of which [`is_single`] returns true. Returns for each
 /// change, in the order of the batch, the time of the commit, or `None` if the change is stale.
 pub(super) async fn write(
     db: &Db,

@@ -30,7 +30,8 @@ const READ_REQUEST: &str =
 const INSERT_ITEMS: &str = "insert into agent_task_item ({agent_task_item.columns})
 select {agent_task_item.values} from {items i}";
 
-/// Inserts notices. Runs before `UPDATE_TASKS`, as `INSERT_ITEMS` does.
+/// Inserts notices (see `notices.rs`). Runs before `UPDATE_TASKS`, for the same reason as
+/// `INSERT_ITEMS`.
 const INSERT_NOTICES: &str = "insert into notice ({notice.columns})
 select {notice.values} from {notices o}";
 
@@ -97,8 +98,8 @@ const UPDATE_GRANTS: &str = "update standing_grant as s set used = s.used + w.ca
 
 const DELETE_CREDENTIALS: &str = "delete from credential where task_id = $1";
 
-/// The statements that write the lists, in the order in which they run. Each statement runs once
-/// for each line of its list.
+/// The statements that write the lists of a change (see `lists.rs`), in the order in which they
+/// run. Each statement runs once for each line of its list.
 static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
     let base = "coalesce((select next_event from agent_task t where t.task_id = {root}), 0)";
     let words = |list: &List| {

@@ -92,9 +92,9 @@ pub(super) fn timed_out() -> sqlx::Error {
 }
 
 /// A pool of connections to Postgres with the same settings. A connection returns to the pool only
-/// after a complete answer, and is not checked when it returns. A connection is closed if it broke,
-/// if the statement's future was dropped, or if the connection does not answer a ping after an
-/// error of the server.
+/// after a complete answer. If the answer is an error of the server, the connection must first
+/// answer a ping. A connection is closed if it broke, if the statement's future was dropped, or if
+/// the connection does not answer the ping.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,
@@ -122,7 +122,7 @@ impl managed::Manager for PostgresConnector {
     type Error = ConnectFailure;
 
     async fn create(&self) -> Result<PgConnection, ConnectFailure> {
-        // Boxed, because the future of every statement contains this future.
+        // Boxed, because the future of every statement contains this future and shall stay small.
         Box::pin(async {
             let mut connection = self.options.connect().await.map_err(|error| {
                 if is_transient(&error) {
@@ -217,8 +217,9 @@ fn is_transient(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// A connection taken from its pool. [`CheckedOut::put_back`] returns the connection. Dropping the
-/// value closes the connection once the server has answered, or after `ABANDONED_TIMEOUT`.
+/// A connection taken from its pool. [`CheckedOut::put_back`] returns the connection to the pool.
+/// If the `CheckedOut` is dropped instead, the connection is closed as soon as the server has
+/// answered the running statement, at the latest after `ABANDONED_TIMEOUT`.
 pub(super) struct CheckedOut(Option<Object<PostgresConnector>>);
 
 impl CheckedOut {
@@ -232,8 +233,8 @@ impl CheckedOut {
         drop(self.0.take());
     }
 
-    /// Returns the connection to its pool after an error of the server. A ping first reads the rest
-    /// of the answer.
+    /// Returns the connection to its pool after an error of the server, once a ping has read the
+    /// rest of the server's answer. If the ping fails, the connection is closed.
     pub(super) async fn put_back_after_error(mut self) {
         if let Some(connection) = &mut self.0
             && matches!(timeout(PING_TIMEOUT, connection.ping()).await, Ok(Ok(())))

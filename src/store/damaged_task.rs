@@ -95,7 +95,7 @@ impl Store {
         match self.read_journal(task).await {
             Ok(Some(_)) => return Ok(None),
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // A task without items cannot continue.
+            // A task without items counts as damaged, because it cannot continue.
             Ok(None) | Err(ReadError::Corrupt(_)) => {}
         }
         let Some(damaged_task) = self.task_without_journal(task).await? else {
@@ -108,8 +108,8 @@ impl Store {
         }))
     }
 
-    /// Like [`Store::damaged_task`], but for any task. Does not read the journal, so `newer` is
-    /// always `false`. Returns `None` if the task does not exist.
+    /// Like [`Store::damaged_task`], but also for a task whose journal is readable. Does not read
+    /// the journal, so `newer` is always `false`. Returns `None` if the task does not exist.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the row cannot be decoded.

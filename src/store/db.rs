@@ -43,7 +43,7 @@ pub(super) enum Value {
     Bools(Vec<bool>),
 }
 
-/// The connection pools of the engine in use.
+/// The connection pools of the database, which is Postgres or `SQLite`.
 #[derive(Debug)]
 pub(super) enum Engine {
     /// The pools of Postgres. Each statement is its own transaction.
@@ -71,7 +71,8 @@ pub(super) struct Db {
     pub(super) clock: Arc<dyn Clock>,
     /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
-    /// The time up to which the history is uncertain. Each new connection updates this value.
+    /// The time up to which a restore or the promotion of a standby may have lost a part of the
+    /// history. Each new connection updates this value.
     pub(super) uncertain_until: UncertainUntil,
     /// The time limit for each statement, including the time on the network.
     pub(super) statement_limit: Duration,
@@ -226,8 +227,9 @@ impl Db {
         }
     }
 
-    /// Sends a batch of changes to Postgres on a writer's connection. A batch that is `repeated`
-    /// uses a connection of another pool, so that the writer can write further batches.
+    /// Sends a batch of changes to Postgres on a writer's connection. If `repeated` is true, the
+    /// changes are from a failed batch and are sent again on a connection of another pool, so that
+    /// the writer can write further batches.
     pub(super) async fn write_batch<R: Record>(
         &self,
         sql: &'static str,

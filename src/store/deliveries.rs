@@ -23,9 +23,9 @@ use crate::task::time::Time;
 const RETENTION: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after it has become `Dead`.
 const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
-/// How long the deliveries of a message are kept after the last journal item about a request that
-/// the message lists. The message can be changed while its deliveries are kept. The attempts to
-/// deliver one change of the message take less than this time in total.
+/// How long the deliveries of an updatable message are kept, counted from the last journal item
+/// about a request in the message. While its deliveries are kept, the message can be updated. This
+/// time is longer than all attempts to deliver one update together.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
 /// How long a due delivery waits for a replica that has the delivery's entry in its configuration,
 /// before the delivery is dropped.
@@ -108,8 +108,9 @@ pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update delivery set lease_until = null where state = 'due' and lease_until is not null returning target"
 );
 
-/// Finds the entries among $2 that have a due delivery without an unexpired lease. The index orders
-/// the deliveries of an entry by due time, so the search ends at the first such delivery.
+/// Finds the entries among $2 that have a due delivery which can be claimed: it has no lease, or
+/// its lease has expired. The index orders the deliveries of an entry by due time, so the search
+/// ends at the first such delivery.
 ///
 /// The two texts differ because `SQLite` has no `unnest`.
 const DUE: Sql = Sql {
@@ -155,9 +156,9 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
     by_key: false,
 };
 
-/// Records an attempt that was made at the deliveries $2 under the lease $3. A dropped delivery was
-/// not sent, so its number of attempts stays the same. The rows are found by their ids: `coalesce`
-/// keeps the planner from using the partial index on due deliveries instead.
+/// Records one attempt to send the deliveries $2, which were claimed with the lease $3. A dropped
+/// delivery was not sent, so its number of attempts stays the same. The rows are found by their
+/// ids: `coalesce` keeps the planner from using the partial index on due deliveries instead.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end, lease_until = null,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
@@ -192,7 +193,7 @@ const DROP: Sql = sql!(
 
 /// Removes at most $2 deliveries that ended longer ago than $3, or longer ago than $4 if they are
 /// dead. Keeps the deliveries of a message that may still be changed. Such a message lists a
-/// request that is open or has an item of the last $5 microseconds.
+/// request that is open, or about which an item was written in the last $5 microseconds.
 ///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
 /// is removing.

@@ -100,8 +100,8 @@ pub struct DeliveryRow {
     /// The number of attempts since the delivery was created, or was made due again after it had
     /// ended.
     pub attempts: i64,
-    /// The time from which the next attempt may be made. For a delivery that has ended, the time
-    /// from which the last attempt could be made.
+    /// The time before which the next attempt must not be made. For a delivery that has ended, this
+    /// time belongs to the last attempt.
     pub due_at: Time,
     /// The time at which the delivery left the state `Due`; `None` while the delivery is `Due`.
     pub ended_at: Option<Time>,
@@ -122,7 +122,7 @@ impl DeliveryRow {
     }
 }
 
-/// Returns the id of the reminder to the entry `target` about an open request.
+/// Returns the id of the reminder that the entry `target` of `notify.to` gets about `request`.
 #[must_use]
 pub fn reminder_id(request: RequestId, target: &str) -> String {
     format!("tmr_{request}_{target}")

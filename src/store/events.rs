@@ -46,9 +46,9 @@ const EVENTS_OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The event number of such a
-/// task's item never equals the item's `seq`, so the index on the event number finds all these
-/// items.
+/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The items of such tasks never
+/// have an event number equal to their `seq`. So all of them are in the index
+/// `agent_task_item_tree`, which leaves out only items with two equal numbers.
 const EVENTS_OF_SUBTREE: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5
@@ -72,9 +72,9 @@ const EVENTS_OF_SUBTREE: Sql = sql!(
       where p.ahead < $4 order by i.event_number"
 );
 
-/// Selects the items of the request $1 up to the end of the change $4. These items are the
-/// question, the decisions and the item that closes the request. The change wrote the item with
-/// `seq` $3 of the task $2. `last` is the `seq` of the last item that the change adds to this task.
+/// Selects the items of the request $1 (the question, the decisions and the item that closes the
+/// request) up to the end of the change $4. One item of this change is the item with `seq` $3 of
+/// the task $2. `last` is the `seq` of the last item that the change adds to the task $2.
 const REQUEST_AFTER: Sql = sql!(
     "with change (last) as (
         select coalesce(
@@ -89,9 +89,9 @@ const REQUEST_AFTER: Sql = sql!(
       order by i.seq"
 );
 
-/// Selects the event $2 of the tree $1, if the change $3 wrote that event, with the columns of the
-/// root that a message shows. `after` is the item that last set the status of the event's task, up
-/// to the end of the change.
+/// Selects the event $2 of the tree $1, and the columns of the tree's root that a message shows.
+/// Selects nothing if another change than $3 wrote the event. `after` is the body of the last item,
+/// up to the end of the change, that set the status of the event's task.
 const MESSAGE_EVENT: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq

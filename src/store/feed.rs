@@ -85,14 +85,14 @@ impl Listener {
         self.news
     }
 
-    /// Waits for the next notification. Cancel-safe. A listener that is too slow misses deltas,
-    /// never news.
+    /// Waits for the next notification. Cancel-safe. A listener that is too slow misses deltas, but
+    /// always learns that a commit was made.
     pub async fn next(&mut self) -> Notification {
         loop {
             tokio::select! {
                 biased;
-                // News come before buffered deltas. A reader that gets news calls `try_next_delta`
-                // to get the deltas that were published before the commit.
+                // A commit comes before buffered deltas. A reader that learns of a commit calls
+                // `try_next_delta` to get the deltas that were published before the commit.
                 changed = self.news.changed() => match changed {
                     Ok(()) => return Notification::Commit,
                     Err(_) => return std::future::pending().await,
@@ -117,14 +117,15 @@ pub(super) struct Feed {
     outgoing_ready: Notify,
     /// Wakes a worker when another replica has queued a task.
     task_queued: Notify,
-    /// Wakes the sender of messages when this process has written a notice or made a delivery due.
+    /// Wakes the sender of messages when this process has made a delivery due, or has written a
+    /// notice (a row from which the sender makes deliveries).
     sender_wakeup: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Trees {
     channels: HashMap<TaskId, TreeChannels>,
-    /// The size of `channels` right after the trees without readers were last removed.
+    /// The size of `channels` after the last sweep, which removed the trees without readers.
     len_after_sweep: usize,
 }
 
@@ -167,7 +168,7 @@ impl TreeChannels {
 /// replicas.
 #[derive(Debug, Default)]
 struct OtherReplicas {
-    /// Whether a relay runs.
+    /// Whether a relay runs (see `relay.rs`), which exchanges notifications with other replicas.
     has_relay: bool,
     /// The trees that other replicas subscribe to, with the end of each subscription.
     tree_subscriptions: HashMap<TaskId, Instant>,
@@ -190,8 +191,8 @@ impl OtherReplicas {
 /// Notifications to be sent to other replicas.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// The trees with a commit. The value says whether the root runs; `None` if no commit has set
-    /// the root's status.
+    /// The trees that commits have changed. The value says whether the root runs; `None` if no
+    /// commit has set the root's status.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
     /// Deltas of models' answers, in the order in which they were published.
     pub(super) deltas: Vec<Arc<Delta>>,
@@ -268,7 +269,7 @@ impl Feed {
         }
     }
 
-    /// Whether the news of the tree have a receiver in this process.
+    /// Whether this process has a receiver of the tree's [`News`].
     pub(super) fn is_watched(&self, root: TaskId) -> bool {
         lock(&self.trees)
             .channels
@@ -313,8 +314,8 @@ impl Feed {
         }
     }
 
-    /// Records that a commit of this process has queued a task, to wake the workers of other
-    /// replicas. The workers of this process are woken separately.
+    /// Makes the next message to other replicas say that this process has queued a task, so that
+    /// their workers wake. The workers of this process are woken separately.
     pub(super) fn announce_queued_task(&self) {
         self.with_replicas(|replicas| {
             replicas.outgoing.has_queued_task |= replicas
@@ -350,8 +351,8 @@ impl Feed {
     }
 
     /// Publishes a commit of this process. `items` is the number of items that the commit adds to
-    /// the tree. `running` says whether the root runs; `None` if the commit does not set the root's
-    /// status. `stopped` is the root after the commit, if the commit stops the root.
+    /// the tree. `running` says whether the root runs after the commit; `None` if the commit does
+    /// not set the root's status. `stopped` is the stopped root; `None` unless the commit stops it.
     pub(super) fn publish_commit(
         &self,
         root: TaskId,
@@ -463,8 +464,8 @@ impl Feed {
             .collect()
     }
 
-    /// Records the number of a tree's last event, which the caller has just read from the database.
-    /// Publishes news if this number differs from the known number, or if no number was known.
+    /// Records that `last_event` is the number of the tree's last event in the database. Publishes
+    /// news unless this number was already known.
     pub(super) fn set_last_event(&self, root: TaskId, last_event: i64) {
         if let Some(channels) = lock(&self.trees).channels.get_mut(&root)
             && channels.last_event.replace(last_event) != Some(last_event)

@@ -2,10 +2,10 @@
 //! the number of pending calls.
 //!
 //! Equal calls are one range of the index `agent_task_call_key`. Pending calls are found by their
-//! pending requests, through the index `intervention_request_gate`. An index of `agent_task` on
-//! pending calls would contain the status, so nearly every commit would have to write to that
-//! index. Both searches are bounded, so their cost does not depend on how many calls this user or
-//! other people have made.
+//! pending requests, through the index `intervention_request_gate`. An index on the status in
+//! `agent_task` would also find them, but nearly every commit would have to write to that index.
+//! Both searches are bounded, so their cost does not depend on how many calls this user or other
+//! people have made.
 
 use std::slice;
 
@@ -165,8 +165,8 @@ pub struct EqualCall {
 }
 
 impl Store {
-    /// Reads the calls that decide how a new call of `tool` is handled, newest first. All these
-    /// calls were made by one user, in one session and at one gate. There are two groups, each of
+    /// Reads the earlier calls that affect how a new call of `tool` is handled, newest first. One
+    /// user proposed all of them, in one session and at one gate. There are two groups, each of
     /// at most 20 calls. The first group has the equal calls: the calls that have one of the
     /// `keys`, and that are open or have ended since `since`. If there are more than 20 equal
     /// calls, running calls are preferred, then undelivered results, then paused calls. The second

@@ -2,11 +2,11 @@
 //! Slack or Teams, are claimed together and sent as one message. A row of the table `gathered`
 //! holds the earliest time of the next such message.
 //!
-//! Invariant: a sender claims a person's deliveries only in a transaction that also sets `next_at`
-//! of the person's row to the end of the lease. The sender changes `next_at` again only while the
-//! row still has that value. So two senders send messages of one entry to one person at the same
-//! time only if the first sender is slower than its lease. Such a slow sender no longer changes the
-//! row.
+//! Invariant: two senders send messages of one entry to one person at the same time only if the
+//! first sender is slower than its lease. The transaction in which a sender claims the person's
+//! deliveries also sets `next_at` of the person's row to the end of the lease. Later the sender
+//! changes `next_at` only while the row still has this value, so after another sender's claim a
+//! slow sender no longer changes the row.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,9 +70,9 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
     by_key: false,
 };
 
-/// Ends the claims of an earlier process when a `SQLite` file is opened: resets each `next_at` that
-/// is the end of a delivery's lease. Runs before `deliveries::EXPIRE_LEASES`, which deletes these
-/// leases.
+/// Runs when a `SQLite` file is opened, and ends the claims that an earlier process has left: sets
+/// `next_at` to 0 where it equals the end of a delivery's lease. This statement reads the leases,
+/// so it runs before `deliveries::EXPIRE_LEASES`, which deletes the leases.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update gathered set next_at = 0
       where exists (select 1 from delivery d
@@ -105,8 +105,8 @@ const LEASE: Sql = lite(
         lease_until, $3 as at",
 );
 
-/// Allows the next message $6 microseconds from now, if `next_at` still has the value $5, which the
-/// claim has set.
+/// Lets the next message to the person $4 be sent $6 microseconds from now. Changes nothing if
+/// `next_at` no longer has the value $5, which the claim has set.
 const ALLOW_NEXT_MESSAGE: Sql = sql!(
     "update gathered set next_at = " (now 1) " + $6
       where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"
@@ -184,8 +184,8 @@ impl Store {
         Ok(messages)
     }
 
-    /// Allows the next message to the person of a claimed delivery once `wait` has passed. Returns
-    /// `false` if, in the meantime, another process has claimed a message to this person.
+    /// Allows the next message to the person of a claimed delivery from `wait` after now. Returns
+    /// `false`, and changes nothing, if another process has claimed a message to this person since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -90,8 +90,8 @@ impl GrantRow {
 pub struct GrantFilter {
     /// The tenant of the standing decisions.
     pub tenant: String,
-    /// The person who gave the standing decisions, owns their trees, or may decide the requests
-    /// that gave them. `None` selects all standing decisions of the tenant.
+    /// The person who gave the standing decisions, owns their trees, or may decide the requests in
+    /// which they were given. `None` selects all standing decisions of the tenant.
     pub person: Option<Viewer>,
     /// The id of a standing decision. If set, only older standing decisions are selected, which
     /// have smaller ids.
@@ -108,8 +108,9 @@ const BATCH: usize = 1000;
 /// first.
 const MAX_COVERING: i64 = 32;
 
-/// Finds at most $5 standing decisions with the basis $3 that were given in trees of the owner $4
-/// and are neither revoked nor expired, the newest first.
+/// Finds at most $5 standing decisions that are neither revoked nor expired, the newest first. They
+/// were given in trees of the owner $4, and have the basis $3: a digest of the rule and the tool
+/// (see `Offer::basis`).
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
@@ -123,9 +124,9 @@ const IDS: Sql = sql!(
     "select grant_id from standing_grant where tenant = $1 and grant_id < $2 order by grant_id desc limit $3"
 );
 
-/// Selects the standing decisions among $2 that concern a person, whose id is $4 and whose groups
-/// are $5. The person gave such a standing decision, owns its tree, or may decide its request. If
-/// $3 is true, selects all of $2.
+/// Selects, of the standing decisions with the ids $2, those that the person with the id $4 and the
+/// groups $5 gave, those in trees of this person, and those whose request this person may decide.
+/// If $3 is true, selects all standing decisions with the ids $2.
 const MATCHING: Sql = sql!(
     "select g.grant_id, g.tenant, g.owner, g.root_task_id, g.scope, g.agent, g.tool, g.rule, g.basis, g.given_by, g.via,
             g.given_groups, g.door, g.request_id, g.created_at, g.expires_at, g.uses, g.used, g.revoked_by,
@@ -268,7 +269,8 @@ impl IdsFirst for GrantList<'_> {
 
 impl Store {
     fn rows(&self, records: Vec<Record>) -> Result<Vec<GrantRow>, ReadError> {
-        // This process may have noticed a restore that the database's row does not show yet.
+        // This process may have noticed a restored backup or a promoted standby that the value
+        // `doubted_at`, which the statement read, does not show yet.
         let known_uncertain_until = self.history_uncertain_until();
         let row = |record: Record| {
             record.row().map(|row| GrantRow {
@@ -279,9 +281,9 @@ impl Store {
         records.into_iter().map(row).collect()
     }
 
-    /// Reads the standing decisions with this basis that were given in trees of this owner and are
-    /// neither revoked nor expired, the newest first. Does not check whether the user has sent a
-    /// message after a standing decision was given.
+    /// Reads the standing decisions that have this basis ([`crate::task::grant::Offer::basis`]),
+    /// were given in trees of this owner, and are neither revoked nor expired, the newest first.
+    /// Does not check whether the owner has sent a message since a decision was given.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -29,9 +29,9 @@ const KEY: Sql = sql!(
 const GATE_CALLS: &str = "/v1/gate/calls";
 
 /// Like `KEY`, for a call at a gate. This is a separate statement, so that no task is read for the
-/// keys of other paths. The commit of a command need not read the task, for two reasons. A command
-/// whose key this statement finds is answered from the key's row and commits nothing. An expired
-/// key stays expired, because an ended call does not run again.
+/// keys of other paths. The commit of a command looks only at the age of its key, not at the task.
+/// This suffices: a command whose key this statement finds is answered from the key's row and
+/// commits nothing, and an expired key stays expired, because an ended call does not run again.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (any 2 text) " and i.path = $3 and i.key = $4
@@ -44,8 +44,8 @@ const KEY_OF_CALL: Sql = sql!(
 /// The maximum number of keys removed per statement.
 const BATCH: usize = 1000;
 
-/// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. A scalar subquery reads
-/// the task, because Postgres might answer an `exists` by reading all tasks.
+/// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. The statement reads the
+/// task of a key in a scalar subquery, because for an `exists` Postgres might read all tasks.
 ///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
 /// reusing or another replica is removing.
@@ -93,9 +93,9 @@ record! {
 }
 
 impl Store {
-    /// Finds the unexpired row of an idempotency key, under any stored spelling of the user. If
-    /// several spellings have a row for the key, because they once counted as different people, the
-    /// row of the caller's own spelling is preferred.
+    /// Finds the unexpired row of an idempotency key, under any stored spelling of the user's id.
+    /// Several spellings can have a row for the key if `user_ids` was `exact` before, so that each
+    /// spelling was its own user. Then the row of the caller's own spelling is preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -42,9 +42,9 @@ select case when not pg_is_in_recovery() then 'untold' end as server_identity, k
   from (select 1) s left join database_identity k on k.id = 1";
 
 /// Records the server's identity. If a different identity was recorded before, the history up to
-/// now becomes uncertain. `greatest` also takes the stored timestamps, because the server's clock
-/// may be behind these timestamps. The statement locks the row first. So if several connections
-/// find a different identity at the same time, only the first connection reads all tasks.
+/// now becomes uncertain. `greatest` includes the stored timestamps, because the server's clock may
+/// be behind them. The statement first locks the row. If several connections find a different
+/// identity at the same time, only the first updates the row, and only the first reads all tasks.
 const RECORD_IDENTITY: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
@@ -54,8 +54,8 @@ update database_identity k set identity = $1, doubted_at = case when k.identity 
        else k.doubted_at end
   from mine where k.id = mine.id";
 
-/// Makes the history up to now uncertain, because the operator has reported that the database was
-/// restored.
+/// Marks the history up to now as uncertain, that is, as a history that may have lost its end. Used
+/// when the operator reports that the database was restored.
 const MARK_RESTORED: Sql = sql!(
     "update database_identity set doubted_at = (select max(m.at) from (select " (now 1) " as at
         union all select updated_at from agent_task union all select doubted_at from database_identity) m)
@@ -98,8 +98,8 @@ record! {
     }
 }
 
-/// The time up to which the history is uncertain, as this process last read it; 0 if the history is
-/// certain.
+/// The time up to which the history is uncertain, because its end may be missing after a restore or
+/// a promotion. The value is as this process last read it; 0 if the history is certain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UncertainUntil(Arc<AtomicI64>);
 
@@ -195,7 +195,7 @@ async fn execute_without_time_limit(
 }
 
 /// Reads the time up to which the history is uncertain, right after the database was opened. If
-/// `restored` is set, the operator has reported a restore. Then that time is first set to now.
+/// `restored` is set (the operator has reported a restore), first sets this time to now.
 ///
 /// # Errors
 /// Fails with `Unavailable` if the database does not answer, or is a standby. Fails with `Refused`

@@ -17,9 +17,9 @@ use crate::task::time::Time;
 const MAX_NEW_REQUESTS: i64 = 1000;
 
 /// Selects the requests among $2 that match the filter and are not past their deadline. $8 has the
-/// spellings of the person's id. The owner of a task may decide a request of the task only if the
-/// owner is an approver of the request. So if the person owns the task, the request must be in
-/// `inbox` under the kind `owner`, unless the person may decide every request ($9).
+/// spellings of the person's id, and $9 says whether the person may decide every request. If not,
+/// requests of the person's own tasks need a row of the kind `owner` in `inbox`, because an owner
+/// decides only requests whose approvers include the owner.
 const OPEN: Sql = sql!(
     "select r.request_id, r.expires_at,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
@@ -69,9 +69,9 @@ select distinct request_id from decision where tenant = $1 and user_id = $2 and 
     by_key: true,
 };
 
-/// Finds the requests (in any status) for which the table `request_approver` has a row with a key
-/// of a person, the newest first. `Store::keys` explains these keys. $2 has the kinds of the keys,
-/// $3 the names.
+/// Finds the requests (in any status) that a person may decide, the newest first. Each of them has
+/// a row in `request_approver` under one of the person's keys (see `Store::keys`). $2 has the kinds
+/// of the keys, $3 the names.
 ///
 /// The two texts differ for the same reason as the texts of `ANSWERED`.
 const OF_KEYS: Sql = Sql {
@@ -132,7 +132,7 @@ pub struct OpenRequest {
     pub answers: usize,
 }
 
-/// The open requests of a person, oldest first.
+/// The open requests in a person's inbox, oldest first.
 struct OpenList<'f>(RequestList<'f>);
 
 impl IdsFirst for OpenList<'_> {
@@ -164,7 +164,7 @@ impl IdsFirst for OpenList<'_> {
 pub struct InboxState {
     /// The shown requests that are still open, each with its number of answers.
     pub open: BTreeMap<RequestId, usize>,
-    /// The open requests after the given id that are not shown, the oldest first.
+    /// The open requests after the id `after` that the inbox does not show, the oldest first.
     pub new: Vec<RequestId>,
     /// Whether more open requests follow those in `new`.
     pub more: bool,
@@ -368,8 +368,8 @@ impl Store {
     }
 }
 
-/// Returns the number of answers to an open request with this many items; the first item is the
-/// question.
+/// Returns the number of answers to an open request. `items` is the number of journal items about
+/// the request: the item that opened the request, and one item for each answer.
 fn answers(items: i64) -> usize {
     usize::try_from(items - 1).unwrap_or(0)
 }

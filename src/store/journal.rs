@@ -53,7 +53,8 @@ const ITEMS: Sql = sql!(
 pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, JOURNAL_OF_REQUEST, ITEMS];
 
 record! {
-    /// A task's row, with the time of the read and the time up to which the history is uncertain.
+    /// A task's row, with the time of the read (`moment`). `doubted_at` is the time up to which
+    /// journals may lack items after a restore or failover; `None` if none can be missing.
     pub(super) struct Head {
         pub(super) task: TaskRecord => flatten,
         pub(super) moment: i64,
@@ -135,7 +136,7 @@ fn journal(head: Head, items: &[ItemRecord]) -> Result<Journal, ReadError> {
 
 impl Store {
     /// Reads a task's row and its whole journal in one snapshot; `None` if there is no such task.
-    /// Reports an unreadable journal to [`Store::report_unreadable`].
+    /// If the row or the journal is unreadable, also calls [`Store::report_unreadable`].
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -147,7 +148,7 @@ impl Store {
         read
     }
 
-    /// Like [`Store::journal`], but does not report an unreadable journal.
+    /// Like [`Store::journal`], but does not call [`Store::report_unreadable`].
     pub(super) async fn read_journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
         let read = self
             .db()

@@ -242,7 +242,8 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
-/// The list with one line for each change of a batch. Only [`super::commit_single`] uses this list.
+/// The list with one line for each change of a batch: its request, and the ranges of its lines in
+/// the other lists. Only [`super::commit_single`] uses this list.
 pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     updated_request: uuid = entry.rows.request_updates.first().map(|line| line.request_id),
     is_open: boolean = entry.required_state().requires_pending(),

@@ -1,10 +1,10 @@
 //! The store keeps all data of the service in `SQLite` or Postgres. [`Store`] is a struct and not a
-//! trait, because tests use `SQLite` on a temporary file.
+//! trait: tests need no second implementation, because they use `SQLite` on a temporary file.
 //!
 //! Invariant: every commit is atomic, and only `commit` changes a task. The exception is the task's
 //! lease, which `claim`, `set_begun`, `renew` and `release` change. On `SQLite`, `open` expires all
-//! leases. A claim also increments the task's version, which fences off the task's old driver, and
-//! counts a lost lease. All other functions only read tasks.
+//! leases. `claim` also increments the task's version, so that commits of the task's old driver
+//! fail, and counts the lease of that driver as lost. All other functions only read tasks.
 
 #![warn(missing_docs)]
 
@@ -124,8 +124,8 @@ struct Inner {
     /// Whether [`Store::compare`] does nothing. Set only by tests.
     #[cfg(any(debug_assertions, feature = "failpoints"))]
     skips_comparison: AtomicBool,
-    /// The tenant whose task was claimed last, and for each tenant the user whose task was claimed
-    /// last.
+    /// The tenant whose task was claimed last, and each tenant's user whose task was claimed last.
+    /// Claims use both, so that tenants and users take turns.
     last_served: Mutex<claim::LastServed>,
     /// The tasks that were reported as unreadable since the last [`Store::take_unreadable`].
     unreadable: Mutex<BTreeSet<TaskId>>,
@@ -145,7 +145,7 @@ const DEFINITION: Sql = sql!("select definition from agent_version where digest 
 
 const NOW: Sql = sql!("select " (now 1) " as at");
 
-/// Reads a table of the service, because a database without the schema is not ready.
+/// Checks readiness. Reads a table of the service, so the check fails if the schema is missing.
 ///
 /// The two texts differ because only Postgres may be set to read-only. On a read-only server, the
 /// Postgres text returns no row.
@@ -272,8 +272,8 @@ impl Store {
     }
 
     /// Like [`Store::commit`]. For a change that stops its root, `stopped` is the root's state
-    /// after the change. The news of the commit carry `stopped` to the watchers in this process, so
-    /// that the watchers need not read the database.
+    /// after the change. The watchers of the tree in this process get `stopped` with the
+    /// notification of the commit, so that they need not read the database.
     ///
     /// # Errors
     /// The errors of [`Store::commit`].
@@ -285,12 +285,12 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
-    /// Frees the last news of a tree, unless a receiver in this process watches the tree.
+    /// Frees the memory of a tree's last news, unless a receiver in this process watches the tree.
     pub fn forget(&self, root: TaskId) {
         self.inner.feed.forget(root);
     }
 
-    /// Whether a receiver from [`Store::watch`] or a listener in this process gets the tree's news.
+    /// Whether this process follows the tree by a receiver from [`Store::watch`] or by a listener.
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)
     }
@@ -368,8 +368,8 @@ impl Store {
     }
 
     /// Like [`Store::listen`], but the listener is not announced to other replicas, and no deltas
-    /// are produced for it. The listener reliably gets only the notifications of this process's
-    /// commits.
+    /// are produced for it. The listener gets every notification of a commit of this process, but
+    /// may miss the commits of other replicas.
     pub fn listen_locally(&self, root: TaskId) -> Listener {
         self.inner.feed.listen_locally(root)
     }

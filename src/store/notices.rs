@@ -35,13 +35,13 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// Whether this entry wants messages about the trees of a tenant.
+    /// Whether the filter lets messages about trees of this tenant through.
     #[must_use]
     pub fn matches_tenant(&self, tenant: &str) -> bool {
         is_empty_or_contains(&self.tenants, tenant)
     }
 
-    /// Whether this entry wants messages about a tree.
+    /// Whether the filter lets messages about this tree through.
     #[must_use]
     pub fn matches_tree(&self, tenant: &str, root_agent: &str) -> bool {
         self.matches_tenant(tenant) && is_empty_or_contains(&self.agents, root_agent)
@@ -118,7 +118,8 @@ pub struct EventHeader {
 pub struct NewDelivery {
     /// The id of the new row, which the caller generates.
     pub id: Uuid,
-    /// The notice that is replaced by this delivery and the notice's other deliveries.
+    /// The notice of the commit that this delivery is about. One transaction removes the notice and
+    /// inserts all deliveries that are made from it.
     pub notice: Notice,
     /// The tenant of the tree that the message is about.
     pub tenant: String,
@@ -276,7 +277,7 @@ impl Store {
         self.inner.committer.set_event_filters(filters);
     }
 
-    /// Waits until this process has written a notice or made a delivery due.
+    /// Waits until a commit of this process writes a [`Notice`] or makes a delivery due.
     pub async fn wait_for_notice(&self) {
         self.inner.feed.wait_for_notice().await;
     }

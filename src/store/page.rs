@@ -57,14 +57,15 @@ impl<T> Page<T> {
 /// The maximum number of ids that are looked at for one page. A page that reaches this number ends
 /// early.
 const MAX_SCANNED_IDS: i64 = 2_000;
-/// The number of ids for which the first step of a page asks (see `IdsFirst`), if the filter may
-/// drop most of these ids. A step asks for more ids if the page has room for more rows. Each
-/// further step asks for four times as many ids as the step before, up to `MAX_FILTERED_STEP`.
+/// The minimum number of ids that the first step of a page reads (see `IdsFirst`), if the filter
+/// may drop most of these ids. The minimum is four times as high for each further step, up to
+/// `MAX_FILTERED_STEP`. A step reads more ids if the page has room for more rows.
 const FIRST_FILTERED_STEP: i64 = 500;
 const MAX_FILTERED_STEP: i64 = 1_500;
 
-/// A list whose pages are read in steps: first ids, then the rows of these ids that match the
-/// filter. So the cost of a page does not depend on how many rows other people have.
+/// A list whose pages are read in steps. Each step finds a limited number of ids, and then reads
+/// the rows of these ids that match the filter. Because of the limit, the cost of a page does not
+/// depend on how many rows other people have.
 pub(super) trait IdsFirst: Sync {
     type Row: Send;
 

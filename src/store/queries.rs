@@ -104,8 +104,8 @@ impl RequestRow {
         }
     }
 
-    /// Sets `expired` and `history_uncertain`. `now` is the time of the read, `uncertain` the time
-    /// up to which the history is uncertain.
+    /// Sets `expired` and `history_uncertain`. `now` is the time of the read. `uncertain` is the
+    /// time up to which a restore of the database may have lost items; `None` without a restore.
     pub(super) fn read_at(self, now: Time, uncertain: Option<Time>) -> Self {
         Self {
             expired: self.expires_at.is_some_and(|end| end <= now),
@@ -158,8 +158,8 @@ pub struct RequestFilter {
     pub sessions: Vec<String>,
     /// The trees of the requests; empty for all trees.
     pub roots: Vec<TaskId>,
-    /// Whether a filter for only pending requests also selects requests past their deadline. Such
-    /// requests stay pending until a commit closes them.
+    /// Whether a filter that selects only pending requests also selects requests whose deadline has
+    /// passed. The status of such a request stays pending until a commit closes the request.
     pub overdue: bool,
     /// The id of a request. If set, only younger requests are selected, which have greater ids.
     pub after: Option<RequestId>,

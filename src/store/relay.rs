@@ -28,9 +28,9 @@ const CHANNEL: &str = "holdpoint_feed";
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
 /// The interval between two reads of the trees' last events.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The number of reads of the last events between two announcements of the subscriptions. The other
-/// replicas keep a subscription for `SUBSCRIPTION_TTL`, which is three times the time between two
-/// announcements.
+/// After this number of polls, which read the trees' last events, this replica announces its
+/// subscriptions again. The other replicas keep a subscription for `SUBSCRIPTION_TTL`, which is
+/// three times the time between two announcements.
 const POLLS_PER_ANNOUNCEMENT: u64 = SUBSCRIPTION_TTL.as_secs() / 3;
 /// The timeout for connecting, and for sending a batch of messages.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -135,8 +135,8 @@ impl Relay {
         let work = async {
             loop {
                 let _ = self.run_connection(&pool).await;
-                // Without a connection, notifications are lost. Then `poll_last_events` finds the
-                // commits, and the next connection announces the subscriptions again.
+                // The connection has broken, so notifications are lost. `poll_last_events` finds
+                // the missed commits. The next connection announces the subscriptions again.
                 self.feed.take_outgoing();
                 self.partial_deltas.clear();
                 self.feed.publish_unknown_commits();
@@ -196,8 +196,7 @@ impl Relay {
         }
     }
 
-    /// Reads the last event of every tree with a listener, in one statement. Without listeners, no
-    /// statement is sent.
+    /// Reads, in one statement, the last event of every tree with a subscriber on this replica.
     async fn poll_last_events(&self) {
         let roots: Vec<Uuid> = self
             .feed
@@ -302,7 +301,7 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
         ..message()
     }));
     messages.extend(inbox_messages(replica, outgoing.inboxes, outgoing.requests));
-    // Deltas are sent before the news of the commit that follows them.
+    // Deltas are sent before the news (the notification) of the commit that stores their answer.
     for delta in outgoing.deltas {
         let parts = split_delta(&delta);
         let last = parts.len().saturating_sub(1);

@@ -109,9 +109,10 @@ record! {
     }
 }
 
-/// The requests among which a list finds its ids.
+/// The requests among which a list searches.
 pub(super) enum Source {
-    /// The requests under the keys of a person (kind and name), found with this statement.
+    /// The requests that a person may decide, found with this statement by the person's keys. A key
+    /// is a kind of approver (`owner`, `user` or `group`) and the name of the user or group.
     Keys(Sql, Vec<(&'static str, String)>),
     /// All open requests of the tenant.
     Open,

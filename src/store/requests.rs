@@ -258,8 +258,8 @@ impl Store {
     }
 
     /// Reads open requests whose deadline has passed, by the database's clock, each with its task.
-    /// The request with the earliest deadline comes first. The questions are not read, so that an
-    /// unreadable question does not hold up other requests.
+    /// The request with the earliest deadline comes first. The content of the requests is not read,
+    /// so that a request with unreadable content does not hold up other requests.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -3,8 +3,8 @@
 //! delivery due, and is answered with that number.
 //!
 //! As in `idempotency.rs`, a key lasts 24 hours by the database's clock (86400000000 microseconds
-//! in the statements), and an expired key counts as unused. The row of such a key concerns no task,
-//! so its `task_id` is the nil id.
+//! in the statements), and an expired key counts as unused. The row of a key for deliveries
+//! concerns no task, so its `task_id` is the nil id.
 
 use std::slice;
 
@@ -33,7 +33,7 @@ pub struct ResendKey {
     pub body_digest: String,
 }
 
-/// The stored result of a POST that made deliveries due under a key.
+/// The stored result of a POST that has an idempotency key and made deliveries due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResend {
     /// The digest of the POST's body.
@@ -60,9 +60,9 @@ const STORED: Sql = sql!(
 
 /// Makes deliveries due by the update `$update`, which may follow the common table expression
 /// `$chosen`. Stores the key $5 of the user $3 in the same statement if at least $8 deliveries were
-/// made due. The row of an expired key is replaced, even if the row has another spelling of the
-/// person's user id. For an unexpired key, `task_id` would become null, which the table forbids. So
-/// the statement fails.
+/// made due. If the key has an expired row, replaces the row, even if the row has another spelling
+/// of the person's user id. If the key has an unexpired row, sets its `task_id` to null, which the
+/// table forbids, so that the statement fails.
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(
@@ -117,9 +117,9 @@ const RESEND_WITH_KEY: Sql = Sql {
     by_key: false,
 };
 
-/// Like `RESEND_ALL`, but makes all matching deliveries due at once. A delivery matches if it
-/// belongs to the entry $9, is in the state $10, and was created at the time $11 or later. For
-/// Postgres only, like `RESEND_WITH_KEY`.
+/// Like `RESEND_ALL`, but without a limit: one statement makes all matching deliveries due. A
+/// delivery matches if it belongs to the entry $9, is in the state $10, and was created at the time
+/// $11 or later. For Postgres only, like `RESEND_WITH_KEY`.
 const RESEND_ALL_WITH_KEY: Sql = Sql {
     postgres: resend_on_postgres!(
         ", chosen as materialized (
@@ -148,9 +148,9 @@ delete from idempotency
     by_key: true,
 };
 
-/// Stores the key with the number $8, for the transaction on `SQLite`. The row of an expired key is
-/// replaced. For an unexpired key, `task_id` would become null, which the table forbids. So the
-/// transaction fails.
+/// Stores the key with the number $8 of resent deliveries, for the transaction on `SQLite`. If the
+/// key has an expired row, replaces the row. If the key has an unexpired row, sets its `task_id` to
+/// null, which the table forbids, so that the transaction fails.
 const INSERT_KEY: Sql = Sql {
     postgres: "",
     sqlite: "
@@ -190,8 +190,8 @@ record! {
 }
 
 impl ResendTarget {
-    /// Returns the minimum number of deliveries that a POST must make due. If the POST makes fewer
-    /// deliveries due, its key is not stored.
+    /// Returns how many deliveries a POST must make due for its key to be stored. If the POST makes
+    /// fewer deliveries due, its key is not stored.
     fn least(&self) -> i64 {
         match self {
             Self::One(_) => 1,
@@ -274,9 +274,9 @@ fn resend_on_sqlite(
     Ok(count)
 }
 
-/// Whether a constraint of the table refused the key. If the key's unexpired row has the same
-/// spelling of the user id, the constraint is `not null`. If the row has another spelling, the
-/// constraint is a unique index.
+/// Whether the statement failed because the key has an unexpired row. If the row has the same
+/// spelling of the user id, the statement sets the row's `task_id` to null, which a constraint
+/// forbids. If the row has another spelling, a unique index refuses the new row.
 fn is_key_used(failure: &Failure) -> bool {
     const POSTGRES: [&str; 2] = ["23502", "23505"];
     const SQLITE: [&str; 3] = ["1299", "1555", "2067"];

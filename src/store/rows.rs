@@ -1,4 +1,4 @@
-//! Defines the rows that a change writes, in a form for both engines.
+//! Defines the rows that a change writes, in a form for both Postgres and `SQLite`.
 
 use uuid::Uuid;
 
@@ -134,7 +134,7 @@ pub(super) struct ApproverLine {
     pub(super) request_id: Uuid,
     pub(super) task_id: Uuid,
     pub(super) kind: &'static str,
-    /// `None` means the owner.
+    /// The name of the user or group; `None` if the approver is the owner.
     pub(super) name: Option<String>,
 }
 
@@ -165,11 +165,12 @@ pub(super) enum RequiredState {
     InTime,
 }
 
-/// A person's answer for one call.
+/// A person's answer about one call or about the whole request.
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// The call that the answer is about; `None` means the call that the request itself is about.
+    /// The call that the answer is about. `None` for an answer about the whole request: the stored
+    /// row then has the request's call or, if there is no such call, the request's id.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
@@ -204,9 +205,9 @@ pub(super) struct GrantLine {
     pub(super) request_id: Uuid,
 }
 
-/// The use of a standing decision by a started call. The change is refused if the standing decision
-/// is no longer valid. `calls` is added to the standing decision's number of uses. `calls` is 0 if
-/// an earlier attempt at the call has already been counted.
+/// The use of a standing decision by a started call. If the standing decision is no longer valid,
+/// the whole commit is refused. The commit adds `calls` to the standing decision's number of uses.
+/// `calls` is 0 if an earlier attempt at the call has already been counted.
 #[derive(Debug)]
 pub(super) struct UseLine {
     pub(super) grant_id: Uuid,
@@ -266,14 +267,14 @@ impl Rows {
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    /// Returns the new presence of the root's asker; `None` if the presence does not change.
+    /// If the root is a gate call, returns the new presence of its asker. `None` if unchanged.
     pub(super) fn asker(&self) -> Option<AskerPresence> {
         let mut lines = self.tasks.iter();
         lines.find(|line| line.task_id == self.root.0)?.asker
     }
 
-    /// Whether the change only sets the presence of an asker. Readers of the tree are not notified
-    /// of such a change.
+    /// Whether the change only records whether the asker of a gate call waits. Readers of the tree
+    /// are not notified of such a change.
     pub(super) fn only_changes_presence(&self) -> bool {
         let mut lines = self.tasks.iter();
         let lease_unchanged = lines.all(|line| line.asker.is_some() && line.lease == KEEP);
@@ -368,8 +369,8 @@ impl Rows {
         !self.grants.is_empty() || !self.uses.is_empty()
     }
 
-    /// Whether a second write of the same change is refused. This holds if the guard of at least
-    /// one task is not `ANY`.
+    /// Whether the store would refuse to write this change a second time. It would if the change
+    /// creates a task, or requires that a task's row has a certain version (any guard but `ANY`).
     pub(super) fn is_fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
     }

@@ -1,8 +1,8 @@
-//! Defines statements in the dialect of each engine. Most statements are written once, with the
-//! `sql!` macro, which replaces the few expressions that differ. Every other statement is an
-//! explicit [`Sql`], with a comment that says why the two texts differ.
+//! Defines SQL statements in the dialects of both database engines. Most statements are written
+//! once, with the `sql!` macro, which replaces the few expressions that differ. Every other
+//! statement is an explicit [`Sql`], with a comment that says why the two texts differ.
 
-/// One statement in the dialect of each engine.
+/// One SQL statement, with a text for each database engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Sql {
     /// The text for Postgres.
@@ -31,9 +31,9 @@ impl Sql {
 /// - `(any n type)`: after an expression, the condition that its value is in the list `$n`;
 /// - `(none n type)`: the condition that the list `$n` is empty;
 /// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
-/// - `(first_of_changes)`: the rest of a statement whose beginning is the first part of a recursive
-///   common table expression `back`. The first part selects events of one change (root, number,
-///   change). The whole statement walks back from these events to the first event of the change;
+/// - `(first_of_changes)`: the rest of a statement that begins with the recursive common table
+///   expression `back` and its first query. This query selects events of one change (root, number,
+///   change). From these events, the statement goes back to the first event of the change;
 /// - `(fitting_tasks n)`, `(fitting_requests n)`: the rest of a statement whose beginning is a
 ///   common table expression `page` of ids. The whole statement reads the first rows of `page`
 ///   whose sizes add up to at most `$n` bytes, and always reads the first row.

@@ -61,8 +61,8 @@ pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) 
     })
 }
 
-/// Makes the text for `SQLite`, which is run once for each line of the list. The first parameters
-/// are the columns of the line. The last parameter is the time.
+/// Makes the text for `SQLite`, which is run once for each line of `list`. The first parameters are
+/// the values of the line's columns. The last parameter is the time.
 pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {

@@ -1,5 +1,6 @@
-//! The state of a task that a commit of this process has stopped. If clients wait for the task, the
-//! service answers them with this state and does not read the database.
+//! The state of a task right after a commit of this process has ended or paused the task. The
+//! service answers the clients that wait for the task with this state, and does not read the
+//! database.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 use std::sync::atomic::Ordering;
@@ -10,8 +11,8 @@ use super::Store;
 use crate::task::change::{AskerPresence, TaskRow};
 use crate::task::time::Time;
 
-/// A task that a commit stops. The row and the open requests are exactly as a read right after the
-/// commit would return them. The task is a root and has no sub-agents.
+/// A task that a commit ends or pauses. The row and the open requests are exactly as a read right
+/// after the commit would return them. The task is a root and has no sub-agents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoppedTask {
     /// The task's row after the commit.
@@ -27,9 +28,9 @@ pub struct StoppedTask {
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl StoppedTask {
-    /// Replaces [`UNCOMMITTED`] by the time of the commit, `at`. `asker` is the new presence of the
-    /// asker; `None` if the commit does not change the presence. A duration in `asker` begins at
-    /// `at`.
+    /// Replaces [`UNCOMMITTED`] by `at`, the time of the commit. `asker` is the new presence of the
+    /// asker; `None` if the commit does not change the presence. [`AskerPresence::PresentFor`]
+    /// counts from `at`.
     pub(super) fn with_commit_time(self, at: Time, asker: Option<AskerPresence>) -> Self {
         let time = |time: Time| if time == UNCOMMITTED { at } else { time };
         let request = |mut request: RequestRow| {
@@ -62,8 +63,8 @@ impl Store {
         self.inner.skips_comparison.store(true, Ordering::Relaxed);
     }
 
-    /// For tests: reads the task, and panics if the task read differs from `stopped`. Does nothing
-    /// if the task's version has changed since the commit.
+    /// For tests: reads the task from the database, and panics if it differs from `stopped`. Does
+    /// nothing if the task's version has changed since the commit.
     #[doc(hidden)]
     pub async fn compare(&self, stopped: &StoppedTask) {
         if self.inner.skips_comparison.load(Ordering::Relaxed) {

@@ -28,8 +28,8 @@ pub(super) const TABLES: &[Table] = &[
     STANDING_GRANT,
 ];
 
-/// An expression for the `asker_until` that a change sets; null if the change sets none. `n.asker`
-/// is the number that [`super::lists::TASKS`] gives.
+/// An expression for the new value of the column `asker_until`; null if a change does not set the
+/// column. `n.asker` is the number that `lists::asker` computes from the asker's presence.
 macro_rules! asker_until {
     () => {
         "case n.asker when -1 then 0 when 9223372036854775807 then n.asker else {at} + n.asker end"
@@ -84,8 +84,8 @@ const AGENT_TASK: Table = Table {
     ],
 };
 
-/// The table exists only on Postgres. `c` is a stored or inserted task, with the columns of
-/// [`CLAIMABLE`].
+/// The table exists only on Postgres. In the expressions, `c` stands for a stored or inserted task
+/// with the columns of [`CLAIMABLE`].
 const CLAIMABLE_TASK: Table = Table {
     name: "claimable_task",
     columns: &[
@@ -206,7 +206,7 @@ const INTERVENTION_REQUEST: Table = Table {
     ],
 };
 
-/// The approver `owner` is stored under the user id of the owner.
+/// If the owner of a task may decide a request, the row for this approver has the owner's user id.
 const REQUEST_APPROVER: Table = Table {
     name: "request_approver",
     columns: &[
@@ -272,7 +272,8 @@ const CREDENTIAL: Table = Table {
     ],
 };
 
-/// A change has at most one notice. The notice has the id of the change.
+/// A notice is the outbox entry of a change (see `notices.rs`). A change has at most one notice,
+/// which has the id of the change.
 const NOTICE: Table = Table {
     name: "notice",
     columns: &[

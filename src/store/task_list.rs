@@ -72,7 +72,7 @@ record! {
     }
 }
 
-/// A list of tasks: the filter, and the stored spellings of the filter's users.
+/// A query for a list of tasks. `users` holds the stored spellings of the filter's user ids.
 struct TaskList<'f> {
     filter: &'f TaskFilter,
     users: Vec<String>,

@@ -1,10 +1,10 @@
 //! Reads a whole tree: the rows of all its tasks, and their items in the order of the tree's
 //! events.
 //!
-//! Invariant: rows and items agree. First all rows are read in one snapshot. Then the items are
-//! read, up to the number of the last event in the root's row. Events are numbered under the lock
-//! of the root's row, and their numbers never change. So all items up to that number are present,
-//! and the items of later commits are left out.
+//! Invariant: rows and items agree. First all rows are read in one snapshot. The root's row stores
+//! the number of the tree's last event. Then the items up to this number are read. Events are
+//! numbered under the lock of the root's row, and their numbers never change. So all items up to
+//! this number are present, and the items of later commits are left out.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -68,7 +68,7 @@ pub struct TreeSnapshot {
     pub last_event: i64,
     /// The time of the snapshot, by the database's clock.
     pub now: Time,
-    /// The time up to which the history is uncertain; `None` if the history is certain.
+    /// The time up to which the history is uncertain (as in `Journal`); `None` if it is certain.
     pub history_uncertain_until: Option<Time>,
     /// The tasks with undecodable or missing parts. The other parts of these tasks are in `rows`
     /// and `items`.
@@ -130,12 +130,13 @@ impl TreeSnapshot {
 
 impl Store {
     /// Reads a tree: all its rows, and the items with an event number greater than `after`. Returns
-    /// `None` if there is no such root. If a part of a task cannot be decoded, the task is
-    /// reported, and the other tasks are still read.
+    /// `None` if there is no such root. If a part of a task cannot be decoded, calls
+    /// [`Store::report_unreadable`] for the task unless it has ended, and still reads the other
+    /// tasks.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or a row cannot be decoded even without its
-    /// status item and its agent path.
+    /// [`ReadError`] when the database does not answer, or a part of a row other than its status
+    /// item and its agent path cannot be decoded.
     pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<TreeSnapshot>, ReadError> {
         let Some(mut tree) = self.tree_rows(root).await? else {
             return Ok(None);
@@ -160,7 +161,7 @@ impl Store {
         let is_complete =
             i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
         tree.unreadable.extend(tree.with_gaps(after));
-        // The engine may end a reported task. So a task that is already terminal is not reported.
+        // The engine ends a reported task if it is damaged. A terminal task needs no report.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
             if tree.unreadable.contains(&row.task_id) {
                 self.report_unreadable(row.task_id);
@@ -176,7 +177,7 @@ impl Store {
         Ok(Some(tree))
     }
 
-    /// Reads the rows of the tree and none of its items. Every task is in `unreadable`.
+    /// Reads the rows of the tree and none of its items. So every task counts as `unreadable`.
     ///
     /// # Errors
     /// Fails in the same cases as [`Store::tree`].

@@ -1,6 +1,6 @@
-//! Finds sent messages that can still be changed: the message about a request, and the requests
-//! that a message lists. The `reference` of a delivery is the id that the receiver gave to the
-//! message.
+//! Reads data about sent messages that can still be changed: `message_state` finds the message
+//! about a request, and `listed_requests` finds the requests that a message lists. The `reference`
+//! of a delivery is the id that the receiver gave to the message.
 
 use uuid::Uuid;
 

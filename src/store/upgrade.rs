@@ -13,8 +13,8 @@ use super::{ReadError, Store};
 
 /// Reads at most `$2` tasks after the task `$1`, and returns the last of these tasks. Adds the rows
 /// of `claimable_task` that are missing for these tasks, and corrects each `due_at` that is too
-/// late. The statement may read an older snapshot and store a `due_at` that is too early, which
-/// does no harm.
+/// late. If the statement reads an older snapshot, it may store a `due_at` that is too early. This
+/// does no harm, because a claim checks the task itself and corrects such a row.
 const CLAIMABLE: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -36,8 +36,9 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
 };
 
 /// Reads at most `$2` rows of `request_approver` after the row (`$3`, `$4`, `$5`, `$1`), and
-/// returns the last of these rows. Corrects the rows of `inbox` that belong to them. Each request
-/// with a wrong row is locked, so that no commit closes the request meanwhile.
+/// returns the last of these rows. For these approvers, adds the rows of `inbox` that are missing
+/// and deletes the rows of closed requests. Locks each request whose `inbox` row is wrong, so that
+/// no commit closes the request meanwhile.
 const INBOX: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -98,7 +99,8 @@ pub struct UpgradeCursor {
 }
 
 impl Store {
-    /// Corrects one page of each table, and returns whether more pages follow.
+    /// Corrects the next page of `claimable_task` and the next page of `inbox`. Returns whether
+    /// more pages follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -4,8 +4,9 @@
 //!
 //! The table `user_spelling` makes these spellings searchable by their key, which is the folded
 //! form. If a spelling differs or may differ from its key, a database trigger adds the spelling to
-//! the table. The trigger does so even if an older version of the service writes the row.
-//! `fold_spellings` adds the key later. A spelling that equals its key is not in the table.
+//! the table, without the key. The trigger does so even if an older version of the service writes
+//! the row. `fold_spellings` later stores the key. A spelling that equals its key is not in the
+//! table.
 //!
 //! Invariant: if a query lacks a spelling, rows may be hidden from their user, but no rows of
 //! another user are shown.
@@ -19,7 +20,8 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
-/// Selects the spellings with one of the keys $2, and the spellings whose key is not stored yet.
+/// Selects the spellings of user ids that have one of the keys $2, and all spellings whose key is
+/// not stored yet, because they may have one of these keys.
 const SPELLINGS: Sql = sql!(
     "select spelling from user_spelling where tenant = $1 and folded " (any 2 text) "
      union all
@@ -31,7 +33,7 @@ const UNFOLDED: Sql = sql!(
     "select tenant, spelling from user_spelling where folded is null order by spelling limit $1"
 );
 
-/// Stores the keys of spellings.
+/// Stores the key (the folded form) of each given spelling.
 ///
 /// The two texts differ because each engine reads a list of lists in its own way.
 const FOLD: Sql = Sql {
@@ -45,7 +47,7 @@ update user_spelling as u set folded = v.value ->> 2 from json_each($1) as v
     by_key: true,
 };
 
-/// The maximum number of spellings that get their key in one call of `fold_spellings`.
+/// The maximum number of spellings for which one run of `fold_spellings` stores the key.
 const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
@@ -92,8 +94,8 @@ impl Store {
         Ok(all.into_iter().collect())
     }
 
-    /// Adds the keys of newly stored spellings, at most one batch. Returns whether more spellings
-    /// may lack their key.
+    /// Stores the keys of spellings that have no key yet, at most `BATCH` in one call. Returns
+    /// whether more spellings may lack their key.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

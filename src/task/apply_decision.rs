@@ -1,6 +1,6 @@
 //! Applies the opening of requests, people's decisions and the closing of requests to calls.
-//! Invariant: an answer counts only for a call that the answered request still asks about, and only
-//! a complete approval lets a call run.
+//! Invariant: an answer has an effect on a call only if the answered request still asks about the
+//! call. An approval lets a call run only if enough people have approved the call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,8 +73,8 @@ impl Progress {
             return;
         };
         let mut open = self.open.remove(index);
-        // Rejections are applied last. If one decision approves a call and rejects an equal call,
-        // the rejection is thus kept.
+        // Rejections are applied last, because an approval removes the rejections of equal calls.
+        // So a rejection is kept even if the same decision approves an equal call.
         for rejections in [false, true] {
             for (call, answer) in &decision.decisions {
                 if (answer.action == Action::Reject) == rejections {
@@ -114,8 +114,9 @@ impl Progress {
         }
     }
 
-    /// Settles as canceled each call of the approval request `open` to which a person has given a
-    /// result. Called when a decision of `open` ends the task. Rejected calls keep their results.
+    /// Gives the outcome `Canceled` to each call of the approval request `open` for which a person
+    /// supplied a result. Called when a decision of `open` ends the task. Rejected calls keep their
+    /// results.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, _) in open
             .decided
@@ -145,8 +146,8 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // Under `Folded`, no person is counted twice. If the approvals are enough only under
-            // the setting `auth.user_ids: exact`, the stored answer has the flag `leave`.
+            // `Folded` counts all spellings of a user id as one person. If the approvals are enough
+            // only because `auth.user_ids: exact` counts each spelling, the answer has `leave`.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();
@@ -399,9 +400,9 @@ fn phase_after(
     }
 }
 
-/// Returns a call's phase after a person provided credentials. If the call is the model's own
-/// request for credentials, its result says how tools use the credentials. Any other call
-/// continues.
+/// Returns a call's phase after a person provided credentials. If the call itself asked for the
+/// credentials, it is settled, and its result tells the model how tools use the credentials. Any
+/// other call continues.
 fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     match &state.judgement {
         Some(judgement) if judgement.verdict == Verdict::Human => {

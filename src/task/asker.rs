@@ -6,10 +6,10 @@ use super::progress::Progress;
 use super::step::{AwaitedEvent, Ending, Step};
 use super::tool_spec::ToolKind;
 
-/// Whether the asker of a gate call waits for the call.
+/// Whether the asker of a gate call (the client that proposed the call) waits for the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskerState {
-    /// The asker waits, so the call may start.
+    /// The asker waits, so an approved call may start.
     Present,
     /// The asker has left. The call can start only after the agent has proposed it again.
     Absent,
@@ -18,8 +18,8 @@ pub enum AskerState {
     Late,
 }
 
-/// Decides the next step of a gate's task. The caller must have checked that no request blocks the
-/// turn and that no attempt in flight forbids another attempt.
+/// Decides the next step of the task of a gate call. The caller must have checked that no request
+/// blocks the turn, and that no running attempt at the call forbids a further attempt.
 pub(super) fn step_at_gate(progress: &Progress, asker: AskerState) -> Step {
     let Some(state) = progress.unfinished().next() else {
         return Step::Finish(Ending::Settled);

@@ -58,9 +58,9 @@ pub struct Approval {
     pub rule: Option<String>,
 }
 
-/// The prefix of [`AttemptStart::replica`] if the asker of a gate call runs the call. The rest of
-/// `replica` is the id of the ask, a colon, and the name of the runner. The ask is the proposal
-/// that was answered with the permit.
+/// The prefix of [`AttemptStart::replica`] if the asker of a gate call, that is, the client that
+/// proposed it, runs the call. The rest of `replica` is the id of the proposal that was answered
+/// with the permit, a colon, and the name of the process that runs the call.
 const ASKER_PREFIX: &str = "elsewhere:";
 
 /// The start of an attempt at a call.
@@ -70,7 +70,7 @@ pub struct AttemptStart {
     pub at: Time,
     /// Number of the attempt: 1, 2, 3 …
     pub attempt: u32,
-    /// Time after the start at which the attempt is given up.
+    /// Time limit of the attempt, counted from its start.
     pub timeout: Duration,
     /// Id of the process that sends the call. If the asker runs the call, the text that
     /// [`AttemptStart::replica_of_asker`] returns.
@@ -78,23 +78,23 @@ pub struct AttemptStart {
 }
 
 impl AttemptStart {
-    /// Builds the `replica` of a call that its asker runs. `ask` is the id of the proposal that is
-    /// answered with the permit. `runner` is the name of the process that gets the permit; empty if
-    /// that process gave no name.
+    /// Builds the `replica` of a call that its asker (the client of a gate call) runs. `ask` is the
+    /// id of the proposal that got the permit. `runner` is the name of the process that may use the
+    /// permit; empty if that process gave no name.
     #[must_use]
     pub fn replica_of_asker(ask: Uuid, runner: &str) -> String {
         format!("{ASKER_PREFIX}{}:{runner}", ask.simple())
     }
 
-    /// Returns the arguments `ask` and `runner` from which [`AttemptStart::replica_of_asker`] built
-    /// the `replica`; `None` if this service runs the call.
+    /// Returns the id of the ask and the name of the runner that got the permit, as
+    /// [`AttemptStart::replica_of_asker`] stored them; `None` if this service runs the call.
     #[must_use]
     pub fn permit_holder(&self) -> Option<(Uuid, &str)> {
         let (ask, runner) = self.replica.strip_prefix(ASKER_PREFIX)?.split_once(':')?;
         Some((Uuid::try_parse(ask).ok()?, runner))
     }
 
-    /// Whether the asker of a gate call runs the call.
+    /// Whether the asker runs the call, and not this service.
     #[must_use]
     pub fn is_run_by_asker(&self) -> bool {
         self.replica.starts_with(ASKER_PREFIX)
@@ -142,9 +142,10 @@ pub struct CallState {
     pub is_permit_returned: bool,
     /// The last questions of the tool's server, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
-    /// Whether the call's turn belongs to the uncertain history (see `restore.rs`).
+    /// Whether the call's turn belongs to the uncertain history: the part of the journal up to the
+    /// last restore of a backup or promotion of a standby (see `restore.rs`).
     pub in_uncertain_history: bool,
-    /// Whether the call was approved after the uncertain history.
+    /// Whether a person approved the call after the restore or the promotion.
     pub is_approval_certain: bool,
     /// The standing decision under which an earlier attempt at the call ran, if any. A further
     /// attempt under the same standing decision does not count as a second use.
@@ -193,7 +194,8 @@ impl CallState {
             .and_then(|judgement| judgement.grant_id)
     }
 
-    /// Returns the use of a standing decision that the next attempt has to record, if any.
+    /// Returns the use of a standing decision that the start of the next attempt has to record.
+    /// `None` if no standing decision lets the call run.
     #[must_use]
     pub fn grant_use(&self) -> Option<GrantUse> {
         self.grant().map(|grant_id| GrantUse {
@@ -218,8 +220,8 @@ impl CallState {
     }
 
     /// Whether the call is in the phase `Started` with the attempt number `attempt`. The call
-    /// leaves this phase when the attempt has a result, or when a request asks the question with
-    /// which the attempt ended.
+    /// leaves this phase when the attempt has a result. It also leaves this phase when the tool's
+    /// server answered with a question and a request asks a person this question.
     #[must_use]
     pub fn awaits_result_of(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
@@ -279,8 +281,8 @@ impl CallState {
         (self.call.tool_call_id, outcome, text)
     }
 
-    /// Returns the result of a gate call whose asker missed a time limit: the limit for starting
-    /// the call, or the limit for reporting the outcome.
+    /// Returns the result of a gate call whose client missed a time limit: the limit for coming for
+    /// the approved call, or the limit for reporting the outcome.
     #[must_use]
     pub fn late_asker_result(&self) -> (CallId, Outcome, String) {
         let id = self.call.tool_call_id;
@@ -313,9 +315,9 @@ impl CallState {
     }
 
     /// Applies a user message that came after the call. A call that was not started is settled as
-    /// withdrawn. (This program writes the results of such calls in the commit of the message.) A
-    /// call that was about to be started again goes back to `Started`, even if a person had
-    /// approved the repetition. A delegated call is settled as canceled.
+    /// withdrawn; this service writes its result in the same commit as the message. A started call
+    /// that was to be started again becomes `Started`, even if a person had approved the second
+    /// start. A call that a sub-agent's task performs is settled as canceled.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
@@ -337,8 +339,8 @@ impl CallState {
         };
     }
 
-    /// Returns the result to write for a call that will not run, or not run again. Such a call is
-    /// settled, or it is repeatable and has used up its attempts without an answer. `None` for any
+    /// Returns the result to write if the call is settled, or if it is repeatable and has used up
+    /// its attempts without an answer. Such a call will not run, or not run again. `None` for any
     /// other call.
     #[must_use]
     pub fn settlement(&self) -> Option<(CallId, Outcome, String)> {

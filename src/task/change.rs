@@ -53,7 +53,8 @@ pub struct TaskChange {
     pub counters: Counters,
     /// Whether the commit keeps, takes or releases the lease.
     pub lease: LeaseChange,
-    /// New presence of the asker of a gate call; `None` keeps the stored presence.
+    /// For a gate call, the new presence of its asker (the client that waits for the call); `None`
+    /// keeps the stored presence.
     pub asker: Option<AskerPresence>,
     /// Credentials that a person provided for the task. A change that ends the task writes no
     /// credentials and removes the stored credentials.
@@ -91,9 +92,9 @@ pub struct NewTask {
     pub agent_path: Vec<String>,
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
-    /// Identity of a gate call, by which an equal later call is recognized. `None` if the task is
-    /// no gate call or the call is settled at once. Also `None` if the call is not held and its
-    /// effect is not `once`.
+    /// Identity of a gate call, by which an equal later call is recognized. Stored only for a call
+    /// that is not settled at once, and that is held or has the effect `once`. `None` for any other
+    /// gate call, and for a task that is no gate call.
     pub call: Option<KeyedCall>,
 }
 
@@ -102,10 +103,9 @@ pub struct NewTask {
 pub struct KeyedCall {
     /// Name of the called tool.
     pub tool: String,
-    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. An equal call
-    /// attaches to the stored call only if the keys of both calls begin with `b:`. The prefix is
-    /// `k:` if the caller proposed the call as new, or if the caller sent a key of its own without
-    /// `attach`.
+    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. A later proposal of
+    /// an equal call continues the stored call only if both keys begin with `b:`. The prefix is
+    /// `k:` if the caller proposed the call as new, or sent an idempotency key without `attach`.
     pub key: String,
 }
 
@@ -193,8 +193,8 @@ pub struct IdempotencyRow {
     pub path: String,
     /// The `Idempotency-Key`, verbatim.
     pub key: String,
-    /// Digest of the body: a keyed hash (`k1:…`), or SHA-256 in hex if no request can ask for a
-    /// credential.
+    /// Digest of the body. With sealing keys it is a keyed hash (such as `k1:…`), because the body
+    /// may hold a credential; without sealing keys it is SHA-256 in hex.
     pub body_digest: String,
     /// Task that the command returns.
     pub task_id: TaskId,
@@ -259,16 +259,17 @@ pub struct TaskRow {
     pub lease_owner: Option<String>,
     /// End of the lease, by the database's clock.
     pub lease_until: Option<Time>,
-    /// Whether the task is parked without a wake-up time. Such a task is neither leased nor queued.
+    /// Whether the task sleeps until a commit wakes it. No process has a lease on such a task, and
+    /// no worker may claim it.
     pub parked: bool,
     /// For a gate call, the time until which the call's asker waits; [`ASKER_UNTIL_DELIVERED`] once
     /// the result was delivered. `None` for any other task.
     pub asker_until: Option<Time>,
-    /// Number of times that a process has taken over the task from an expired lease, counted from
-    /// the task's last item.
+    /// Number of times that a process has taken over the task from an expired lease since the
+    /// task's last item.
     pub takeovers: i32,
-    /// Number of leases that expired after work on the task had begun, counted from the task's last
-    /// item.
+    /// Number of leases that expired after work on the task had begun (fruitless leases), since the
+    /// task's last item.
     pub fruitless: i32,
     /// Number of the tree's last event if this is the root's row; 0 on all other rows.
     pub next_event: i64,

@@ -81,7 +81,7 @@ impl Door {
         }
     }
 
-    /// Returns the door with exactly this word.
+    /// Returns the door whose word on the wire is `word`.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Key, Self::Session, Self::Link, Self::Slack]
@@ -129,8 +129,8 @@ pub struct CallAnswer {
     /// The person's result as JSON text, for `respond`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// Whether the call may run after this answer. This holds for an answer that completes the
-    /// approval, and for an edit that needs no further approval. Not on the wire.
+    /// Whether this answer lets the call run. True for an answer that completes the required
+    /// approvals, and for an edit that needs no further approval. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leave: bool,
     /// The standing decision that the person gave with this approval, if any.
@@ -192,7 +192,7 @@ pub struct Decision {
     pub action: Action,
     /// User id of the person who answered.
     pub by: String,
-    /// User of the API key with `act_as` that answered on behalf of the person, if any.
+    /// User id of the key's user, if a key with `act_as` gave the answer on behalf of the person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
     /// The person's groups; empty if `via` is `None`. Not on the wire.
@@ -205,8 +205,8 @@ pub struct Decision {
     /// Reason for the whole answer, if the person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The consequence that the person chose for a rejection. In the answer that closes the
-    /// request, `then` is the consequence that takes effect.
+    /// The consequence for the task. If this answer closes the request, the consequence that takes
+    /// effect. Otherwise the consequence that the person chose for a rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The form as the person filled it in. In the answer to a credentials request, every value in

@@ -21,8 +21,8 @@ pub struct Delta {
     /// Number that the complete answer will have within the task: 1, 2, 3 …
     pub turn: u32,
     /// Last `seq` of the task's journal when the model was asked. A subscriber that lacks items up
-    /// to this `seq` reads these items first. Once the journal has items after this `seq`, the
-    /// answer is either stored or discarded.
+    /// to this `seq` reads these items first. If the journal has an item after this `seq`, no more
+    /// of this answer will come: the answer was either stored or discarded.
     pub after_seq: i64,
     /// Id of the attempt at this answer. Deltas of different attempts must not be joined.
     pub asking: Uuid,

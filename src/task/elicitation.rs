@@ -19,14 +19,14 @@ pub struct Elicitation {
     pub server: String,
     /// Name of the tool, as the server calls it.
     pub tool: String,
-    /// Number of attempts at the call that have ended with questions, this attempt included: 1, 2,
-    /// 3 …
+    /// Number of attempts at the call that have ended with questions: 1, 2, 3 … The attempt that
+    /// asked these questions counts, too.
     pub round: u32,
     /// The questions without an answer, in the server's order. A request asks the first question.
     pub questions: Vec<ServerQuestion>,
     /// The answers in the form of the protocol, each under its question's key.
     pub responses: Map<String, Value>,
-    /// State that the next attempt returns to the server, if the server sent any. Not on the wire.
+    /// The server's state, if it sent any. The next attempt returns it. The API does not show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ServerState>,
 }
@@ -46,15 +46,15 @@ pub struct ServerQuestion {
     pub url: Option<String>,
 }
 
-/// A state that a tool's server wants to get back in the next attempt at a call. This service keeps
-/// the state between the two attempts.
+/// The text that a tool's server sent with its questions and wants to get back in the next attempt
+/// at the call. This service stores the text until then.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
     /// The unsealed text that the server sent. The journal contains an unsealed state only if the
     /// configuration has no sealing key.
     Plain(String),
-    /// The sealed text, which is bound to the task, the call and the round.
+    /// The sealed text, which is bound to the task, the call and [`Elicitation::round`].
     Sealed {
         /// Id of the sealing key.
         key_id: String,

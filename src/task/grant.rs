@@ -1,7 +1,8 @@
 //! Defines standing decisions. A standing decision is an approval that also lets later calls of the
 //! same rule run without a request. A rule offers a standing decision, and a person gives it
 //! together with an approval. The policy computes an [`Offer`] for each call that a rule holds. A
-//! [`Grant`] lets a later call run only if the offer for that call has the basis of the grant.
+//! standing decision ([`Grant`]) lets a later call run only if its [`Grant::basis`] equals the
+//! [`Offer::basis`] of the call.
 
 use std::time::Duration;
 
@@ -114,8 +115,8 @@ pub enum GrantEnd {
     /// The standing decision was given in the uncertain history that a restored backup or a
     /// promoted standby has left.
     HistoryLost,
-    /// The approval with which the standing decision was given would no longer be enough under the
-    /// rule.
+    /// An approval by the person who gave the standing decision would no longer suffice for a call
+    /// under the rule.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.
     Changed,

@@ -121,7 +121,7 @@ pub enum Fact {
     /// A call started a sub-agent's task. If the sub-agent keeps its conversation, the call may
     /// have sent a message to the existing task instead.
     SubAgentStarted {
-        /// The call that started the task or sent the message.
+        /// The call that started the sub-agent's task or sent a message to it.
         tool_call_id: CallId,
         /// The sub-agent's task: a new task, or the task of the kept conversation.
         child_task_id: TaskId,
@@ -371,7 +371,7 @@ pub struct ToolResult {
     /// Whether the tool reported an error after which it may have acted nevertheless.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspect: bool,
-    /// Whether the asker of a gate call reported the result.
+    /// Whether the client that proposed this gate call reported the result.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reported: bool,
 }

@@ -79,9 +79,9 @@ impl Progress {
         })
     }
 
-    /// Whether a person has supplied this call's result in a request that is still open. The result
-    /// may still be discarded, because an answer about another call of the request may end the
-    /// task.
+    /// Whether a person has answered an open request by supplying this call's result. The result is
+    /// provisional while the request is open: a later answer to the request may end the task, and
+    /// then the result is discarded.
     pub(super) fn has_provisional_result(&self, state: &CallState) -> bool {
         let respond = Some(&Action::Respond);
         let decides =
@@ -166,8 +166,9 @@ pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedReques
     requests.take(progress.remaining_requests()).collect()
 }
 
-/// Returns the calls whose sub-agents start now. All these sub-agents start together. But a
-/// sub-agent in `sessions` keeps its conversation, so it performs only one call at a time.
+/// Returns the calls whose sub-agents start now: all calls that may start, but only one for each
+/// sub-agent in `sessions`. Such a sub-agent keeps its conversation, and so performs only one call
+/// at a time.
 pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut busy_sessions: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
@@ -188,9 +189,9 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
     starting
 }
 
-/// Returns the next calls to run: either consecutive calls that are all repeatable, or one other
-/// call. The calls are in the model's order. Each returned call may have to open a request, so the
-/// number of calls is at most [`Progress::remaining_requests`].
+/// Returns the next calls to run, in the model's order: either consecutive calls that are all
+/// repeatable, or one call that is not repeatable. At most [`Progress::remaining_requests`] calls,
+/// because each of them may have to open a request.
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;
@@ -223,9 +224,9 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     calls
 }
 
-/// Returns the calls with a question of the tool's server that no request asks yet. Either the last
-/// attempt ended with questions (the call is in `ended`), or a person has answered a question of
-/// the last attempt and a further question is left.
+/// Returns the calls for which the tool's server has a question that is in no request yet. Either
+/// the last attempt ended with questions (the call is in `ended`), or a person has answered one
+/// question of the last attempt and another question is left.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     let asks = |state: &&CallState| match state.phase {
         Phase::ServerAsks => true,

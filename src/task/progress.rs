@@ -54,11 +54,12 @@ pub struct Progress {
     pub calls: Vec<CallState>,
     /// The open requests, oldest first.
     pub open: Vec<RequestProgress>,
-    /// The last turn's requests whose decision may not have taken effect yet.
+    /// The last turn's requests that a decision has closed. Their decisions may not have taken
+    /// effect yet: a decision takes effect only once no request blocks the turn.
     pub responded: Vec<RequestId>,
-    /// The consequence of the decision or the deadline that ended the task. `CancelRoot` ends the
-    /// whole tree. `None` before anything has ended the task, and again once the journal contains
-    /// the task's terminal status.
+    /// `Some` if a decision or a deadline requires that the task ends, and the journal does not
+    /// contain the task's terminal status yet. The value is the consequence of this decision or
+    /// deadline. `CancelRoot` ends the whole tree.
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last_message: LastMessage,
@@ -78,14 +79,15 @@ pub struct Progress {
     /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
     /// Standing decisions that people gave for this tree since the last user message. Standing
-    /// decisions from the uncertain history are left out.
+    /// decisions from the uncertain history (see `uncertain_seq`) are left out.
     pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
     pub has_credential: bool,
     /// Number of calls that were refused because they repeat a rejected call, counted from the last
     /// user message.
     pub refused_repeats: u32,
-    /// `seq` of the last item of the uncertain history; 0 if the whole history is certain.
+    /// `seq` of the last item of the uncertain history: the part of the journal up to the last
+    /// restore of a backup or promotion of a standby. 0 if the whole history is certain.
     pub uncertain_seq: i64,
     /// Whether the last user message belongs to the uncertain history.
     pub message_uncertain: bool,
@@ -134,13 +136,14 @@ impl Progress {
         }
     }
 
-    /// Builds the state after all `items`. The whole history counts as certain.
+    /// Builds the state after all `items`. No item counts as uncertain (see `uncertain_seq`).
     #[must_use]
     pub fn from_items(items: &[Item]) -> Self {
         Self::replay(items, None)
     }
 
-    /// Returns the call with this id, if the call has no result or belongs to the last turn.
+    /// Returns the call with this id. `None` if the id is unknown, or if the call belongs to an
+    /// earlier turn and has a result.
     #[must_use]
     pub fn call(&self, id: CallId) -> Option<&CallState> {
         self.calls
@@ -227,8 +230,8 @@ impl Progress {
         }
     }
 
-    /// Applies a late result. If the asker of a gate call has the permit and reports an unknown
-    /// outcome, the report returns the permit.
+    /// Applies a late result. If it is the report of an asker that has the permit to run the call,
+    /// the permit counts as returned if the reported outcome is unknown.
     fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())
@@ -238,7 +241,7 @@ impl Progress {
     }
 
     /// Keeps the standing decisions that `decision` gives for the tree. Keeps none if `is_certain`
-    /// is false, which means that `decision` belongs to the uncertain history.
+    /// is false, that is, if `decision` is in the uncertain history (see `uncertain_seq`).
     fn apply_grants(&mut self, decision: &Decision, is_certain: bool) {
         let grants = decision.grants().map(|(_, grant)| grant);
         let grants = grants.filter(|grant| is_certain && grant.scope == GrantScope::Task);
@@ -287,8 +290,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Replaces the preliminary times in the state by `at`, the time of the commit of `facts`.
-    /// `facts` must be the last facts that were applied.
+    /// Sets the times that the state keeps of `facts` to `at`, the time of their commit. Until the
+    /// commit, these times are estimates. `facts` must be the last facts that were applied.
     pub fn set_commit_time<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {

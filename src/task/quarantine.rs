@@ -51,8 +51,8 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
-            // A task that fails closes its requests. So no request asks about the outcome of its
-            // started calls, and the tools of the started `once` calls are quarantined.
+            // When a task fails, its requests are closed, so no request asks about the outcomes of
+            // its started calls. So the tools of the started `once` calls are quarantined here.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..

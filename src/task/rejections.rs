@@ -46,8 +46,8 @@ impl RejectedCalls {
         arguments_text: &str,
         reason: Option<String>,
     ) {
-        // A call whose arguments do not parse is invalid. So an equal call is refused without a
-        // request even though this rejection is not kept.
+        // If the arguments do not parse, the rejection need not be kept: an equal call is invalid,
+        // so it is refused without a request anyway.
         if let Ok(arguments) = parse_arguments(arguments_text) {
             self.0.push(RejectedCall {
                 call,

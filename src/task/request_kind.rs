@@ -61,9 +61,9 @@ pub struct RequestKindProperties {
     pub response: ResponseKind,
     /// Whether an open request of this kind prevents all calls of the turn from running.
     pub blocks_turn: bool,
-    /// Whether a request of this kind decides calls of the turn under a rule. Such a request shows
-    /// the whole turn, takes an answer for each call, and follows the rule's `allow` and
-    /// `on_reject`. A request of any other kind is about one call only.
+    /// Whether people decide by a request of this kind if calls of the turn may run. Such a request
+    /// shows the whole turn, takes an answer for each call, and follows the `allow` and `on_reject`
+    /// of the rule that held the calls. A request of any other kind is about one call only.
     pub decides_calls: bool,
     /// Whether a request of this kind needs as many people to agree as the rule requires. If false,
     /// the answer of one person is enough.
@@ -71,8 +71,8 @@ pub struct RequestKindProperties {
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
     /// Whether every answer depends on the tool's definition. If true and the definition has
-    /// changed, an answer withdraws the request. In a request of any kind, a `retry` after such a
-    /// change withdraws the request.
+    /// changed since the request was opened, an answer withdraws the request instead of deciding
+    /// it. The answer `retry` depends on the definition in a request of any kind.
     pub depends_on_tool: bool,
 }
 

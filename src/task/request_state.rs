@@ -48,11 +48,10 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// Returns the answer that decided `call`, if any. Two kinds of answer decide a call: an answer
-    /// that does so however many approvals are required, and the approval that completes the
-    /// required number. The function returns the first such answer. A closed request may have none,
-    /// because a service without accounts accepts a single approval. The function then returns the
-    /// last answer about the call.
+    /// Returns the answer that decided `call`, if any. This is the first answer that settles the
+    /// call alone (however many approvals are required) or completes the required approvals. A
+    /// closed request may have no such answer, because a service without accounts accepts a single
+    /// approval. For such a request, the function returns the last answer about the call.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;
@@ -61,10 +60,10 @@ impl<'a> RequestState<'a> {
             let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
-            // The setting `auth.user_ids` at the time of the answers is not stored. The comparison
-            // uses `Folded`, which never counts one person twice. If the approvals were enough only
-            // under `Exact`, the answer that completed the number has the flag `leave`, so
-            // `settles` returns true for that answer.
+            // The setting `auth.user_ids` at the time of the answers is not stored. `Folded` never
+            // counts one person twice, but may count two user ids as one person. If the approvals
+            // were enough only under `Exact`, the answer that completed the number has `leave` set,
+            // so `settles` returns true for that answer.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });

@@ -11,12 +11,12 @@ use super::request::Warning;
 use super::time::Time;
 use super::verdict::Verdict;
 
-/// Result text of a call that may have run in the lost history.
+/// Result text of a call that may have run in the lost part of the history.
 pub(crate) const MAY_HAVE_RUN_TEXT: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
-/// Reason for holding a `once` call after the uncertain history. The reason applies to calls that
-/// the model proposes before the user's next message.
+/// Reason for holding a `once` call that the model proposes after a restore or a promotion, before
+/// the user's next message.
 pub(crate) const HISTORY_LOST_TEXT: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
@@ -69,8 +69,8 @@ impl Progress {
 }
 
 impl CallState {
-    /// Whether the call must not be repeated and may have run in the lost history. Stays true even
-    /// if a person approves the call later.
+    /// Whether the call must not be repeated and may have run in the lost part of the history.
+    /// Stays true even if a person approves the call later.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         let question = self
@@ -80,21 +80,21 @@ impl CallState {
         self.in_uncertain_history && !question && !self.effect.is_repeatable()
     }
 
-    /// Whether the call must not be repeated, may have run in the lost history, and has not been
-    /// approved after the uncertain history.
+    /// Whether [`CallState::may_have_run`] is true and no person has approved the call since the
+    /// history became certain again.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         self.may_have_run() && !self.is_approval_certain
     }
 
-    /// Whether only the uncertain history keeps the call from running now.
+    /// Whether the call could run now if no part of the task's history might be lost.
     #[must_use]
     pub fn is_ready_but_uncertain(&self) -> bool {
         self.is_uncertain() && matches!(self.phase, Phase::Allowed | Phase::Approved(_))
     }
 
-    /// Returns the result text for an unknown outcome. The text differs between a call that was
-    /// started and a call that may have run in the lost history.
+    /// Returns the result text for an unknown outcome. A call that the journal shows as started has
+    /// another text than a call that may have run in the lost part of the history.
     #[must_use]
     pub(super) fn unknown_outcome_text(&self) -> String {
         if self.attempts > 0 {
@@ -127,7 +127,8 @@ impl CallState {
 }
 
 impl Warning {
-    /// Returns the warning for the approver of a call that may have run in the lost history.
+    /// Returns the warning for the approver of a call that may have run in the lost part of the
+    /// history.
     #[must_use]
     pub fn may_already_have_run() -> Self {
         Self {

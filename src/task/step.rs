@@ -35,13 +35,13 @@ pub enum Step {
     StartSubAgents(Vec<CallId>),
     /// Run these calls together. The next step is decided after all of them have ended.
     RunCalls(Vec<CallId>),
-    /// Give the permit to run this gate call to the call's asker.
+    /// Give the permit to run this gate call to its asker (the client that waits for the verdict).
     HandOver(CallId),
     /// Open a request for each of these calls. The last attempt at each call ended with a question
     /// of the tool's server.
     Elicit(Vec<CallId>),
-    /// Ask a person about the outcome of each of these calls. Such a call was started, is not in
-    /// flight and has no result, or it may have run in the lost part of an uncertain history.
+    /// Ask a person about the outcome of each of these calls. Either such a call was started, is no
+    /// longer in flight and has no result; or it may have run in a lost part of the task's history.
     Reconcile(Vec<CallId>),
     /// Write the results (outcome and text) of these calls. These calls will not run, or not run
     /// again.
@@ -64,7 +64,7 @@ pub enum AwaitedEvent {
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// The return of the asker of a gate call. The task waits for this event because the call may
+    /// The return of the asker of a gate call (the client that waits for the verdict). The call may
     /// start only while the asker waits.
     Asker,
 }
@@ -88,14 +88,15 @@ pub enum Ending {
 pub struct StepContext {
     /// Name of the limit that is reached, if any.
     pub spent_limit: Option<&'static str>,
-    /// The started calls whose attempt may still be in flight, by the database's clock.
+    /// The started calls whose attempt may still be in flight: it runs in this process, or its time
+    /// has not passed by the database's clock.
     pub running: BTreeSet<CallId>,
     /// The started calls whose attempt ended in this process with questions of the tool's server.
     pub ended_with_questions: BTreeSet<CallId>,
-    /// Whether the asker waits, if this is the task of a gate call; otherwise `None`.
+    /// For a gate call, whether its asker (the client that proposed the call) waits; else `None`.
     pub asker: Option<AskerState>,
-    /// Names of the sub-agents that keep a conversation. The calls of such a sub-agent run one
-    /// after the other.
+    /// Names of the sub-agents that keep their conversation from one call to the next. The calls of
+    /// such a sub-agent run one after the other.
     pub session_agents: BTreeSet<String>,
 }
 
@@ -201,7 +202,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
 }
 
 /// Whether the call has an attempt that may still be in flight and that forbids another attempt.
-/// Another attempt is forbidden if the call must not be repeated, or if an asker has the permit.
+/// The attempt does so if the call must not be repeated, or if a client outside this service runs
+/// the call.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

@@ -67,8 +67,8 @@ pub struct ToolKindProperties {
     /// the order of the turn's other calls.
     pub performed_elsewhere: bool,
     /// Whether a call is itself a question to a person. Such a call is subject only to rules that
-    /// name the tool, and never to a rule that allows calls. An earlier rejection does not refuse
-    /// the call.
+    /// name the tool, and never to a rule that allows calls. Such a call is not refused for
+    /// repeating a call that a person has rejected.
     pub asks_person: bool,
     /// The receiver of a credential in calls of this kind. The person who enters the credential
     /// sees this text. `None` if the receiver is the tool's [`ToolSpec::target`].

@@ -48,8 +48,9 @@ pub enum Message {
 /// Maximum size of a result that the model sees, in bytes.
 const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
-/// Returns the conversation of a journal. A call without a result gets the text "There is no
-/// result." (`next_step` calls the model only after every call has got a result.)
+/// Returns the conversation of a journal. For a call without a result, the conversation has the
+/// text "There is no result." No model sees this text, because `next_step` calls the model only
+/// after every call has a result.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
     let (results, edits) = (results(items), executed_edits(items));

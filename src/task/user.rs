@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use unicase::UniCase;
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
-/// The rule by which two ids belong to one person.
+/// The setting that decides whether two user ids belong to one person.
 #[derive(
     Clone,
     Copy,

@@ -130,8 +130,8 @@ pub struct Judgement {
     /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// The rejected call that this call repeats, if any. This call is refused for the reason of
-    /// that rejection. Not on the wire.
+    /// The earlier call that a person rejected and that this call repeats, if any. The reason of
+    /// that rejection is also the reason for refusing this call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
     /// The standing decision that the rule offers about the held call. Not on the wire.

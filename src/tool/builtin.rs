@@ -6,9 +6,9 @@
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The prefix of each `url` that this service answers itself.
+/// The prefix of a tool's `url` if this service itself answers the tool's calls.
 pub(super) const PREFIX: &str = "builtin:";
-/// The values of `url` that this service answers itself, each with its endpoint.
+/// The values of `url` that begin with [`PREFIX`], each with its endpoint.
 const ENDPOINTS: [(&str, Endpoint); 2] = [
     ("builtin:refunds/lookup_order", Endpoint::LookupOrder),
     ("builtin:refunds/refund_payment", Endpoint::RefundPayment),

@@ -61,8 +61,8 @@ pub struct Settings {
     pub mcp: Option<mcp::Settings>,
     /// The caller performs the tool and posts its result.
     pub external: Option<external::Settings>,
-    /// The unexpanded definition from the configuration file. The headers, env and parameters in
-    /// the definition's digest come from this value.
+    /// The definition from the configuration file, with each `${…}` as written. The headers, env
+    /// and parameters in the definition's digest come from this value.
     #[serde(skip)]
     pub raw: Value,
 }
@@ -261,8 +261,8 @@ impl Settings {
     /// exist.
     fn check_parameters(&self, name: &str, parameters: &Value, mistakes: &mut Mistakes) {
         let mut flaws = parameters_flaws(parameters);
-        // The configuration check refuses any `parameters` of the other kinds. So a flaw of such a
-        // tool points to no place inside of `parameters`.
+        // Only HTTP and external tools may have `parameters` in the configuration. For any other
+        // tool, a flaw must not point to a place inside of `parameters`.
         if !matches!(self.kind(), Some(Kind::Http(_) | Kind::External(_))) {
             for flaw in &mut flaws {
                 flaw.pointer.clear();

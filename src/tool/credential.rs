@@ -23,7 +23,7 @@ pub(crate) const REFERENCE_START: &str = "{{credential:";
 /// The fields of one credential, by name.
 pub(crate) type Fields = BTreeMap<String, Secret<String>>;
 
-/// The opened credentials for one call, by name.
+/// The decrypted credentials for one call, by name.
 #[derive(Clone, Default)]
 pub struct Credentials {
     fields: BTreeMap<String, Fields>,

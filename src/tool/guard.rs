@@ -1,7 +1,8 @@
 //! The guard of one shell command. The guard is a process of its own (`holdpoint __guard`), so that
-//! the command ends even if the service is killed. The guard reads its order from standard input
-//! and runs the command in a separate process group. The guard kills that group at the timeout,
-//! when the guard's input closes, and when the command has ended (to stop background processes).
+//! the command ends even if the service is killed. The guard reads an [`Order`] (the command to
+//! run) from standard input, and runs the command in a separate process group. The guard kills that
+//! group at the timeout, when the guard's input closes, and when the command has ended (to stop
+//! background processes).
 //!
 //! Invariant: the guard signals the group only while the group's leader is not yet reaped, so that
 //! no other group can have the group's number. The guard reports the group before the command
@@ -38,7 +39,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 mod relay;
 
-/// The order of a guard: the command to run. The environment may hold secrets.
+/// The input of a guard: the command to run, and how to run it. `environment` may hold secrets.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Order {
     /// The command for `/bin/sh`; unused if `program` is not empty.
@@ -107,8 +108,8 @@ struct CapturedOutput {
     is_truncated: bool,
 }
 
-/// Runs the guard `holdpoint __guard`, which reads its order from standard input. Returns the exit
-/// code: 0, or 1 if the guard failed.
+/// Runs the guard `holdpoint __guard`, which reads an [`Order`] from standard input. Returns the
+/// exit code: 0, or 1 if the guard failed.
 #[must_use]
 pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     // The command runs as the same user as the guard. The command could read the order from the
@@ -121,8 +122,8 @@ pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     }
 }
 
-/// Removes the capabilities to read the memory and the environment of undumpable processes from all
-/// children of this thread. Otherwise the commands of a service that runs as root would have these
+/// Takes from all children of this thread the capabilities to read the memory and the environment
+/// of undumpable processes. Otherwise the commands of a service that runs as root would have these
 /// capabilities. Fails if the capabilities cannot be removed.
 fn drop_tracing_capabilities() -> io::Result<()> {
     // `SYS_PTRACE` is the capability for ptrace. With either of the other two, Linux lets a process
@@ -140,8 +141,8 @@ fn drop_tracing_capabilities() -> io::Result<()> {
     Ok(set_capabilities(None, own)?)
 }
 
-/// Runs one order. Fails if the service has closed a pipe, if the order is invalid, or if the
-/// command cannot be watched.
+/// Reads one order from `input` and runs its command. Fails if the service has closed a pipe, if
+/// the order is invalid, or if the command cannot be watched.
 pub(super) fn guard(
     mut input: impl Read + Send + 'static,
     output: &mut impl Write,

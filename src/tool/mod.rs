@@ -55,9 +55,9 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Whether [`Tool::call`] may begin before the call's permit is decided. Such a call first
-    /// connects, asks for the permit before anything is sent, and counts its timeout from the
-    /// decision.
+    /// Whether [`Tool::call`] may begin before the permit to send the call is decided. If so, the
+    /// tool first connects, and waits for the decision before it sends anything. The call's timeout
+    /// counts from the decision.
     fn connects_first(&self) -> bool {
         false
     }
@@ -75,8 +75,8 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Whether [`Tool::prepare`] must run before a call starts for the reason `start`. If `start`
-    /// is `None`, whether [`Tool::prepare`] must run before a call is judged for the first time.
+    /// Whether [`Tool::prepare`] must run before a call starts. `start` is the reason for the
+    /// start. If `start` is `None`, the question is about a call that is judged for the first time.
     fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
@@ -111,8 +111,8 @@ pub enum StartReason {
 /// A difference between a tool's present definition at its server and the reviewed definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefinitionChange {
-    /// The digest over the reviewed and the present definition together. The digests of calls cover
-    /// this digest.
+    /// One digest over the reviewed and the present definition. The digest of each call of the tool
+    /// covers this digest.
     pub definition: String,
     /// The explanation for an approver, in whole sentences.
     pub reason: String,
@@ -164,8 +164,8 @@ impl Invocation {
 /// answer that settles the call will come.
 pub type LateAnswer = BoxFuture<'static, Option<ToolAnswer>>;
 
-/// A slot for the late answer to an attempt that was given up at its timeout. The tool fills the
-/// slot with a future that goes on waiting for the answer.
+/// A slot for the late answer to an attempt that ended by its timeout. The tool fills the slot
+/// with a future that goes on waiting for the answer.
 #[derive(Clone, Default)]
 pub struct LateSlot(Arc<Mutex<Option<LateAnswer>>>);
 
@@ -175,8 +175,8 @@ impl LateSlot {
         *self.lock() = Some(Box::pin(answer));
     }
 
-    /// Takes the future that waits for the late answer. `None` if the attempt was not given up, or
-    /// if its answer can no longer arrive.
+    /// Takes the future that waits for the late answer. `None` if the attempt did not end by its
+    /// timeout, or if the attempt's answer can no longer arrive.
     #[must_use]
     pub fn take(&self) -> Option<LateAnswer> {
         self.lock().take()
@@ -331,8 +331,8 @@ pub enum ToolAnswer {
     Elicitation(Box<Elicitation>),
 }
 
-/// Performs an attempt, and records the outcome and the duration as metrics. The duration begins
-/// with the attempt, or with the decision of the permit if that decision comes later.
+/// Performs an attempt, and records the outcome and the duration as metrics. If the permit to send
+/// the call is decided after the attempt has begun, the duration begins with that decision.
 pub(crate) async fn measure_attempt(
     tool: &str,
     permit: &AttemptPermit,

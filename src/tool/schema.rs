@@ -24,7 +24,8 @@ const MAX_QUOTED_BYTES: usize = 120;
 pub struct SchemaFlaw {
     /// The JSON Pointer to the place in the schema; empty for the whole schema.
     pub pointer: String,
-    /// A phrase that continues the schema's name, such as `is nested deeper than 64`.
+    /// The end of a sentence that begins with the name of the schema, such as `is nested deeper
+    /// than 64`.
     pub detail: String,
 }
 
@@ -158,8 +159,8 @@ impl CompiledSchema {
             return Ok(());
         }
         let mut violations: Vec<SchemaViolation> = Vec::new();
-        // A member of the wrong type is reported as undeclared, too. Only the error about the type
-        // helps.
+        // The validator also reports a member of the wrong type as undeclared. This second error
+        // does not help, and is dropped below.
         let mut undeclared = Vec::new();
         for error in self.validator.iter_errors(value).take(64) {
             let kind = error.kind();

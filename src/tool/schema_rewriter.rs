@@ -30,8 +30,8 @@ const CHILD_KEYWORDS: [&str; 4] = [
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
-/// Keywords whose value is a condition. A condition is not closed inside, because closing would
-/// change the condition and could make a `not` accept more.
+/// Keywords whose value is a condition. Schemas inside a condition are not closed (may accept
+/// undeclared members), because a stricter condition could make a `not` accept more.
 const CONDITION_KEYWORDS: [&str; 4] = ["not", "if", "contains", "propertyNames"];
 /// Keywords whose value is a list of schemas for nested values.
 const CHILD_LIST_KEYWORDS: [&str; 1] = ["prefixItems"];
@@ -78,10 +78,10 @@ pub(super) struct Rewritten {
 /// Rewrites the given schema and every target of a `$ref`.
 pub(super) struct Rewriter<'s> {
     root: &'s Value,
-    /// Whether the schemas at the current place are closed.
+    /// Whether the schemas at the current place are closed (refuse undeclared members).
     close: bool,
-    /// The number of each `$ref` target's copy in `$defs`. The key is the reference, and whether
-    /// the schemas inside the target are closed.
+    /// The targets of `$ref`, each with the number under which `$defs` gets a copy of the target.
+    /// The key is the reference, and whether the schemas inside the copy are closed.
     targets: BTreeMap<(String, bool), usize>,
     /// The keys of the targets that are not copied yet.
     pending: Vec<(String, bool)>,
@@ -208,7 +208,8 @@ impl Rewriter<'_> {
         self.flaws.insert(SchemaFlaw::new(place, detail));
     }
 
-    /// Rewrites the outermost schema of a value, and closes this schema where needed.
+    /// Rewrites the outermost schema of a value, and closes this schema where needed: a closed
+    /// schema refuses undeclared members.
     fn rewrite_child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.rewrite_open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {
@@ -250,8 +251,8 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Rewrites a schema without closing the schema itself. The schemas of nested values are
-    /// closed.
+    /// Rewrites a schema. Closes the schemas of nested values (so that they refuse undeclared
+    /// members), but not the schema itself.
     fn rewrite_open(&mut self, schema: &Value, at: &str) -> Value {
         let Value::Object(members) = schema else {
             return schema.clone();

@@ -1,8 +1,9 @@
 //! Shell tools. A command runs with `/bin/sh -c` under a guard (`guard.rs`), which is a second
 //! process of this program. Invariant: the command ends with the call, even if the service is
 //! killed or the call is dropped. The environment of the command has only the variables that the
-//! operator named. Without the guard's report the outcome is unknown, unless the guard ended before
-//! it reported the command's process group.
+//! operator named. The guard reports the command's process group before the command begins. If the
+//! guard ends without this report, the command never began. In any other case without a result,
+//! the outcome is unknown.
 
 use std::fmt::Write as _;
 use std::io;
@@ -53,7 +54,7 @@ pub(crate) struct GuardCommand {
 }
 
 impl GuardCommand {
-    /// Starts a guard. The guard then waits for its order.
+    /// Starts a guard, a process that runs one command. The guard waits for an order that names it.
     pub(crate) fn spawn(&self, stderr: Stdio) -> io::Result<Child> {
         Command::new(&self.program)
             .args(&self.arguments)
@@ -155,8 +156,8 @@ impl ShellTool {
         }
     }
 
-    /// Hands an order to a guard and waits for the guard's report. Dropping the future closes the
-    /// guard's input, which ends the command.
+    /// Starts a guard, hands it an order (the command to run), and waits for the guard's report.
+    /// Dropping the future closes the guard's input, which ends the command.
     async fn run(&self, order: &Order, permit: &AttemptPermit) -> Outcome {
         let Ok(mut guard) = self.guard.spawn(Stdio::null()) else {
             return Outcome::NotStarted("its guard could not be started".to_owned());
@@ -182,7 +183,7 @@ impl ShellTool {
         );
         let outcome = match reported.await {
             Ok(Ok(outcome)) => outcome,
-            // The guard ended without reporting the command's group, so the command never began.
+            // The guard ended before it reported the process group, so the command never began.
             Ok(Err(_)) if group.is_none() => {
                 Outcome::NotStarted("its guard ended early".to_owned())
             }

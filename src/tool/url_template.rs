@@ -116,7 +116,7 @@ impl UrlTemplate {
             })
     }
 
-    /// Returns the folded names of the parameters in the template's own query.
+    /// Returns the names of the parameters in the template's query, folded (see [`folded`]).
     pub(crate) fn query_names(&self) -> BTreeSet<String> {
         let mut text = String::new();
         for piece in self.query.iter().flatten() {
@@ -223,9 +223,9 @@ impl UrlTemplate {
     /// argument. Credentials, and arguments for which `fill` fails, stay placeholders. `None` if
     /// the filled-in texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
-        // Until the URL is parsed, a mark stands for a piece. Nothing else in the path can look
-        // like a mark: `'` is encoded in filled-in values, and the template's own text has fewer
-        // `'` in a row than a mark.
+        // The parsing of the URL would change placeholders, so a mark (a number between quotes)
+        // takes their place in the path. No other text in the path can equal a mark: filled-in
+        // values have each `'` encoded, and the template has fewer `'` in a row than a mark.
         let mut mark_quotes = "'".to_owned();
         while self
             .path

@@ -238,7 +238,7 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
 }
 
 /// Repeats an accepted answer with its idempotency key, without a key, with another key, and with a
-/// wrong digest. Asserts that none of these changes anything.
+/// wrong digest. Asserts that no repetition changes the stored state.
 async fn is_taken_once<'a>(
     app: &'a TestApp,
     question: &Question,

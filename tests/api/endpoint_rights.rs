@@ -320,7 +320,7 @@ on_both! {
         let owner = app.actor("alice-key-0123456789");
         let as_ = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
         // (index into `TURNS`, index into `RULES`, caller, expected `by` and `via` of the
-        // decision). The calls of a turn run once both requests of the turn are answered.
+        // decision). The calls of a turn run only after both requests of the turn are answered.
         let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
             (0, 0, as_("alice", ""), "alice", json!("web")),
             (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),
@@ -362,7 +362,7 @@ on_both! {
 
     async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: On) {
         let app = TestApp::with(on, &yaml()).await;
-        // Without accounts, one approval is enough, so the rule `two` acts like `groups`.
+        // Without accounts, one approval is enough, even under the rule `two`, which requires two.
         for turn in [[0, 1], [3, 4], [2, 5]] {
             let asked = ask(&app, &app.nobody(), turn).await;
             let inbox = app.nobody().get("/v1/requests").await;

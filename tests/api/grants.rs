@@ -27,8 +27,8 @@ fn wish(scope: &str, time: &str) -> Value {
     json!({"for": scope, "expires_in": time})
 }
 
-/// Creates a request as Alice. Then approves the request as Bob, who has the approval remembered.
-/// Returns the reply to the approval.
+/// Creates a request as Alice. Then approves the request as Bob, with `remember`, which gives a
+/// standing decision. Returns the reply to the approval.
 async fn remembered(app: &TestApp, scope: &str) -> Reply {
     let held = app.held().await;
     app.model.then(says("done"));

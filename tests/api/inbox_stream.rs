@@ -215,8 +215,8 @@ on_both! {
     }
 }
 
-/// A clock that leaps, and whose sleeps of 500 ms never end. With this clock the worker never looks
-/// for overdue requests.
+/// A clock that leaps, and whose sleeps of 500 ms never end. The worker sleeps for 500 ms between
+/// its rounds, so with this clock it does not look for overdue requests when time has passed.
 struct Unswept(Arc<Leaping>);
 
 #[async_trait::async_trait]

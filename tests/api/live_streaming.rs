@@ -254,7 +254,8 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     app.stop().await;
 }
 
-/// Returns once deltas that `app` publishes arrive at `other`.
+/// Publishes a delta at `app` again and again, and returns as soon as a delta has arrived at
+/// `other`.
 async fn known(app: &TestApp, other: &TestApp) {
     use holdpoint::task::delta::{Delta, DeltaContent};
     use holdpoint::task::id::TaskId;

@@ -13,7 +13,8 @@ const SIGNATURE: &str = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk=";
 const REDACTED: &str = "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyI=";
 const ARGUMENTS: &str = "{ \"order\": 17,\n  \"amount\": 120.50 }";
 
-/// Returns the configuration of the refund agent on a Messages endpoint. The owner decides.
+/// Returns the configuration of a refund agent whose model has an endpoint of Anthropic's Messages
+/// protocol. The owner of a task decides its requests.
 fn yaml(messages: &FakeMessages) -> String {
     let openai = r#"provider: openai, base_url: "{model}", model: fake"#;
     assert!(REFUNDS.contains(openai));

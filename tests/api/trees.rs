@@ -1,6 +1,6 @@
 //! Tests of agents that call agents, as a client sees them. One fake model answers for all agents.
 //! An agent's input is a JSON list of the agent's turns; each turn is a text or a list of calls.
-//! The `task` argument of a call of a sub-agent is such a list, too.
+//! If an agent calls a sub-agent, the argument `task` of the call is such a list, too.
 
 mod client_view;
 mod config_changes;
@@ -101,9 +101,9 @@ fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> Stri
     }
 }
 
-/// Returns the fake model's answer to a prompt of any agent: the next turn in the list that is the
-/// agent's input. After the last turn, the answer is the agent's name and all tool results since
-/// the user's last message.
+/// Returns the fake model's answer to a prompt of any agent. The user's last message is a JSON list
+/// of turns, and the answer is the next turn of this list. After the last turn, the answer is the
+/// agent's name and all tool results since that message.
 fn play(body: &Value) -> Value {
     let since = since_user(body);
     let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else {
@@ -194,7 +194,7 @@ fn refund(order: u32) -> Value {
     call("refund", &json!({"order": order, "amount": 120}))
 }
 
-/// Returns a call of a sub-agent whose task consists of these turns.
+/// Returns a call that starts the sub-agent `agent`, and tells the sub-agent to make these turns.
 pub(super) fn give(agent: &str, turns: &[Value]) -> Value {
     call(agent, &json!({"task": json!(turns).to_string()}))
 }
@@ -204,7 +204,7 @@ pub(super) fn turn(list: &[Value]) -> Value {
     json!(list)
 }
 
-/// Returns a call of a sub-agent that makes one refund and then reports it.
+/// Returns a call that starts the sub-agent `agent`. The sub-agent makes one refund and reports it.
 pub(super) fn pays(agent: &str, order: u32) -> Value {
     give(
         agent,

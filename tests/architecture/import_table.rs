@@ -10,7 +10,8 @@ use std::fs;
 use super::tokens::{Place, reached_rooms};
 use super::{root, sources};
 
-/// The rooms that each room may import. A room without an entry may import nothing.
+/// The rooms (top-level modules) that each room may import. A room without an entry may import
+/// nothing.
 type Table = BTreeMap<String, BTreeSet<String>>;
 
 #[test]

@@ -1,10 +1,10 @@
-//! Checks that only `task/user.rs` compares users' ids, and that no other code compares them byte
-//! by byte.
+//! Checks that users' ids are compared only by the functions of `task/user.rs`. Other code must
+//! not compare users' ids byte by byte.
 
 use super::{Source, sources};
 
-/// Comparisons that look like raw comparisons of users' ids and are allowed. They compare other
-/// ids, or `UserId` does the comparison, or the comparison is byte-exact on purpose.
+/// Allowed comparisons that look as if they compared users' ids byte by byte. Some of them compare
+/// other ids. Some use the comparison of `UserId`. Some are byte-exact on purpose.
 const COMPARED: [&str; 11] = [
     "approvers.owner == Some(false)",
     "*owner == engine.replica",

@@ -41,7 +41,8 @@ pub struct Evidence<'a> {
     pub ledger: &'a [Execution],
     pub history: &'a [Deed],
     pub attempted: &'a BTreeMap<String, Vec<&'static str>>,
-    /// Whether the database and the world share a clock, so that their times can be compared.
+    /// Whether the database and the process of `world.rs` use the same clock, so that their times
+    /// can be compared.
     pub one_clock: bool,
 }
 
@@ -55,11 +56,11 @@ pub struct Findings {
     pub decisions: usize,
     /// The number of reconcile requests.
     pub to_human: usize,
-    /// The number of starts that have no result because the process died. Starts whose connection
-    /// the world broke do not count.
+    /// The number of starts that have no result because the process died. A start does not count if
+    /// the world (the process that the tools call) broke the connection.
     pub cut_off: usize,
-    /// The number of starts of calls by another process than the process that made the task's
-    /// previous start.
+    /// The number of times that a process started a call after another process had made the same
+    /// task's previous start of a call.
     pub takeovers: usize,
     pub rejected: usize,
     /// The number of sub-agents' tasks.

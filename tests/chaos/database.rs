@@ -15,8 +15,8 @@ use crate::support::test_app::{ALICE, Reply, TestApp};
 
 /// An upper bound of the time that a working service takes to answer on any machine.
 const WORKS: Duration = Duration::from_secs(10);
-/// The time within which a service with bounded waits gives up. This time is too short for a wait
-/// that lasts until the database answers again.
+/// The time within which the service must give up while the database does not answer. A service
+/// that waits until the database answers again takes longer.
 const GIVES_UP: Duration = Duration::from_mins(1);
 
 /// Asserts that the reply is a 503 `unavailable` with `Retry-After`.

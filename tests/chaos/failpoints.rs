@@ -38,8 +38,8 @@ const OFTEN: &[&str] = &[
     "take",
     "park",
 ];
-/// The commits that each run of [`life`] makes once. Each commit has the same two failpoints as a
-/// commit in [`OFTEN`].
+/// The commits that each run of [`life`] makes once. Each commit has two failpoints, as in
+/// [`OFTEN`].
 const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
 
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -294,9 +294,9 @@ pub struct Kill<'p> {
 }
 
 impl Kill<'_> {
-    /// Runs `life` while the process dies and is restarted. `life` gets the number of deaths and
-    /// returns the ids of the tasks that it created. This method returns the failures and the
-    /// tasks.
+    /// Runs `life`, the actions of a test, while the process dies and is restarted. `life` can read
+    /// how often the process has died, and returns the ids of the tasks that `life` created. This
+    /// method returns the failures and the tasks.
     pub async fn during(
         self,
         world: Arc<World>,
@@ -333,7 +333,7 @@ impl Kill<'_> {
                 let tasks = life(&people, &deaths).await;
                 statuses(&people, &tasks).await
             } => Ok(said),
-            // Dropping this future kills the serving process.
+            // If the branch above ends first, dropping this future kills the serving process.
             end = keeps_alive(&place, &armed, &model, &deaths, deadline) => Err(end),
         };
         let mut wrong = people.complaints();
@@ -403,9 +403,9 @@ async fn life(
     point: &str,
     deaths: &AtomicU32,
 ) -> Vec<String> {
-    // During a long call the lease is renewed, and another task waits for a slot and is claimed
-    // later. On a busy machine the call may end before the other task exists. In that case a
-    // failpoint `queue.…` is not reached, so both tasks are created again.
+    // The call of the first task lasts long, so its lease is renewed, and the second task has to
+    // wait for a slot. On a busy machine, the call may end before the second task exists. Then no
+    // failpoint `queue.…` is reached, so the loop creates two more tasks.
     let mut tasks = Vec::new();
     let first = loop {
         let first = people.create(&format!("long {number}")).await;

@@ -34,8 +34,8 @@ impl Kind {
 }
 
 impl People {
-    /// Proposes a call in its own session, again and again, until the agent knows how the call
-    /// ended.
+    /// Proposes a call, and repeats the proposal until the agent knows how the call ended. Each
+    /// call has a session of its own.
     pub async fn ask_at_gate(&self, kind: Kind) {
         let key = format!("gate-{}", unique());
         let amount = if matches!(kind, Kind::AllowedOurs) {
@@ -91,8 +91,8 @@ impl People {
         reply.map(|(status, _, body)| (status, body))
     }
 
-    /// Runs a call in the world, as the permit allows the agent to do, and reports the world's
-    /// receipt as the outcome.
+    /// Runs a permitted call, as its agent would: sends the call to the world (the process of the
+    /// tools), and reports the world's receipt as the outcome.
     async fn run_and_report(&self, call: &Value) {
         let text = |name: &str| call[name].as_str().unwrap().to_owned();
         let run = self
@@ -136,8 +136,8 @@ impl People {
             self.complain(format!("vacuous: {} calls at the gate", calls.len()));
         }
         for task in &calls {
-            // A person is asked about a call that may have run. A call that waits for its agent is
-            // canceled.
+            // The service asks a person about a call that may have run, so the loop waits for this
+            // person's answer. A call that still waits for its agent is then canceled.
             while self.look(task).await == "Paused" {
                 pause().await;
             }

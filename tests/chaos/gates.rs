@@ -61,8 +61,8 @@ async fn killed_at_each(on: On) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Lets agents ask until the process has died, then ends their calls. Returns the tasks of the
-/// calls.
+/// Lets agents propose calls until the service's process has died. Then ends the calls. Returns the
+/// tasks of the calls.
 async fn asked_until_it_died(people: &People, deaths: &AtomicU32) -> Vec<String> {
     // The failpoint may not be reached in one round, because people may reject the calls that would
     // reach it.

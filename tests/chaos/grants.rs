@@ -11,7 +11,7 @@ use crate::support::test_app::{ALICE, On};
 
 const LARGE: &str = r#"{"order":1,"amount":50}"#;
 
-/// A service at a fixed port. Its rule lets an approval be remembered.
+/// A service at a fixed port. By its rule, a person can give a standing decision with an approval.
 struct Remembering {
     fixture: ServiceFixture,
     place: Place,

@@ -79,7 +79,7 @@ struct Receiver {
     drawn: AtomicU64,
 }
 
-/// Returns the router with the receivers' routes, which the world's process serves.
+/// Returns the router with the receivers' routes. The process of `world.rs` serves these routes.
 pub fn router(folder: &Path) -> Router {
     let ledger = folder.join(LEDGER);
     let file = File::options().create(true).append(true).open(ledger);

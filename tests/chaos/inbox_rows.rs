@@ -35,7 +35,7 @@ impl InboxRows {
         }
     }
 
-    /// Makes one comparison, unless Postgres is down.
+    /// Compares the inbox with the requests once. Does nothing if Postgres is down.
     pub async fn compare(&self) {
         let Ok(mut connection) = PgConnection::connect(&self.database).await else {
             return;

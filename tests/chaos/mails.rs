@@ -98,7 +98,7 @@ async fn killed_sender_loses_no_mail_on_sqlite() {
 }
 
 /// The mails are gathered, so the next process has to wait for the leases of the killed process.
-/// Only the clock of Postgres can be set ahead past these leases.
+/// This test runs on Postgres only, because only its clock can be set ahead past these leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(
     not(any(debug_assertions, feature = "failpoints")),

@@ -1,5 +1,6 @@
-//! Tests that kill the sender of messages at each of its failpoints, and right after the commit of
-//! an event that is to be sent. Every event arrives, always under the same id.
+//! Tests that kill the service at each failpoint of the sender of messages, and right after the
+//! commit of an event about which a message must be sent. A message about every event arrives, and
+//! all messages about one event have the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
@@ -25,8 +26,8 @@ const POINTS: [&str; 5] = [
     "deliver.sent",
     "deliver.recorded",
 ];
-/// The names of the events for which the configuration's entry asks. All of them occur in a task
-/// that completes at once.
+/// The events that the entry of `notify.to` gets. All of them occur in a task that completes at
+/// once.
 const WANTED: [&str; 2] = ["task.created", "task.completed"];
 
 pub struct Client {

@@ -76,7 +76,7 @@ impl Place {
 }
 
 impl Process {
-    /// Returns `true` once the process is ready or frozen, and `false` if it ended before that.
+    /// Waits until the process is ready, is frozen or has ended. Returns `false` if it has ended.
     pub async fn ready(&mut self, http: &reqwest::Client) -> bool {
         while self.child.try_wait().unwrap().is_none() {
             let asked = http

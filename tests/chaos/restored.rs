@@ -1,5 +1,6 @@
 //! Tests of a restored backup and of a promoted standby, with the real binary and its own database.
-//! Whatever ran in the lost history, no non-repeatable call runs again without a person's decision.
+//! If the lost history may contain the run of a non-repeatable call, the call does not run again
+//! without a person's decision.
 
 mod process;
 

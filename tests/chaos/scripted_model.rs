@@ -17,8 +17,8 @@ use super::process::Process;
 use super::stored_prompts::user_text;
 use crate::support::fake_chat_completions::says;
 
-/// The model's answer: either calls of tools, each given as (name, text of the arguments), or a
-/// last text.
+/// The model's answer: either calls of tools, each given as (name, text of the arguments), or the
+/// final text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
     Calls(Vec<(&'static str, String)>),
@@ -77,13 +77,13 @@ impl Model {
         self.inner.prompts.lock().unwrap().clone()
     }
 
-    /// Makes every new prompt from now on kill the process instead of being answered.
+    /// From now on, the model kills the process named by [`Self::is_asked_by`] at each new prompt.
     pub fn kills(&self) {
         *self.inner.victim.lock().unwrap() = Some(Victim::default());
     }
 
-    /// Sets the process that calls the model from now on. That process is killed by new prompts if
-    /// [`Self::kills`] was called.
+    /// Names the process that calls the model from now on. After a call of [`Self::kills`], the
+    /// model kills this process at each prompt with new messages.
     pub fn is_asked_by(&self, process: &Process) {
         if let Some(victim) = self.inner.victim.lock().unwrap().as_mut() {
             victim.process = process.pid();
@@ -268,9 +268,9 @@ fn wish(said: &str, turn: usize) -> Wish {
     }
 }
 
-/// Returns the calls of turn number `turn`, counted from 0: one to three calls, and none from turn
-/// `turns` on. In a few calls the `mood` tells the world to misbehave. In a few other calls the
-/// `mood` tells people to reject the call.
+/// Returns the calls of turn number `turn`, counted from 0: one to three calls, or none if `turn`
+/// is at least `turns`. In a few calls, the argument `mood` is not empty: `no` makes the simulated
+/// people reject the call, and any other value names the way in which the test's tool misbehaves.
 fn storm(
     turns: u64,
     number: u64,

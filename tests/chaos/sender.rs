@@ -35,7 +35,7 @@ pub const ENTRIES: [&str; 2] = ["every", "whole"];
 /// The configuration's entry of the receiver at whose address nothing listens.
 pub const DEAD: &str = "dead";
 /// The configuration's entries of mails to the approvers. The first sends a mail for each question;
-/// the second gathers questions.
+/// the second sends several questions in one mail.
 pub const MAILS: [&str; 2] = ["by-mail", "gathered"];
 /// The people who may decide, with their mail addresses: the owner of the tasks, and a member of
 /// finance.
@@ -71,20 +71,20 @@ const LEASES: &str = "lease=3s";
 /// A time that exceeds the lease of a message.
 const LEASE: Duration = Duration::from_secs(26);
 
-/// The size of a storm.
+/// The size of one run of this test.
 struct Plan {
-    /// The number of tasks that the test carries to their ends. For every second of these tasks,
-    /// the test also creates a task whose question stays open.
+    /// The number of tasks that the test carries to their ends. For half of these tasks, the test
+    /// also creates a task whose question stays open.
     tasks: u64,
     /// The number of kills of a replica by `kill -9`, about half of them at a failpoint. In one of
     /// eleven cases the replica is a zombie before its kill: it is frozen by `SIGSTOP` right after
     /// it has sent a message, and wakes up after its leases are lost.
     kills: u64,
-    /// Whether mails are also sent by the entry `gathered`. A gathered message to a person waits
-    /// for the lease of the previous message to that person.
+    /// Whether the entry `gathered` also sends mails. Its next mail to a person waits until the
+    /// lease of the previous mail to this person is over.
     gathers: bool,
-    /// Whether zombies sleep until their leases are over. Otherwise the test ends all leases
-    /// itself.
+    /// Whether the frozen processes sleep until their leases are over. Otherwise the test ends all
+    /// leases itself.
     sleeps: bool,
     /// The time limit of the whole run.
     within: Duration,
@@ -126,7 +126,7 @@ struct Weather<'a> {
     books: Books,
     people: &'a People,
     lives: AtomicU64,
-    /// The number of all killed replicas, and the number of those killed at a failpoint.
+    /// The number of killed replicas. `at_points` counts those that were killed at a failpoint.
     kills: AtomicU64,
     at_points: AtomicU64,
     zombies: AtomicU64,
@@ -302,8 +302,8 @@ impl Weather<'_> {
             .ok()
     }
 
-    /// Waits until the process has frozen itself at its failpoint. Wakes the process once its
-    /// leases are lost.
+    /// Waits until the process has frozen itself at its failpoint. Freezes the process if it has
+    /// not done so within four seconds. Wakes the process after its leases have ended.
     async fn freezes(&self, process: &mut Process, draw: u64) {
         let patience = Instant::now() + Duration::from_secs(4);
         while !process.frozen() && Instant::now() < patience {
@@ -311,7 +311,7 @@ impl Weather<'_> {
         }
         let exact = process.frozen();
         process.signal(Signal::STOP);
-        // Half of the zombies wake up before another replica has looked for lost leases.
+        // Half of the frozen processes wake up before another replica has looked for lost leases.
         if self.plan.sleeps && draw.is_multiple_of(2) {
             within(LEASE).await;
         } else {
@@ -339,8 +339,8 @@ impl Weather<'_> {
         }
     }
 
-    /// Creates the tasks. Carries all of them to their ends, except those whose questions stay
-    /// open.
+    /// Creates the tasks of the plan. Carries each task with the input `storm …` to its end. The
+    /// question of each task with the input `held …` stays open.
     async fn load(&self, people: &Arc<People>) {
         let mut running = JoinSet::new();
         for number in 0..self.plan.tasks {

@@ -289,7 +289,7 @@ impl People {
             .filter(|call| call["needs_decision"] == true)
             .collect();
         if request["kind"] == "reconcile" {
-            // The auditor checks in the world's ledger whether the call was executed.
+            // The simulated auditor looks up whether the simulated tool executed the call.
             let key = own[0]["tool_call_id"].as_str().unwrap();
             if self.world.of(key).is_empty() {
                 self.decide(task, id, "retry", json!({"action": "retry"}), true)
@@ -348,8 +348,8 @@ impl People {
             }),
             (409, Some("already_decided")) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
-                // A person who decides a request alone can lose only against their own repeated
-                // POST.
+                // If this person is the only decider, the earlier decision must come from another
+                // POST of this person.
                 let repeated = self.attempted.lock().unwrap()[&request].len() > 1;
                 if alone && !repeated {
                     self.complain(format!(
@@ -400,7 +400,7 @@ impl People {
         last["outcome"].as_str().map(str::to_owned)
     }
 
-    /// Adds a change that the service acknowledged to the history.
+    /// Adds to the history a change that the service has acknowledged.
     pub fn acknowledge(&self, deed: Deed) {
         self.history.lock().unwrap().push(deed);
     }

@@ -1,4 +1,4 @@
-//! Compares every prompt that the model received with the stored journals after the run.
+//! After the run, compares every prompt that the model received with the stored journals.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::checker::Told;
 
-/// Returns the conversations of these tasks, one for each prefix of each journal.
+/// Returns the conversations of these tasks as text, one for each prefix of each journal.
 pub fn stored(tasks: &[Told]) -> HashSet<String> {
     let mut stored = HashSet::new();
     for told in tasks {
@@ -17,7 +17,7 @@ pub fn stored(tasks: &[Told]) -> HashSet<String> {
     stored
 }
 
-/// Returns an error for each prompt that matches none of these conversations.
+/// Returns an error for each prompt that is none of the conversations in `stored`.
 pub fn missing(prompts: &[Value], stored: &HashSet<String>) -> Vec<String> {
     let shown: HashSet<_> = prompts.iter().map(of_prompt).collect();
     shown

@@ -33,9 +33,9 @@ struct Plan {
     kills: u64,
     /// The number of times that `pg_ctl stop -m immediate` ends Postgres.
     crashes: u64,
-    /// The number of times that `SIGSTOP` freezes a replica, each time for two to three leases.
-    /// Half of the stops come exactly after the commit of a call's start and before the call is
-    /// sent.
+    /// The number of times that `SIGSTOP` freezes a replica, each time for two to three times the
+    /// length of a lease. Half of the stops come exactly between the commit of a call's start and
+    /// the sending of the call.
     zombies: u64,
     replicas: u64,
     /// The length of a lease, in seconds.
@@ -45,7 +45,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Returns the part of the plan that one test run does.
+    /// Returns the plan of the present run: a fifth of this plan in a normal test run, the whole
+    /// plan in `scripts/chaos counts`.
     fn usual(self) -> Self {
         let part = |all: u64| all * repetitions(1, 5) as u64 / 5;
         Self {
@@ -58,7 +59,7 @@ impl Plan {
     }
 }
 
-/// Each test run does a fifth of this plan. `scripts/chaos counts` does all of it.
+/// A usual run does a fifth of this plan ([`Plan::usual`]). `scripts/chaos counts` does all of it.
 const SHORT: Plan = Plan {
     says: "storm",
     tasks: 500,
@@ -83,7 +84,7 @@ const QUARTER: Plan = Plan {
     within: Duration::from_hours(4),
 };
 
-/// A plan with trees of six tasks each, three levels deep. Each test run does a fifth of this plan.
+/// A plan with trees of six tasks each, three levels deep. A usual run does a fifth of the plan.
 const TREES: Plan = Plan {
     says: "tree",
     tasks: 60,
@@ -158,7 +159,7 @@ struct Weather<'a> {
     zombies: AtomicU64,
     crashes: AtomicU64,
     inbox: InboxRows,
-    /// The number of finished lives.
+    /// The number of lives that have ended.
     over: watch::Sender<u64>,
     /// Permits to create tasks. Permits are added when a life ends.
     tickets: Semaphore,
@@ -269,8 +270,8 @@ async fn storm(plan: &Plan) {
 }
 
 impl Weather<'_> {
-    /// Runs the lives of one replica until all faults have happened. Returns one more process,
-    /// which runs without faults.
+    /// Starts and kills processes of one replica (each is a life) until all faults have happened.
+    /// Then starts one more process, which runs without faults, and returns it.
     async fn lives_of(&self, place: &Place, people: &People) -> Process {
         let calm = format!("lease={}s", self.plan.lease);
         while let Some(life) = self.next_life() {
@@ -365,7 +366,7 @@ impl Weather<'_> {
         self.tickets.add_permits(usize::try_from(more).unwrap());
     }
 
-    /// Crashes Postgres at even intervals, which are counted in finished lives.
+    /// Crashes Postgres at even intervals, measured by the number of processes that have ended.
     async fn crash(&self, cluster: &Arc<PrivateCluster>) {
         let (all, mut over) = (self.plan.kills + self.plan.zombies, self.over.subscribe());
         for crash in 1..=self.plan.crashes {

@@ -42,7 +42,7 @@ pub struct Execution {
     pub at: i64,
 }
 
-/// The world as the tests see it: an address and an append-only file.
+/// The running process of the world, its address, and the part of its ledger that was read so far.
 pub struct World {
     pub url: String,
     folder: tempfile::TempDir,
@@ -58,8 +58,8 @@ struct Ledger {
 }
 
 impl World {
-    /// Starts the world's process: the test program again, which serves until its standard input
-    /// ends.
+    /// Starts the world in a process of its own. The process runs this test program again, and
+    /// serves until its standard input ends.
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -215,7 +215,7 @@ async fn execute(
         *count += 1;
         let execution = Execution {
             nth: *count,
-            // Only the first execution of a key can have a disturbed answer.
+            // Only the first execution of a key gets the disturbed response that the call asks for.
             mood: if *count == 1 {
                 said["mood"].as_str().unwrap_or("").to_owned()
             } else {

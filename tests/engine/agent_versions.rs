@@ -421,7 +421,7 @@ both! {
         assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
         assert_eq!(failure(&harness, waiting).await, Some(FailureCode::Integrity));
         assert_eq!(harness.tool.ledger().len(), 0);
-        // A replica whose configuration still has the definition stores it again.
+        // A replica that starts with the original configuration stores the lost definition again.
         harness.configure(|_| original.clone());
         harness.engine(0);
         harness.configure(changed);

@@ -112,7 +112,7 @@ impl Scene {
                 decide(alice(), request, yes()).await;
                 decide(person("bob"), request, yes()).await;
             }
-            // Bob's edit has led to a new request, which is now the open one.
+            // Bob has already edited the call. This edit has led to the request that is now open.
             Self::WrittenForTwo => {
                 decide(alice(), request, yes()).await;
                 decide(person("carol"), request, yes()).await;

@@ -28,8 +28,8 @@ const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 /// cancel on another replica. In all there are about a thousand rounds.
 const TIMES: usize = 334;
 
-/// The clock of a machine that stalls. A reading of the uptime may block until the cancels of the
-/// round are answered, but for at most 5 ms.
+/// The clock of a machine that stalls. A call of `uptime` may block until the service has answered
+/// the cancel commands of the current round, but for at most 5 ms.
 struct Stalling {
     answered: Arc<AtomicBool>,
     asked: AtomicU64,
@@ -42,7 +42,7 @@ impl Clock for Stalling {
     }
 
     fn uptime(&self) -> Duration {
-        // About every other reading blocks, out of step with the rounds.
+        // About half of the readings block, and not the same readings in every round.
         if (self.asked.fetch_add(1, Ordering::Relaxed) * 7 / 3).is_multiple_of(2) {
             let end = Instant::now() + Duration::from_millis(5);
             while !self.answered.load(Ordering::SeqCst) && Instant::now() < end {
@@ -80,8 +80,9 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     }
 }
 
-/// The number of tasks that the engine runs at once. It exceeds the number of tasks in two chunks,
-/// so each task finds a slot. No worker runs in this test, so a queued task would never be claimed.
+/// The number of tasks that the engine runs at once. Two chunks of at most 48 rounds have fewer
+/// tasks (one per round), so each task finds a slot. No worker runs in this test, so a queued task
+/// would never be claimed.
 const SLOTS: usize = 256;
 
 async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {

@@ -29,9 +29,9 @@ struct Server {
     live: Mutex<Option<DefinitionChange>>,
     /// The difference that the last comparison with the server found.
     known: Mutex<Option<DefinitionChange>>,
-    /// If set, `prepare` finds no difference. Instead, the call of `definition_change` that brings
-    /// `looks` to this number finds it, as if another task had compared the definitions. `looks`
-    /// counts these calls since the last `prepare`.
+    /// If set, `prepare` finds no difference. Instead, the call of `definition_change` with this
+    /// number finds the difference, as if another task had compared the definitions. `looks` counts
+    /// the calls of `definition_change` since the last `prepare`.
     finds: Mutex<Option<u32>>,
     looks: Mutex<u32>,
     /// Whether the server does not answer when it is asked for its tools.

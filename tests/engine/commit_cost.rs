@@ -49,7 +49,7 @@ async fn counted(clients: usize, cycles: usize) -> Counted {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
-    // No worker runs in this test, so the engine has enough slots that no task needs to be queued.
+    // Without a worker, a queued task is never driven. With so many slots, no task is queued.
     let engine = harness.engine(256);
     join_all((0..clients).map(|_| async {
         for _ in 0..cycles {

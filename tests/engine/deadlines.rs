@@ -1,6 +1,6 @@
 //! Tests the deadlines of approvals and reconcile requests under each setting of `on_expiry`:
 //! decisions that are made right at the deadline, and the state of the task after the sweep. Also
-//! tests a task that failed because no takeover of it made progress.
+//! tests a task that failed because process after process took it over and made no progress.
 
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ async fn asked(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId
     (task, request)
 }
 
-/// Creates a task that has started a refund and then failed because no takeover made progress.
+/// Creates a task that started a refund and then failed, because process after process took the
+/// task over and made no progress.
 async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     harness.tool.close();
@@ -84,8 +85,8 @@ async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
         let mut engine = harness.engine(1);
         let mut drivers = engine.claim().await.unwrap();
         if drivers.is_empty() {
-            // The claim has put the task to sleep until the end of its backoff. After the backoff
-            // the task is driven alone.
+            // The claim has put the task to sleep for a while. The next claim drives the task
+            // alone, that is, while the process drives no other task.
             harness.later();
             engine = harness.engine(1);
             drivers = engine.claim().await.unwrap();

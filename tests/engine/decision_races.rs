@@ -23,7 +23,7 @@ use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
-/// Two calls that are held under different terms.
+/// Two calls that are held by different rules, and so under different terms.
 const BOTH: &[(&str, &str)] = &[
     ("refund", r#"{"order":1,"amount":120}"#),
     ("forbidden", "{}"),
@@ -32,7 +32,7 @@ const BOTH: &[(&str, &str)] = &[
 /// The maximum number of decisions that are in flight at once.
 const AT_ONCE: usize = 128;
 
-/// Creates two replicas. Only members of `finance` may decide their refunds.
+/// Creates two replicas of a service whose refunds only members of `finance` may decide.
 async fn of_finance(fixture: StoreFixture) -> Pair {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));

@@ -70,9 +70,9 @@ fn count(harness: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool)
     harness.iter().filter(|item| which(&item.fact)).count()
 }
 
-/// Answers all requests of a task while the task's only call that the service sends is in flight.
-/// Does so with one task through the process that drives the task, and with another task through
-/// another process.
+/// Creates a task that has several requests and one call that the service sends. Answers all the
+/// requests while this call is in flight. Does so once through the process that drives the task
+/// and, with a second task, once through another process.
 async fn answered_while_one_is_out(
     fixture: StoreFixture,
     calls: &'static [(&'static str, &'static str)],
@@ -156,9 +156,9 @@ async fn answered_while_one_is_out(
     }
 }
 
-/// Creates a task with a `read_only` call whose start is stored and whose process has ended. Then
-/// changes the policy so that such calls are held for approval. Returns the harness, the task and
-/// the open approval request.
+/// Creates a task with a `read_only` call. The start of the call is stored, and the process that
+/// ran the call has ended. Then changes the policy so that such calls are held for approval.
+/// Returns the harness, the task and the open approval request.
 async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, &[LOOKUP]).await;
     let task = harness

@@ -32,8 +32,8 @@ const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
 const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
-/// Rules on the arguments, inserted before the harness's rule `small`. The last line is the
-/// beginning of the rule `small`.
+/// Rules on the arguments, inserted before the harness's rule `small`. This text replaces the
+/// beginning of the rule `small`, so its last line repeats that beginning.
 const RULES: &str = r#"
   - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
   - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }
@@ -295,7 +295,7 @@ both! {
         door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
         assert!(matches!(refused(&harness, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
         assert!(harness.engine(1).claim().await.unwrap().is_empty());
-        // Carol edits the arguments again, so Bob may now be one of the two approvers.
+        // Carol replaces Bob's arguments, so Bob may now approve them and count as an approver.
         door.decide(&person("carol"), third, each([(call, edit(EDITED))]), None).await.unwrap();
         harness.run().await;
         let (fourth, _) = question(&harness, task).await;

@@ -102,7 +102,7 @@ async fn the_request(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     open.remove(0)
 }
 
-/// Answers the only open request in a new engine, then drives the task on in another engine.
+/// Answers the only open request through a new engine. Then drives the task on in another engine.
 async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let request = the_request(harness, task).await.request_id;
     let door = harness.engine(0);

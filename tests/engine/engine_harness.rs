@@ -159,8 +159,8 @@ impl EngineHarness {
         }
     }
 
-    /// Makes engines that are created from now on compare each prompt with the journal while the
-    /// model is asked. Returns the witness that does so.
+    /// Returns a new witness, which compares each prompt with the journal while the model is asked.
+    /// The witness gets the prompts of all engines that are created from now on.
     pub fn witness(&mut self) -> Arc<Witness> {
         let witness = Arc::new(Witness::new(self.fixture.store.clone()));
         self.witness = Some(Arc::clone(&witness));

@@ -1,6 +1,6 @@
-//! Tests another commit while a driver is suspended at any of its await points. Nothing is lost,
-//! and no non-repeatable call is repeated. Also tests commits whose answer from the database is
-//! lost, panics, processes that die, and configurations that change while a call is in flight.
+//! Tests that a commit by another process, made while a driver is suspended at any of its await
+//! points, loses nothing and repeats no non-repeatable call. Also tests panics, processes that die,
+//! lost answers of the database to a commit, and configurations that change during a call.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;

@@ -1,4 +1,5 @@
-//! Checks a journal against the invariants of the loop in which a driver takes its steps.
+//! Checks a task's journal: each call has exactly one result, and each start of a call has a
+//! permission.
 
 use std::collections::{BTreeMap, BTreeSet};
 

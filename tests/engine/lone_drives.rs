@@ -67,7 +67,7 @@ impl Gated {
         Engine::new(parts)
     }
 
-    /// Returns once the model is asked about a task whose message is `POISON`.
+    /// Waits until the model is asked about a task whose message is `POISON`.
     async fn is_asked(&self) {
         self.asked.acquire().await.unwrap().forget();
     }
@@ -175,8 +175,8 @@ both! {
         assert_eq!(completed, 500, "each bystander completes");
         let row = harness.journal(poison).await.row;
         assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::NoProgress)));
-        // The first lost lease does not count, because the store does not yet know that work had
-        // begun. Then the task is driven twice together with other tasks, and five times alone.
+        // The first lost lease does not count: `begun` is stored only for tasks that have lost a
+        // lease. Then the task is driven twice together with other tasks, and five times alone.
         assert_eq!(killed, 1 + 2 + 5);
     }
 
@@ -305,8 +305,8 @@ both! {
             crate::support::pause().await;
         }
         assert_eq!((model.asked.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
-        // The process has given back the task that it could not drive alone. That task is not
-        // claimed again at once, so the slots are free for new tasks.
+        // The process has given back the task `suspect`, because it could not drive this task while
+        // it drives no other. It does not claim `suspect` again at once, so its slots are free.
         let door = here.create(&alice(), go(), None).await.unwrap().task_id;
         while harness.status(door).await == TaskStatus::Running {
             crate::support::pause().await;

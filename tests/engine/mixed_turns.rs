@@ -1,6 +1,6 @@
-//! Tests a turn with an edit, a credential and an external result. Drivers and decisions are
-//! dropped at any of their await points; nothing is lost, and no non-repeatable call is repeated. A
-//! credential is stored if and only if the answer that gives it is stored.
+//! Tests a turn with an edit, a credential and an external result. The tests drop drivers and
+//! decisions at any of their await points. Nothing may get lost, and no non-repeatable call may be
+//! repeated. A credential is stored if and only if the answer that gives it is stored.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! The engine without workers and without HTTP: its loop, its commands and its invariants.
+//! Tests the engine without workers and HTTP: the driver's loop, the commands, the invariants.
 
 mod agent_versions;
 mod approval_rights;

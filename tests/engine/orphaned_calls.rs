@@ -246,7 +246,7 @@ fn well_formed(messages: &[Message]) {
     assert!(wanted.is_empty(), "calls without results at the end");
 }
 
-/// Returns the approval of this request by `caller`. A service key acts on behalf of `caller`.
+/// Returns the approval of this request by `caller`, given through the service key of `caller.via`.
 fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
     let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
     if let Fact::Decision { decision, .. } = &mut yes {

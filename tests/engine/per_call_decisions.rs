@@ -18,7 +18,7 @@ use super::call_decisions::{
 use super::engine_harness::{EngineHarness, alice, person, rejects, too_late, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
-/// Four calls that are held together.
+/// Four calls that are held in one request.
 const FOUR: &[(&str, &str)] = &[
     ("refund", r#"{"order":1,"amount":100.10}"#),
     ("refund", r#"{"order":2,"amount":200}"#),

@@ -1,6 +1,6 @@
-//! Tests the quarantine of a tool. It begins when a non-repeatable call ends with an unknown
-//! outcome or a 5xx. From then on no rule allows a call of that tool, until a person has decided
-//! one of them.
+//! Tests the quarantine of a tool. The quarantine begins when a non-repeatable call of the tool
+//! ends with an unknown outcome or a 5xx. From then on, no rule allows a call of the tool, until a
+//! person has decided a call of the tool.
 
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ both! {
         harness.script(|asked| Ok(turn(if asked <= 3 { &[SMALL] } else { &[] })));
         harness.run().await;
         is_held(&harness, task, 1).await;
-        // A rejection also ends the quarantine.
+        // A person's rejection ends the quarantine, as an approval does.
         let (request, _) = asked(&harness, task).await;
         door.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
         // The call that was just rejected stays rejected, so the model makes a different one.

@@ -40,10 +40,10 @@ const TOOLS: &str = "
   Read: { effect: read_only, external: {}, parameters: { type: object, properties: { path: { type: string } } } }
 agents:";
 
-/// The wait of an ask that waits at all. It is longer than any step of a life takes.
+/// How long an asker waits, if it waits. No event of a sequence takes longer.
 const WAIT: Duration = Duration::from_mins(5);
 
-/// The calls of the lives: for each, the tool and three spellings of the same arguments.
+/// The calls in the sequences: for each, the tool and three spellings of the same arguments.
 const CALLS: [(&str, [&str; 3]); 6] = [
     (
         "refund",
@@ -141,7 +141,7 @@ struct Presence {
     until: Option<Time>,
 }
 
-/// A result that was handed to an ask whose `by_bytes` is true.
+/// A result that was handed to an ask that identifies its call by the arguments (`by_bytes`).
 struct Handed {
     replica: usize,
     crashes: u32,
@@ -150,8 +150,8 @@ struct Handed {
     noted_before: Option<u32>,
 }
 
-/// Counts events that must occur in the lives. If one of them never occurred, the lives would prove
-/// nothing about it.
+/// Counts events that must occur in the lives (random sequences of events at a gate). The lives
+/// prove nothing about an event that never occurred.
 #[derive(Debug, Default)]
 struct Seen {
     crashes: usize,
@@ -166,7 +166,7 @@ struct Seen {
     edits: usize,
 }
 
-/// One life: the calls of one session at a gate.
+/// One life, that is, one random run of the test: the calls of one session at a gate.
 struct World<'h> {
     harness: &'h EngineHarness,
     /// The parts from which a process is built: one value for each set of rules.
@@ -175,7 +175,7 @@ struct World<'h> {
     seed: u64,
     dice: Dice,
     session: String,
-    /// The calls of this life, as indexes into [`CALLS`].
+    /// The calls of this random run, as indexes into [`CALLS`].
     calls: Vec<usize>,
     asks: Vec<Ask>,
     asked: u32,
@@ -187,9 +187,9 @@ struct World<'h> {
     /// got the permit.
     permits: BTreeMap<(TaskId, u32), (Option<&'static str>, u32)>,
     crashes: u32,
-    /// Whether the store may still show an asker as present that a crash has removed.
+    /// Whether the store may still show an asker as present although a crash has removed the asker.
     crashed_lately: bool,
-    /// The number of executions before this life.
+    /// The number of calls that the tool had executed before this random run.
     executions: usize,
     seen: &'h mut Seen,
 }
@@ -199,7 +199,7 @@ impl World<'_> {
         self.harness.fixture.store.now().await.unwrap()
     }
 
-    /// Returns the tasks of the life, oldest first.
+    /// Returns the tasks of this life's session, oldest first.
     async fn tasks(&self) -> Vec<TaskId> {
         let filter = TaskFilter {
             tenant: "acme".to_owned(),

@@ -44,7 +44,7 @@ struct World {
     /// The view that results from reading the journal and the pending facts item by item.
     progress: Progress,
     effects: BTreeMap<CallId, Effect>,
-    /// The tool named by the model in each call.
+    /// The tool that the model named in each call.
     names: BTreeMap<CallId, &'static str>,
     /// The outcome of each sub-agent's task that has ended, even if the journal has no result yet.
     ended: BTreeMap<TaskId, Outcome>,
@@ -120,8 +120,8 @@ impl World {
         }
     }
 
-    /// Commits the pending facts. May crash before the commit, which loses the pending facts, or
-    /// after the commit, which only ends the driver.
+    /// Commits the pending facts. May crash before or after the commit. A crash before the commit
+    /// loses the pending facts; a crash after the commit only ends the driver.
     fn commit(&mut self) -> Result<(), Crash> {
         self.maybe_crash()?;
         self.commit_surely();

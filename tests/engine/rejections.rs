@@ -47,7 +47,7 @@ async fn begun(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// Answers the open request in one new process and then drives the task on in another.
+/// Answers the open request in a new process, and then drives the task in another new process.
 async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(harness, task).await;
     harness
@@ -340,7 +340,8 @@ both! {
         let some = each([(calls[0], approve()), (calls[1], reject_because("too much"))]);
         harness.engine(0).decide(&alice(), request, some, None).await.unwrap();
         harness.run().await;
-        // The approved call is asked about again; the rejected one is refused.
+        // The model repeats both calls. A person is asked only about the call that was approved
+        // before; the call that was rejected before is refused at once.
         let (_, again) = question(&harness, task).await;
         assert_eq!(again.len(), 1);
         answered(&harness, task, whole(Action::Approve, None)).await;

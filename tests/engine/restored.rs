@@ -20,7 +20,7 @@ const LOOKUP: &[(&str, &str)] = &[("lookup", r#"{"order":1}"#)];
 
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
-/// Marks the history up to now as uncertain.
+/// Marks the history up to now as uncertain, as if the database had been restored now.
 async fn doubt(harness: &EngineHarness) {
     assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
 }
@@ -185,7 +185,7 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
         .unwrap()
         .task_id;
     harness.run().await;
-    // The connection pool still has to replace its idle connections.
+    // Waits until the pool has replaced the connections that the simulated restore has cut.
     while !harness.fixture.store.ready().await {
         crate::support::pause().await;
     }

@@ -1,6 +1,6 @@
 //! Tests sealed credentials after crashes, takeovers, changed keys and moves of rows in the
-//! database. A credential can be opened only for its own task and with its own key. No text of a
-//! model or a tool shows a credential.
+//! database. A credential can be opened only for its own task, and only with the key that sealed
+//! it. No text of a model or a tool shows a credential.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -25,15 +25,15 @@ const ASKS_THEN_PAYS: &[&[(&str, &str)]] = &[
     &[("pay", "{}")],
 ];
 
-/// Returns a task whose login is filled in with this token and whose payment waits for approval.
+/// Returns a task that has `token` as its login for Jira, and whose payment waits for approval.
 async fn given(harness: &EngineHarness, token: &str) -> TaskId {
     let task = begun(harness).await;
     fill(harness, task, &jira(token)).await;
     task
 }
 
-/// Approves the payment. Asserts that its call asks for the login again, and runs once the login is
-/// filled in.
+/// Approves the payment. Asserts that the task then requests the login again, and that the call
+/// `pay` runs once the login is entered.
 async fn asks_again(harness: &EngineHarness, task: TaskId) {
     approve(harness, task).await;
     assert_eq!(
@@ -82,7 +82,7 @@ both! {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
         let task = begun(&harness).await;
         let request = asked(&harness, task).await.request_id;
-        // This process stores the answer, has no slot to drive the task, and ends.
+        // This process has no slot to drive the task. It only stores the answer, and then ends.
         let door = harness.engine(0);
         door.decide(&alice(), request, fills(&jira(TOKEN)), None).await.unwrap();
         drop(door);

@@ -48,8 +48,8 @@ fn percent(text: &str) -> String {
         .fold(String::new(), |all, byte| all + &format!("%{byte:02x}"))
 }
 
-/// Returns a harness, and a task whose first call got its login from the owner. The model then
-/// makes these calls in one turn.
+/// Returns a harness and a task. In the first turn, the model calls `comment`, and the owner fills
+/// in the login that this call needs. In the second turn, the model makes `calls`.
 async fn given(
     fixture: StoreFixture,
     email: &str,

@@ -1,4 +1,4 @@
-//! Tests that a call is never sent if it is not sent in time after the commit of its start. If an
+//! Tests that a call is not sent if too much time has passed since the commit of its start. If an
 //! attempt may still run on another replica, people are asked about the call only after the
 //! attempt's timeout and the lease are over.
 
@@ -72,11 +72,11 @@ async fn paused(
     (task, clock.0.load(Ordering::SeqCst) >= 0)
 }
 
-/// Drives one new task after another. Stalls the process at the first reading of its clock, in the
-/// next task at the second reading, and so on, until a task ends before the stall. Asserts that no
-/// call is sent twice and that every task completes. Asserts also that at least one call was not
-/// sent although its start was committed. The outcome of such a call must be `known` when its
-/// driver ends.
+/// Drives one new task after another. The process stalls at the first reading of its clock for the
+/// first task, at the second reading for the next task, and so on, until a task ends before the
+/// stall. Asserts that no call is sent twice and that every task completes. Asserts also that at
+/// least one call was not sent although its start was committed. `known` is the expected outcome of
+/// such a call when its driver ends.
 async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: Option<Outcome>) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let (mut at, mut unsent) = (0, 0);
@@ -138,8 +138,8 @@ both! {
     }
 }
 
-/// A replica takes the task over before the timeout and the lease are both over. It waits until
-/// both are over, and only then asks people.
+/// A replica takes the task over while the call's timeout or the other replica's lease still lasts.
+/// The replica asks people only after both are over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is_over() {
     let mut harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;

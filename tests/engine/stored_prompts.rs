@@ -1,5 +1,5 @@
-//! Tests prompts. Each message is stored in the journal before a model receives it, and the model
-//! is asked once for each stored answer.
+//! Tests of prompts: a model receives only messages that the journal already stores, and is asked
+//! only once for each stored answer.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -59,8 +59,8 @@ impl Witness {
         }
     }
 
-    /// Returns the journals of the tree whose session has the text of the prompt's first message as
-    /// its name. If there is no such session, returns the journals of the youngest tree.
+    /// Returns the journals of the newest tree whose session id is the text of the prompt's first
+    /// message. If there is no such tree, returns the journals of the newest tree of all.
     async fn journals(&self, prompt: &Prompt) -> Vec<Journal> {
         let session = first_message(prompt);
         let all = TaskFilter {
@@ -91,7 +91,8 @@ impl Witness {
         journals
     }
 
-    /// Returns the prompts that were not in the journal when they were sent.
+    /// Returns a description of each prompt whose messages no journal contained when the prompt was
+    /// sent.
     pub fn missing(&self) -> Vec<String> {
         self.missing
             .lock()
@@ -287,7 +288,7 @@ both! {
             whole += usize::from(over);
             let journal = harness.journal(task).await;
             let (asked, stored) = (harness.prompt_count() - before, answers(&journal.items));
-            // The only answer that is discarded is the one for which a dropped driver waited.
+            // An answer is discarded only if the driver that waited for it was dropped.
             let thrown_away = usize::from(!over);
             assert!(stored <= asked && asked <= stored + thrown_away, "{polls}: {asked} asks, {stored} answers");
         }

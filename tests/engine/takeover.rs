@@ -62,8 +62,8 @@ async fn dropped_everywhere(fixture: StoreFixture, calls: &'static [(&'static st
     for when in [Drop::AtOnce, Drop::Woken] {
         let mut whole = 0;
         let mut polls = 0;
-        // The number of polls that a task needs varies, so three tasks must end without another
-        // process.
+        // Each round grants one more poll. The number of polls that a task needs varies, so the
+        // rounds go on until three tasks have ended without another process.
         while whole < 3 {
             let (task, by_itself) = lived(&harness, when, polls).await;
             polls += 1;

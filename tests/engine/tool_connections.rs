@@ -26,7 +26,7 @@ struct HeldUp {
 }
 
 impl HeldUp {
-    /// Returns a refund whose tool listens at `listener`.
+    /// Creates a held refund. The service sends the refund to the address of `listener`.
     async fn at(listener: &TcpListener) -> Self {
         let mut harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
         let address = format!("http://{}", listener.local_addr().unwrap());

@@ -73,8 +73,8 @@ impl Pair {
         }
     }
 
-    /// Creates a task through `here`. Once the task waits for its approval requests, returns the
-    /// task and these requests.
+    /// Creates a task through `here`, and waits until the task is paused for approval requests.
+    /// Returns the task and these requests.
     pub async fn held(&self) -> (TaskId, Vec<RequestId>) {
         let task = self
             .here
@@ -100,8 +100,8 @@ impl Pair {
         )
     }
 
-    /// Returns the task's journal once the task has stopped running. Either replica may have driven
-    /// the task.
+    /// Waits until the task has stopped running, and returns its journal. Either replica may have
+    /// driven the task.
     pub async fn settled(&self, task: TaskId) -> Journal {
         let (mut here, mut there) = (
             self.harness.fixture.store.watch(task),

@@ -1,7 +1,7 @@
-//! Tests that a task fails with `no_progress` if it kills every process that loads it. The service
-//! fails such a task without loading it, after one more lost lease than a task that can be loaded.
-//! The tests also damage the journal: if the service loaded the task nevertheless, the task would
-//! fail with `integrity`.
+//! Tests a task that kills every process that loads it. The service fails such a task with
+//! `no_progress`, and does not load the task to do so. This takes one more lost lease than the
+//! failure of a task that can be loaded. The tests also damage the journal: if the service loaded
+//! the task nevertheless, the task would fail with `integrity`.
 
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -14,8 +14,8 @@ use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
-/// The number of lost leases after which such a task fails: two while it is driven together with
-/// other tasks, five while it is driven alone, and one more.
+/// The number of lost leases after which a task fails without being read: two while processes
+/// drive it beside other tasks, five while processes drive no other task, and one more.
 const DEATHS: i32 = 8;
 
 fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
@@ -88,7 +88,7 @@ both! {
             let engine = harness.engine(1);
             let mut drivers = engine.claim().await.unwrap();
             if drivers.is_empty() {
-                // The claim has put the task to sleep. The task is driven alone after its backoff.
+                // The claim has put the task to sleep. Then the process drives only this task.
                 harness.later();
                 drivers = engine.claim().await.unwrap();
             }

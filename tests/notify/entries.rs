@@ -1,4 +1,4 @@
-//! Tests which entry gets which messages.
+//! Tests which messages each entry of the configuration's `notify.to` gets.
 
 use std::collections::BTreeSet;
 

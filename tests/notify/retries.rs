@@ -112,7 +112,8 @@ on_both! {
         for _ in 0..6 {
             scene.short().await;
         }
-        // The earlier success may make the first failed messages due again at once.
+        // The service makes failed messages due after a success is recorded. For the success above,
+        // this may happen only now, so the first failed messages may be due again at once.
         let failed = |least: i64| move |found: &[Value]| {
             let attempts = |one: &Value| one["attempts"].as_i64().unwrap();
             found.iter().filter(|one| one["state"] == "due" && attempts(one) >= least).count() == 6

@@ -19,7 +19,7 @@ use crate::support::test_app::{ACCOUNTS, ALICE, On};
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 const HTML: &str = "text/html,application/xhtml+xml";
-/// A part of the user's messages, which the search must find.
+/// A text in the user's messages. The search for leaked values must find this text.
 const SEEN: &str = "canary-that-may-be-seen/\"é+0123456789";
 
 const FILE: &str = r#"

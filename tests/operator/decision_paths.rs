@@ -26,7 +26,7 @@ struct Scene {
     _database: Database,
 }
 
-/// Starts the refund agent, whose large refunds need these approvers.
+/// Starts the refund agent. `approvers` is the YAML of the approvers of large refunds.
 async fn serve(on: On, approvers: &str) -> Scene {
     let (folder, model, tool) = (
         Folder::new(),

@@ -58,8 +58,8 @@ impl ServedGate {
         gate(self.folder.path(), &self.url(), arguments, wait)
     }
 
-    /// Runs `holdpoint gate hook` for this host, with `input` on its standard input. The command
-    /// waits for at most `wait`.
+    /// Runs `holdpoint gate hook` for the coding agent `host`, with `input` on the command's
+    /// standard input. The command waits for at most `wait`.
     fn hook(&self, host: &str, options: &[&str], input: &Value, wait: &str) -> Output {
         let arguments = [&["hook", host], options].concat();
         run(self.gate(&arguments, wait), input.to_string().as_bytes())
@@ -145,7 +145,7 @@ fn run(command: Command, input: &[u8]) -> Output {
     begin(command, input).wait_with_output().unwrap()
 }
 
-/// Returns the input of a `PreToolUse` hook, in the form that both hosts use.
+/// Returns the input of a `PreToolUse` hook, in the form that Claude Code and Codex both use.
 fn before(usage: &str, command: &str) -> Value {
     json!({
         "session_id": "5f3c-session", "transcript_path": "/t.jsonl", "cwd": "/work", "permission_mode": "default",

@@ -32,7 +32,7 @@ notify:
     )
 }
 
-/// Returns the listed deliveries once each of the two entries has had its first attempt.
+/// Waits until the service has tried to send both deliveries. Returns the list of deliveries.
 async fn attempted(served: &Served) -> String {
     loop {
         let text = served.get("/v1/deliveries").await;

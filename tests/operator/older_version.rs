@@ -84,7 +84,8 @@ async fn serve(older: &Older) -> Upgraded {
     }
 }
 
-/// Makes two tests of one body: one per database engine, each on the older version's database.
+/// Makes two tests of one body: one per database engine. Each test begins with a database that the
+/// older version wrote.
 macro_rules! on_both {
     ($test:ident($older:ident) $body:block) => {
         mod $test {

@@ -1,7 +1,7 @@
-//! Installs each package of `scripts/release` into an empty folder and runs the demonstration's
-//! cycle with the installed commands. Usually the tests pack the binary under test. If
-//! `HOLDPOINT_TEST_PACKAGES` names a folder (`scripts/release --check` sets it), the tests take the
-//! packages from that folder and also run `uvx`.
+//! Installs each package of `scripts/release` into an empty folder, and carries one refund of the
+//! demonstration to its end with the installed commands. Usually the tests make the packages from
+//! the binary under test. If `HOLDPOINT_TEST_PACKAGES` names a folder (`scripts/release --check`
+//! sets it), the tests take the packages from that folder and also run `uvx`.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -23,7 +23,7 @@ struct Shell {
 }
 
 impl Shell {
-    /// Starts a script. Returns once the script has printed `words` on standard output or on
+    /// Starts a script, and waits until the script has printed `words` on standard output or on
     /// standard error.
     fn until(words: &str, script: &str, folder: &Path, variables: &[(&str, &str)]) -> Self {
         let mut command = shell(script, folder, variables);

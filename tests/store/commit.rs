@@ -273,8 +273,8 @@ both! {
             let id = TaskId(fresh());
             let mut news = fixture.store.watch(id);
             let commit = fixture.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
-            // A commit that ends within its only poll does not count, because its caller was still
-            // there when it ended.
+            // `now_or_never` polls the commit once and drops it. A commit that ends within this
+            // poll is not counted, because its caller went away only afterwards.
             gone += usize::from(commit.now_or_never().is_none());
             news.changed().await.unwrap();
             assert!(fixture.store.task(id).await.unwrap().is_some());

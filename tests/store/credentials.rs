@@ -1,5 +1,5 @@
-//! Tests sealed credentials. They are written in the commit of the answer that gave them, removed
-//! when their task ends, and never readable in the database.
+//! Tests sealed credentials. The commit of a person's answer writes the credentials of this answer.
+//! The end of a task removes the task's credentials. The database never has them in readable form.
 
 use std::time::Duration;
 
@@ -120,8 +120,8 @@ both! {
         assert_eq!(fixture.write(stale).await, Err(CommitError::Stale));
         assert_eq!(fixture.write(stale_end).await, Err(CommitError::Stale));
         assert_eq!(names(&fixture, &[task]).await, ["mail"]);
-        // If a commit contains a stale change, the current change in the same commit writes no
-        // credential either.
+        // If one change of a commit is stale, the other changes of the commit write no credential
+        // either.
         let (root, child) = (task, TaskId(fresh()));
         fixture.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         let mut behind = fixture.next(root).await;

@@ -64,7 +64,7 @@ async fn propose(fixture: &StoreFixture, call: Call) -> TaskId {
     id
 }
 
-/// Creates a call that waits for a decision of this kind.
+/// Creates a call that waits for an answer to a request of this kind.
 async fn pending(fixture: &StoreFixture, call: Call, kind: RequestKind) -> TaskId {
     let id = propose(fixture, call).await;
     fixture.pause(id, &asked(kind, Terms::default(), 1)).await;
@@ -103,8 +103,8 @@ fn key(task_id: TaskId) -> IdempotencyRow {
     }
 }
 
-/// Returns the calls that equal [`CALL`] under the key `b:1` or `k:1`. Returns only calls that are
-/// open or have ended since `since`.
+/// Returns the calls that differ from [`CALL`] at most in the key, which is `b:1` or `k:1`. Returns
+/// only calls that are open or have ended since `since`.
 async fn equal(fixture: &StoreFixture, since: Time) -> Vec<EqualCall> {
     let keys = ["b:1".to_owned(), "k:1".to_owned()];
     fixture
@@ -363,8 +363,8 @@ both! {
     }
 }
 
-/// On Postgres, an update that touches no index leaves no dead index entries behind. Postgres
-/// publishes the counts of updates when the connections of the store have ended.
+/// Postgres counts the updates that touch no index (HOT updates) separately. Postgres publishes the
+/// counts when the connections of the store have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_of_the_asker_touches_no_index() {
     let fixture = StoreFixture::postgres().await;

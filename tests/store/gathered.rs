@@ -1,5 +1,6 @@
 //! Tests gathered deliveries. The due deliveries of one person are claimed as one message. A sender
-//! claims them only if it has moved the time of this person's next message.
+//! gets them only if its claim has postponed the time from which this person may get the next
+//! message.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Tests standing decisions. A standing decision is written in the commit of the decision that
-//! gives it. The commit that starts a call under it counts the use, and is refused once the
-//! standing decision no longer counts.
+//! gives it. If a call starts under a standing decision, the commit of the start records the use.
+//! This commit is refused if the standing decision has ended.
 
 use std::time::Duration;
 

@@ -49,7 +49,7 @@ fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     (id, create)
 }
 
-/// Returns the stored row of a key. The user is looked up in this spelling.
+/// Returns the stored row of `key` for the user whose id is spelled `user`.
 async fn stored(fixture: &StoreFixture, user: &str, key: &str) -> Option<IdempotencyRow> {
     fixture
         .store
@@ -58,7 +58,7 @@ async fn stored(fixture: &StoreFixture, user: &str, key: &str) -> Option<Idempot
         .unwrap()
 }
 
-/// Returns the task of a key. The user is looked up in this spelling.
+/// Returns the task that `key` names for the user whose id is spelled `user`.
 async fn known(fixture: &StoreFixture, user: &str, key: &str) -> Option<TaskId> {
     stored(fixture, user, key).await.map(|row| row.task_id)
 }
@@ -131,7 +131,7 @@ both! {
         fixture.store.commit(answer).await.unwrap();
         fixture.forward(DAY * 400);
         assert_eq!(fixture.store.commit(create_as("alice", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
-        // Rows of other people, paths and keys are unaffected.
+        // The kept row refuses neither the same key of another person nor another key.
         for (user, key) in [("Bob", "k"), ("Alice", "l")] {
             fixture.store.commit(create_as(user, UserIds::Folded, key).1).await.unwrap();
         }
@@ -186,7 +186,7 @@ both! {
             fixture.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
             assert_eq!(key_of(path, "k").await, Some(id), "ended less than a day ago");
             assert_eq!(removed().await, 1);
-            // A later delivery does not count as the end of the call.
+            // The call ended earlier. The later delivery of its result does not prolong the key.
             let mut delivered = fixture.next(id).await;
             delivered.asker = Some(AskerPresence::Delivered);
             fixture.write(delivered).await.unwrap();

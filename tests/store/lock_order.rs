@@ -1,6 +1,7 @@
-//! Tests writers of several rows while another transaction holds one of the rows. The writers lock
-//! the rows in the order of the rows' ids, count only after the wait, and judge times by the
-//! database's clock. These tests need Postgres, because `SQLite` has only one writer at a time.
+//! Tests statements that write several rows while another transaction holds a lock on one of them.
+//! The statements lock the rows in the order of their ids, read counters only after they have the
+//! locks, and judge times by the database's clock. These tests need Postgres, because `SQLite` has
+//! only one writer at a time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -296,7 +297,7 @@ async fn locked_task_holds_up_only_its_own_root() {
     };
     let (written, time) = tokio::join!(stuck, others);
     assert!(written);
-    // The stuck change is repeated on an ordinary connection, where it waits for the lock for two
-    // seconds. The commits of the other root did not wait for the stuck change.
+    // The change of the locked task is tried again on an ordinary connection, where it waits up to
+    // two seconds for the lock. The commits of the other root took less time, so they did not wait.
     assert!(time < Duration::from_millis(1900), "{time:?}");
 }

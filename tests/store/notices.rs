@@ -1,5 +1,5 @@
-//! Tests notices. A notice is written in the commit of an event that an entry wants, and is
-//! replaced by deliveries exactly once.
+//! Tests notices. If an entry of `notify.to` wants messages about an event, the event's commit also
+//! writes a notice. The notice is replaced by deliveries exactly once.
 
 use std::collections::BTreeSet;
 

@@ -191,7 +191,7 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
         alter table agent_task drop column begun, drop column fruitless, drop column call_tool, drop column call_key, drop column asker_until;
         alter table intervention_request drop column gate, drop column gate_user; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
     run(fixture.settings.url.reveal(), undo.to_owned()).await;
-    // The migration will wait for the lock on this table.
+    // The migration will wait for the lock on the table `idempotency`.
     let mut holder = PgConnection::connect(fixture.settings.url.reveal())
         .await
         .unwrap();

@@ -23,7 +23,8 @@ async fn question(fixture: &StoreFixture) -> RequestId {
     asked.request_id
 }
 
-/// Replaces all notices by deliveries of their `request.…` events to these targets.
+/// Replaces each stored notice of a commit by deliveries of the commit's `request.…` events to each
+/// of these targets.
 async fn spread(fixture: &StoreFixture, targets: &[&str]) {
     for notice in notices(fixture).await {
         let mut new = Vec::new();

@@ -298,8 +298,8 @@ async fn filtered_list_looks_at_2000_requests_and_says_where_it_goes_on() {
             limit: 50,
             ..RequestFilter::default()
         };
-        // Only the last of the 20,000 copies matches, and it is open. The original request matches
-        // only for a person who may decide everything.
+        // Two requests match the agent, and both are open: the last of the 20,000 copies, and the
+        // original request. Dave may decide the copies, but not the original.
         let (mut listed, mut open) = (Vec::new(), Vec::new());
         loop {
             let page = fixture.store.requests(&filter).await.unwrap();

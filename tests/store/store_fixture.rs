@@ -166,8 +166,8 @@ impl StoreFixture {
         Database::at(self.settings.url.reveal())
     }
 
-    /// Changes the tasks that fit `condition` as if, for each of them, two leases had run out after
-    /// work had begun. Returns the number of changed tasks.
+    /// Gives each task that fits `condition` two fruitless leases (leases that expired after work
+    /// on the task had begun). Returns the number of changed tasks.
     pub async fn suspect(&self, condition: &str) -> usize {
         let sql =
             format!("update agent_task set fruitless = 2 where {condition} returning fruitless");
@@ -230,7 +230,8 @@ impl StoreFixture {
         self.write(pause).await.unwrap();
     }
 
-    /// Returns an empty change of the task, guarded by its current version.
+    /// Returns an empty change of the task. Its commit requires that the task still has the version
+    /// that it has now.
     pub async fn next(&self, id: TaskId) -> TaskChange {
         let row = self.store.task(id).await.unwrap().unwrap();
         TaskChange {
@@ -271,8 +272,8 @@ impl StoreFixture {
 /// The duration of the leases of [`claim`].
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// Claims tasks for a process that also accepts a task that must be driven alone. Returns the tasks
-/// that the process may drive now.
+/// Claims tasks, possibly also a task that must be driven alone (while its process drives no other
+/// task). Returns the tasks that the process may drive now.
 pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
     let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
     claimed

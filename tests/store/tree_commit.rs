@@ -1,5 +1,5 @@
 //! Tests commits that change several tasks of one tree. Such a commit is written as a whole or not
-//! at all, and is counted on all ancestors.
+//! at all. It also changes the counters of the tasks' ancestors.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +72,8 @@ both! {
                 let row = row(&fixture, above).await;
                 tasks.push(if fence { fenced(&row, counters) } else { counted(above, counters) });
             }
-            // The leaf's `busy` counts only the leaf itself, so it can go down only once.
+            // The leaf has no descendants, so its `busy` is at most 1. Only the first round takes
+            // this 1 away.
             tasks[0].counters.busy = if fence { -1 } else { 0 };
             fixture.store.commit(change(grown.root, tasks)).await.unwrap();
         }

@@ -96,7 +96,7 @@ pub async fn grown(fixture: &StoreFixture) -> Grown {
     tree
 }
 
-/// Returns the parent's change in the commit that starts these children.
+/// Returns the part of a commit that starts these children: the change of their parent.
 pub async fn starting(fixture: &StoreFixture, parent: TaskId, children: &[TaskId]) -> TaskChange {
     let started = |child: &TaskId| Fact::SubAgentStarted {
         tool_call_id: CallId(fresh()),
@@ -111,8 +111,8 @@ pub async fn starting(fixture: &StoreFixture, parent: TaskId, children: &[TaskId
     }
 }
 
-/// Returns a change that changes only the counters of a task and is fenced by the version that
-/// `row` shows.
+/// Returns a change that changes only the counters of a task. The commit fails if the version of
+/// the stored row is no longer the version of `row`.
 pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
     TaskChange {
         guard: Guard::Version(row.version),
@@ -162,9 +162,9 @@ pub fn literal(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Asserts that the snapshot is consistent. Each commit is expected to write two items into one
-/// task, and to count one model call on that task and on each of its ancestors. The snapshot must
-/// hold exactly the items of the events after `after`.
+/// Asserts that the snapshot is consistent and holds exactly the items of the events after `after`.
+/// The tree must have been written by commits that each add two items to one task, and that count
+/// one model call on this task and on each of its ancestors.
 pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
     assert_eq!(

@@ -21,7 +21,7 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     let Some((name, operation)) = operation(method, path) else {
         return;
     };
-    // A 404 or 405 may concern the path instead of the operation.
+    // A 404 or 405 may mean that the service does not know the path. It need not be described.
     if [405, 404].contains(&reply.status)
         && operation["responses"]
             .get(reply.status.to_string())
@@ -51,7 +51,7 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
         );
         return;
     }
-    // The document may describe the page at `/resume/…` in prose only, too.
+    // The document may describe the page at `/resume/…` as a response type or only in prose.
     if *method != Method::POST
         && reply.status == 200
         && kind == "text/html"

@@ -88,7 +88,7 @@ impl FakeModel {
         self
     }
 
-    /// Returns once a stream has reached its hold ([`Stream::hold_after`]).
+    /// Waits until a stream is held back: all chunks before [`Stream::hold_after`] are sent.
     pub async fn holds(&self) {
         self.inner.gate.is_held().await;
     }

@@ -65,7 +65,7 @@ pub enum Then {
     Hang,
     /// The recipient is refused with this code.
     Refuse(u16),
-    /// The sign-in before the mail is refused. The reply repeats the words of the sign-in.
+    /// The sign-in is refused, so no mail is sent. The reply repeats the words of the sign-in.
     RefuseSignIn,
 }
 

@@ -108,7 +108,7 @@ impl FakeReceiver {
         });
     }
 
-    /// Sets the answers from now on.
+    /// Answers each message with the result of `reply` from now on.
     pub fn replies(&self, reply: impl Fn(&Received) -> Response + Send + Sync + 'static) {
         *self.inner.answers.lock().unwrap() = Arc::new(reply);
     }
@@ -125,7 +125,7 @@ impl FakeReceiver {
         self.inner.gate.send_replace(Arc::new(waits));
     }
 
-    /// Answers the messages that wait for an answer, and answers all later messages at once.
+    /// Answers the messages that wait for an answer. Answers later messages as soon as they arrive.
     pub fn open(&self) {
         self.close_to(|_| false);
     }
@@ -146,7 +146,7 @@ impl FakeReceiver {
         all
     }
 
-    /// Returns once at least `count` messages have arrived.
+    /// Waits until at least `count` messages have arrived.
     pub async fn reached(&self, count: usize) {
         self.inner
             .arrived

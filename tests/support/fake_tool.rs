@@ -89,7 +89,7 @@ impl FakeTool {
         self.inner.open.send_replace(true);
     }
 
-    /// Returns once at least `count` executions have begun.
+    /// Waits until at least `count` executions have begun.
     pub async fn reached(&self, count: usize) {
         self.inner
             .seen

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 enum Line {
     /// All bytes pass, delayed by this much.
     Open(Duration),
-    /// Every connection is ended, and so is each new one.
+    /// Every connection is ended, also each new connection.
     Cut,
     /// All bytes are swallowed. Neither side notices that.
     Silent,
@@ -60,7 +60,8 @@ impl Messages {
 }
 
 impl Forwarder {
-    /// Starts a proxy to the database of this URL, on the shared server or on a private one.
+    /// Starts a proxy to the database of this URL. The database is on the Postgres server that all
+    /// tests share, or on a server that a test has started for itself.
     pub async fn to(database: &str) -> Self {
         let rest = database
             .strip_prefix("postgres://postgres@")

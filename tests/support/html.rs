@@ -91,8 +91,8 @@ impl Page {
     }
 }
 
-/// Removes from `rest`, and returns, the characters before the first one for which `inside` is
-/// false.
+/// Removes the longest prefix of `rest` in which every character satisfies `inside`, and returns
+/// this prefix.
 fn take<'h>(rest: &mut &'h str, inside: impl Fn(char) -> bool) -> &'h str {
     let end = rest.find(|c| !inside(c)).unwrap_or(rest.len());
     let (taken, left) = rest.split_at(end);

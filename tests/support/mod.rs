@@ -34,9 +34,9 @@ pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(25)).await;
 }
 
-/// Returns `usual` in a normal run, and `long` in a run of `scripts/chaos counts`. Tests use the
-/// result as the number of repetitions of a scene with a random interleaving, or as the stride from
-/// one moment of a crash to the next.
+/// Returns `usual` in a normal run, and `long` in a run of `scripts/chaos counts`. Some tests
+/// repeat a random scene that many times. Others let a process crash only at every n-th possible
+/// moment, where n is the result.
 pub fn repetitions(usual: usize, long: usize) -> usize {
     if std::env::var_os("HOLDPOINT_TEST_LONG").is_some() {
         long
@@ -45,8 +45,8 @@ pub fn repetitions(usual: usize, long: usize) -> usize {
     }
 }
 
-/// Returns whether `word` occurs in a text as a separate word. A short number is not found by
-/// chance inside an id, a link or a trace.
+/// Returns whether `word` occurs in a text as a separate word. So a short number is not found if it
+/// only happens to be a part of an id, a link or a trace.
 pub fn has_word(text: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.split(|c| !inside(c)).any(|found| found == word)

@@ -11,7 +11,7 @@ use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
-/// The number of characters of a text or of arguments in one chunk, unless the text is long.
+/// The number of characters of text or arguments in one chunk. A long text has longer chunks.
 const PIECE: usize = 6;
 
 /// A stream of chunks, sent one by one.

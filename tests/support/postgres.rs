@@ -1,10 +1,10 @@
 //! A Postgres server for the tests: one cluster for each test run with one migrated template, and
 //! one database for each test. A test that crashes or freezes its server has a [`PrivateCluster`].
 //!
-//! If `TEST_DATABASE_URL` is set, the tests use that server instead. Its user must be allowed to
-//! create databases. The cluster listens only on a unix socket, keeps fsync on (otherwise a store
-//! refuses to open), and never runs as root. A detached watcher process stops and removes the
-//! cluster when the process that runs the tests has ended, for whatever reason.
+//! If `TEST_DATABASE_URL` is set, the tests use the server of this URL and start no cluster. The
+//! URL's user must be allowed to create databases. A cluster listens only on a unix socket, keeps
+//! fsync on (otherwise a store refuses to open), and never runs as root. A detached watcher process
+//! stops and removes it when the process that runs the tests has ended, for whatever reason.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, chown};

@@ -57,7 +57,7 @@ struct Run {
     first_error: Mutex<Option<String>>,
 }
 
-/// The durations of the requests of cycles that ended in the measured window, in microseconds.
+/// The durations of requests in microseconds, for cycles that ended in the measured window.
 struct Times {
     create: Histogram<u64>,
     approve: Histogram<u64>,

@@ -76,8 +76,8 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Waits until no replica can send a started call of these tasks any more. `now` is a time of
-    /// the database's clock. No further start of these calls can be committed after `now`.
+    /// Waits until no replica can send a started call of these tasks any more. Before this, the
+    /// caller must have prevented further starts. `now` is a later time of the database's clock.
     pub(crate) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
         let mut remote_wait = Duration::ZERO;
         let mut sent_here = Vec::new();
@@ -86,8 +86,8 @@ impl Engine {
             .flat_map(|progress| &progress.calls)
             .filter_map(CallState::unanswered_attempt)
         {
-            // A driver of this process may be committing another attempt at the call. `cancel` also
-            // forbids sending that attempt, and the commit of the attempt will be refused.
+            // A driver of this process may be committing another attempt at the call.
+            // `in_flight_calls` then also forbids sending that attempt, and its commit is refused.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

@@ -274,7 +274,8 @@ impl Engine {
     }
 
     /// Judges a call with the arguments `text`, which a person wrote. Returns the edit. Also
-    /// returns the new judgement if the edit does not approve the call but changes its judgement.
+    /// returns the new judgement if the edit does not count as an approval, and the new judgement
+    /// holds the call and differs from the stored judgement.
     ///
     /// # Errors
     /// `Invalid` if a rule refuses the arguments, if the arguments do not fit the tool, if the tool
@@ -341,9 +342,9 @@ impl Engine {
         ))
     }
 
-    /// Whether the configuration has changed a part that an answer with `action` depends on: the
-    /// definition of the tool of one of `calls`, or the form of a credential. Among the answers
-    /// about an unknown outcome, only a retry depends on the tool, because a retry runs the call.
+    /// Whether the tool of one of `calls`, or the form of the requested credential, has changed
+    /// since the request was opened. `false` if an answer with `action` does not depend on such a
+    /// change. About an unknown outcome, only a retry depends on it, because a retry runs the call.
     fn is_tool_changed(
         &self,
         agent: Option<&Agent>,
@@ -365,8 +366,9 @@ impl Engine {
             .any(|call| self.is_call_changed(agent, session, call))
     }
 
-    /// Closes a request whose tool has changed, so that the driver judges its calls again. Returns
-    /// `false` without having written anything if another commit came first.
+    /// Closes a request because a tool of its calls or its credential form has changed. The driver
+    /// then judges the calls again. Returns `false`, and writes nothing, if another commit came
+    /// first.
     async fn withdraw_for_changed_tool(
         self: &Arc<Self>,
         mut session: TaskSession,

@@ -75,8 +75,8 @@ pub enum DecisionBody {
         /// The standing decision that the person requests with the approval.
         remember: Option<GrantRequest>,
     },
-    /// The body's `decisions`: an answer for each named call, keyed by the `tool_call_id` that was
-    /// sent.
+    /// The body's `decisions`: an answer for each named call. The key is the `tool_call_id` as the
+    /// client wrote it.
     PerCall(BTreeMap<String, CallReply>),
 }
 
@@ -85,8 +85,8 @@ pub enum DecisionBody {
 pub struct CallReply {
     pub action: Action,
     pub reason: Option<String>,
-    /// The consequence of a rejection. All replies of an answer that name a consequence must name
-    /// the same consequence.
+    /// The consequence of a rejection; `None` if this reply names none. An answer must not name two
+    /// different consequences in its replies.
     pub then: Option<Then>,
     /// The new arguments of the call with [`Action::Edit`], as verbatim JSON text.
     pub arguments: Option<String>,
@@ -132,8 +132,8 @@ pub(crate) fn validate(
             if wrote_all && spec.kind.properties().decides_calls {
                 return Err(own_arguments_refusal());
             }
-            // In an answer to an approval, `edit` and `respond` are allowed only for single calls,
-            // inside `decisions`.
+            // In an answer to an approval request, `edit` and `respond` are allowed only for single
+            // calls, inside `decisions`.
             let of_calls = |action: &Action| matches!(action, Action::Edit | Action::Respond);
             allowed.retain(|action| !spec.kind.properties().decides_calls || !of_calls(action));
             if !allowed.contains(action) {

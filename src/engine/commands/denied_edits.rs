@@ -1,6 +1,6 @@
-//! Refuses edited arguments that the current rules do not permit. This check comes before the
-//! checks that depend on the state of the request, and returns `Invalid`. Calls whose tool has
-//! changed since the request was opened are not checked.
+//! Refuses, with `Invalid`, edited arguments that the current rules do not permit. This check comes
+//! before the checks that depend on the state of the request. Calls whose tool has changed since
+//! the request was opened are not checked.
 
 use super::Refusal;
 use super::decision_input::{DecisionInput, invalid};
@@ -34,7 +34,7 @@ impl Engine {
     }
 
     /// Refuses edited arguments that hold a secret, that a rule denies, or that do not fit the
-    /// tool. Calls whose tool has changed since the request was opened are left out.
+    /// tool. If a call's tool has changed since the request was opened, only secrets are refused.
     ///
     /// # Errors
     /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.

@@ -55,7 +55,7 @@ impl Engine {
                 | TaskStatus::Failed
                 | TaskStatus::Canceled => {}
             }
-            // If the configuration no longer has the agent, the driver fails the task.
+            // The driver fails the task if its agent is no longer configured.
             if let Some(agent) = self.agents.get(&session.own.row.agent) {
                 session.own.pin(&agent.version);
             }
@@ -66,7 +66,7 @@ impl Engine {
             session
                 .own
                 .settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
-            // Calls that a failed task had started stay open for a reconcile request.
+            // If the task had failed, its started calls stay open: a person is asked about them.
             let is_withdrawn = |state: &CallState| !failed || state.attempts == 0;
             session
                 .own

@@ -93,8 +93,8 @@ pub enum CommitPosition {
 }
 
 impl Accepted {
-    /// Returns the result of a command, without a listener and without a position. Sets
-    /// `is_gate_call` to `false`.
+    /// Returns the result of a command that has no `listener` and no `position` (both are `None`)
+    /// and is no gate call.
     pub(crate) fn without_events(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self {
             task_id,

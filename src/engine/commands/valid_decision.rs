@@ -44,11 +44,12 @@ impl ValidDecision {
     /// Returns the undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// Fails with `AlreadyDecided`. If the answer names calls, it fails if one of these calls is
-    /// decided or was already approved by the caller. If the answer is for the whole request, it
-    /// fails if no undecided call is left, if the caller has already approved every undecided call,
-    /// or if the caller has already approved one of them and the action is neither `Approve` nor
-    /// `Retry`.
+    /// `AlreadyDecided`, in these cases:
+    /// - The answer names a call that is decided, or that the caller has already approved.
+    /// - The answer is for the whole request, and no undecided call is left, or the caller has
+    ///   already approved all undecided calls.
+    /// - The answer is for the whole request, its action is neither `Approve` nor `Retry`, and the
+    ///   caller has already approved one of the undecided calls.
     pub(super) fn targets(
         &self,
         caller: &Caller,
@@ -118,8 +119,8 @@ impl ValidDecision {
         })
     }
 
-    /// Returns the decision for the journal. `shown` is the part of the response that every reader
-    /// of the decision may see.
+    /// Returns the decision for the journal. `shown` is the person's `response` as every reader
+    /// of the decision may see it: without the values of credentials.
     pub(super) fn decision(
         &self,
         caller: &Caller,

@@ -64,7 +64,7 @@ struct StreamedCall {
     is_published: bool,
 }
 
-/// A part of an answer that has text: the answer's own text, or the arguments of the call with this
+/// A text inside a model's answer: the answer's own text, or the arguments of the call with this
 /// number, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AnswerPart {
@@ -177,8 +177,8 @@ impl DeltaPublisher {
         });
     }
 
-    /// Publishes the names of calls without delay, because a client may open a form while the model
-    /// still writes the arguments.
+    /// Publishes the names of calls without delay, so that a client can already show a form for a
+    /// call while the model still writes the call's arguments.
     fn publish_names(&self, state: &mut PublishState) {
         let new = |call: &&mut StreamedCall| !call.is_published && call.name.is_some();
         let names = state.calls.iter_mut().filter(new).filter_map(|call| {

@@ -1,4 +1,5 @@
-//! Ends a task. One commit ends the task and its descendants, and queues its parked parent.
+//! Ends a task. One commit ends the task and its descendants, and queues the parent if the parent
+//! is parked, that is, neither leased nor queued.
 
 use super::Stop;
 use crate::engine::Engine;
@@ -51,8 +52,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// Ends a task whose agent cannot be loaded. The task is canceled if a decision or a deadline
-    /// has ended the task; otherwise the task fails. Always returns `false`.
+    /// Ends a task whose agent cannot be loaded. The task is canceled if a decision or the expiry
+    /// of a request requires this; otherwise the task fails. Always returns `false`.
     pub(in crate::engine) async fn finish_without_agent(
         &self,
         session: &mut TaskSession,

@@ -22,9 +22,9 @@ pub(super) enum JudgedAt {
 }
 
 impl Driver<'_> {
-    /// Returns an allow if a standing decision that the rule offers covers a held call. Otherwise
-    /// returns `judged`, which is the policy's judgement of the call. A call that
-    /// `hold_if_uncertain` would hold stays held, with the reason of `hold_if_uncertain`.
+    /// Allows a held call if a standing decision that the call's rule offers covers the call.
+    /// Otherwise returns `judged`, the policy's judgement of the call. If `hold_if_uncertain` would
+    /// hold the call even when it is allowed, the call stays held, for that function's reason.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

@@ -1,6 +1,6 @@
 //! Handles gate calls: finds whether the asker of a call waits, and gives the asker the permit to
-//! run the call elsewhere. Invariant: a permit is committed only by the connection that answers
-//! with it, and an approved call starts only while its asker waits.
+//! run the call elsewhere. Invariant: a permit is committed only on behalf of the one request whose
+//! answer will contain it, and an approved call starts only while its asker waits.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ impl Driver<'_> {
     }
 
     /// Whether a client waits for a call that this service performs, according to the row's
-    /// `asker_until`. If the row has no `asker_until`, only a call without an approval counts as
-    /// awaited, because the client that proposed such a call waited for the call to run.
+    /// `asker_until`. Without an `asker_until`, a call counts as awaited if no person approved it:
+    /// the client that proposed the call then waited for the call itself, not for a person.
     fn is_awaited(&self, state: &CallState) -> bool {
         match self.session.own.row.asker_until {
             Some(until) => until > self.session.now,
@@ -53,8 +53,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the time until which a gate call can be started, or started again; `None` if the
-    /// phase of the call allows no start.
+    /// Returns the time until which the first or a further attempt at a gate call can start; `None`
+    /// if the phase of the call allows no start.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
@@ -76,8 +76,8 @@ impl Driver<'_> {
         Some(from + gate.use_within)
     }
 
-    /// Returns the time that is left for the asker to ask again, before the service gives the gate
-    /// call up. Returns `None` if no gate call can be started.
+    /// Returns the time after which the service gives the gate call up, unless the asker asks again
+    /// before. Returns `None` if no gate call can be started.
     pub(super) fn time_until_late(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;

@@ -59,8 +59,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Judges a call by its arguments, the rejections and the quarantine of its tree, the policy,
-    /// and the standing decisions that the rules offer.
+    /// Judges a call. Checks the arguments, whether a person has rejected an equal call, the
+    /// policy, the standing decisions, the tool's quarantine, and whether history is missing.
     async fn judgement(&self, state: &CallState, judged_at: JudgedAt) -> Result<Judgement, Stop> {
         if let Some(reason) = self.invalid_reason(state) {
             return Ok(Judgement::invalid(reason));
@@ -115,7 +115,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Holds an allowed call whose tool is in quarantine, unless a person approved the call.
+    /// Holds an allowed call of a quarantined tool (see `Quarantine`), unless a person approved the
+    /// call.
     fn hold_if_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
         if judgement.verdict != Verdict::Allow || state.approval.is_some() {
             return judgement;
@@ -135,17 +136,17 @@ impl Driver<'_> {
         }
     }
 
-    /// Holds an allowed `once` call of a turn that came after a lost part of the history, because
-    /// the model may repeat a call of the lost part. Such calls are held until the user's next
-    /// message. While another task of the tree is unreadable, this function also holds every other
-    /// allowed `once` call, except calls that start a sub-agent and calls that a person approved.
+    /// Holds an allowed `once` call (which must not be repeated) in two cases. First, if the call's
+    /// turn came after a lost part of the history, until the user's next message: the model may
+    /// repeat a call of the lost part. Second, while another task of the tree is unreadable, except
+    /// calls that start a sub-agent and calls that a person approved.
     fn hold_if_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let entry = self.offered(&state.call.name);
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // An unreadable task may already have run the same call. It may also record a person's
-        // rejection of that call.
+        // A task of the tree whose journal is unreadable may already have run the same call. That
+        // journal may also contain a person's rejection of the same call.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
@@ -273,9 +274,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the judgement to journal if the call may no longer run, otherwise `None`. A call
-    /// without an approval may run only if `now` allows it. An approved call may no longer run if
-    /// `now` is deny or invalid, if its tool has changed, or if its approvals no longer suffice.
+    /// Returns the judgement to journal if the call may no longer run, otherwise `None`. `now` is
+    /// the policy's present judgement. A call without an approval may run only if `now` is `Allow`.
+    /// An approved call may no longer run if `now` is `Deny` or `Invalid`, if its tool has changed,
+    /// or if its approvals no longer suffice.
     fn stricter_judgement(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
         let Some(approval) = &state.approval else {
             return (now.verdict != Verdict::Allow).then_some(now);

@@ -40,9 +40,9 @@ impl Driver<'_> {
         values.fold(u32::MAX, u32::min)
     }
 
-    /// Returns the limit that forbids the call to start a sub-agent, in words for the model. The
-    /// limit may be that of this task or of an ancestor. `None` if no limit is reached or the call
-    /// starts no sub-agent.
+    /// If a limit of this task or of an ancestor forbids the call to start its sub-agent, returns
+    /// the limit in words for the model. `None` if no limit is reached, or if the call starts no
+    /// sub-agent.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
@@ -90,8 +90,8 @@ impl Driver<'_> {
     }
 
     /// Registers the model call that is about to be made. The inner `Err` names a limit that this
-    /// call and the relatives' model calls in flight would together exceed. A task without
-    /// relatives gets no guard, because `step_context` has already checked its limits.
+    /// call would exceed together with the model calls in flight of the tree's other tasks. A task
+    /// alone in its tree gets no guard, because `step_context` has already checked its limits.
     pub(crate) async fn register_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {

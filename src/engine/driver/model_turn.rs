@@ -46,7 +46,7 @@ impl Driver<'_> {
             return Err(Stop::Lost);
         }
         let answer = self.call_model_streaming(&**client, guard).await?;
-        // Relatives may have committed while the model answered.
+        // Other tasks of the tree may have committed while the model answered.
         self.session.tree.fresh = false;
         match answer {
             Ok(answer) => {

@@ -36,8 +36,8 @@ impl Driver<'_> {
         requests: Vec<PlannedRequest>,
     ) -> Result<(), Stop> {
         for request in requests {
-            // The client that answers the request runs the external tool. The service does not
-            // start such a call itself, so this is its last moment to judge the call again.
+            // The client that answers the request runs the external tool, and the service starts
+            // nothing. So the service judges the call again here, before the request is opened.
             if request.kind == RequestKind::ExternalResult {
                 if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -94,8 +94,8 @@ impl Driver<'_> {
     }
 
     /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
-    /// because its receiver knows the call by its key. A call at an `ext_authz` gateway that
-    /// reports no outcome also keeps its arguments, because such a gateway cannot change the call.
+    /// because the tool recognizes a call by its idempotency key. A call at an `ext_authz` gateway
+    /// that reports no outcome also keeps them, because such a gateway cannot change the call.
     fn is_editable(&self, state: &CallState) -> bool {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
@@ -125,9 +125,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a reconcile request for each of these calls, whose outcome is unknown. Each call
-    /// either was started and is no longer run by any process, or may have run in a lost part of
-    /// the history.
+    /// Opens a reconcile request for each of these calls, whose outcome is unknown. Either the call
+    /// was started and no process runs it any more, or it may have run in a part of the history
+    /// that a restored backup or a promoted standby has lost.
     pub(crate) fn reconcile(&mut self, calls: &[CallId]) {
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {

@@ -11,13 +11,14 @@ use crate::task::id::CallId;
 use crate::task::item::Outcome;
 use crate::tool::{StartReason, Tool};
 
-/// A call whose tool must be compared again. The parts are the call's id, the reason why the call
-/// may start (`None` before the first judgement), and the tool.
+/// A call whose tool must be compared again with its reviewed definition. The parts are the call's
+/// id, the reason why the call may start (`None` before the first judgement), and the tool.
 type StaleTool = (CallId, Option<StartReason>, Arc<dyn Tool>);
 
 impl Driver<'_> {
-    /// Compares the tools of these calls before the calls are judged for the first time. Ignores a
-    /// failure, because the comparison before the start reports the failure.
+    /// Compares the tools of these calls with their reviewed definitions, before the calls are
+    /// judged for the first time. Ignores a failed comparison, because `prepare_tools` compares the
+    /// tools again right before the calls start, and reports a failure.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -29,8 +30,9 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Compares the tools of these calls right before the calls start. If some tools cannot be
-    /// compared, fails their calls and returns `false`, so that the driver asks `next_step` again.
+    /// Compares the tools of these calls with their reviewed definitions, right before the calls
+    /// start. If a tool cannot be compared, fails its calls and returns `false`, so that the driver
+    /// asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

@@ -26,8 +26,8 @@ impl Driver<'_> {
         began: Duration,
     ) -> Result<(), Stop> {
         let ended = self.engine.clock.uptime();
-        // The duration of the calls counts toward the task's time limit. It must count even before
-        // the next commit.
+        // `now` is otherwise set only by reads and commits. The duration of the calls must count
+        // toward the task's time limit even before the next commit.
         self.session.now = self.session.now + ended.saturating_sub(began);
         let has_lease = self
             .session
@@ -68,8 +68,8 @@ impl Driver<'_> {
         self.session
             .in_flight_calls
             .retain(|in_flight| !unknown.contains_key(&in_flight.call));
-        // If the lease was lost, the next driver of the task opens requests about the started
-        // calls. Results that arrived here are still stored.
+        // If the lease was lost, the next driver of the task opens requests about the started calls
+        // without a result. This driver stops, unless it still has to store results.
         if is_lost && !self.session.has_pending_facts() {
             Err(Stop::Lost)
         } else {
@@ -77,9 +77,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns a function that tells whether the call may be sent now. The function returns `true`
-    /// if the lease has not ended, no more than [`SEND_WINDOW`] has passed since the commit of the
-    /// call's start began, and no cancel forbids sending the call.
+    /// Returns a function that tells whether the call may be sent now. Three conditions must hold:
+    /// the lease has not ended, the commit that stored the call's start began at most
+    /// [`SEND_WINDOW`] ago, and no cancel forbids sending the call.
     pub(crate) fn send_permit(
         &self,
         in_flight: &InFlightCall,

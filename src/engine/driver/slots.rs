@@ -1,5 +1,6 @@
-//! Gives drivers the slots of this process. A driver needs a slot for an effect. A driver gets no
-//! slot while the service stops or while another task is driven alone (`LoneDrives`).
+//! Gives drivers the slots of this process. A driver needs a slot to call a model or a tool. It
+//! gets no slot while the service stops, or while the process drives another task alone
+//! (`LoneDrives`).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,13 +9,13 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Driver;
 
-/// The maximum time that a command waits for a slot before its task is queued in the database.
+/// The maximum time that a command waits for a slot. After that time, its task is queued.
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
     /// Whether this driver leaves the next effect to another process or to a later driver. The
-    /// driver does so if it has no slot, if the service stops, or if another task is to be driven
-    /// alone and this driver has stored an item.
+    /// driver does so if it has no slot or if the service stops. Once the driver has stored an
+    /// item, it also does so if this process is to drive another task alone (`LoneDrives`).
     pub(super) async fn gives_way(&mut self) -> bool {
         if self.session.slot.is_none() {
             self.session.slot = self.slot().await;
@@ -28,7 +29,8 @@ impl Driver<'_> {
     /// Returns a slot. Returns `None` if no slot is free, if another task is driven alone
     /// (`LoneDrives`), or if tasks are queued in the database. Queued tasks get slots first, and
     /// their tenants take turns. A command whose facts are not stored yet waits up to [`SLOT_WAIT`]
-    /// for a slot, because a queued task must be claimed and its journal read again.
+    /// for a slot. Queueing the task would cost more, because a worker would have to claim the task
+    /// and read its journal again.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

@@ -51,8 +51,8 @@ impl<'e> Driver<'e> {
             return Ok(());
         }
         if self.present_tools(calls) != compared {
-            // Meanwhile, another task has compared the tools and has found that a tool has changed.
-            // No call is started, and the driver asks `next_step` again.
+            // Since `compared` was read, another task has found that a tool has changed at its
+            // server. No call is started, and the driver asks `next_step` again.
             return Ok(());
         }
         let (attempts, decisions) =
@@ -200,9 +200,9 @@ impl<'e> Driver<'e> {
         (attempts, decisions)
     }
 
-    /// Whether these calls may still start, according to the history, the stored requests that
-    /// approved the calls, and the current policy. After `false`, the driver asks `next_step`
-    /// again.
+    /// Whether these calls may still start. Checks whether the history has become uncertain,
+    /// whether the requests by which people approved the calls are undamaged, and whether the
+    /// current policy permits the calls. After `false`, the driver asks `next_step` again.
     pub(crate) async fn may_start(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;
@@ -217,9 +217,9 @@ impl<'e> Driver<'e> {
 
     /// Returns the part of the input of `next_step` that is not in the journal.
     pub(crate) fn step_context(&self) -> StepContext {
-        // Attempts of this process count as ended for `has_ended`, because the calls that this
-        // process still has in flight are added below. If this process is the only process of the
-        // store, there are no attempts of other live processes.
+        // `has_ended` returns true for this process, because the calls that this process still has
+        // in flight are added below. If no other process uses the store, `has_ended` returns true
+        // for every process: all others are dead.
         let has_ended =
             |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut context = self
@@ -239,9 +239,9 @@ impl<'e> Driver<'e> {
         context
     }
 
-    /// Returns the time after which every attempt that may still be running counts as over; `None`
-    /// if there is no such attempt. Leaves out attempts that this service runs and that may be
-    /// repeated.
+    /// Returns how long it takes until every attempt that may still be running counts as over;
+    /// `None` if there is no such attempt. Ignores an attempt that this service itself runs, if the
+    /// call may be repeated.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
         let running = self.step_context().running;
         let attempts = self
@@ -250,7 +250,7 @@ impl<'e> Driver<'e> {
             .progress
             .unfinished()
             .filter(|state| running.contains(&state.call.tool_call_id))
-            // An attempt that has ended with questions of the server is over.
+            // In any other phase the attempt is over: it has ended with questions of the server.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))
@@ -264,8 +264,8 @@ impl<'e> Driver<'e> {
     }
 }
 
-/// Performs one attempt. A tool with `connects_first` is called before the permit is decided, and
-/// itself waits for the decision.
+/// Performs one attempt after its permit is decided. A tool with `connects_first` is called at
+/// once, and waits for the decision of the permit itself.
 async fn perform((tool, call): &Attempt) -> ToolAnswer {
     if !tool.connects_first() {
         call.permit.decided().await;

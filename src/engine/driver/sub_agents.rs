@@ -23,8 +23,8 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
     related.draft.pin(&agent.version);
     let failed = related.draft.row.status == TaskStatus::Failed;
     related.draft.push_status(TaskStatus::Running, now);
-    // If the task has failed, its started calls stay open, so that a reconcile request can settle
-    // them.
+    // If the task has failed, its started calls stay open: a reconcile request then asks a person
+    // about their outcomes.
     let text = "The conversation went on; this call was not run.";
     related.draft.close_calls(
         |call| !failed || call.attempts == 0,
@@ -36,9 +36,9 @@ fn continue_conversation(related: &mut RelatedDraft, agent: &Agent, message: Fac
 }
 
 impl Driver<'_> {
-    /// If the calls may still start, creates or reopens a task for each of them. A call that
-    /// exceeds a limit, or whose agent is gone from the configuration, gets no task and is judged
-    /// invalid.
+    /// If the calls may still start, creates a sub-agent's task for each of them, or reopens the
+    /// ended task of the conversation that the call continues. A call that exceeds a limit, or
+    /// whose agent is gone from the configuration, gets no task and is judged invalid.
     pub(crate) async fn start_sub_agents(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         if !self.may_start(calls).await? {
             return Ok(());
@@ -133,8 +133,8 @@ impl Driver<'_> {
         self.session.tree.add(draft);
     }
 
-    /// Returns the ended task of the conversation with `sub`, which the next call continues. `None`
-    /// before the first call, and if `sub` does not have `session: true`.
+    /// Returns the task that the next call of `sub` continues: the newest ended task of this
+    /// sub-agent below the driven task. `None` if there is none, or without `session: true`.
     fn conversation_with(&self, sub: &SubAgent) -> Option<TaskId> {
         let own = self.session.task_id();
         let is_of_sub_agent = |row: &&TaskRow| {

@@ -31,11 +31,11 @@ pub struct GateAnswer {
     pub call: GateCall,
     /// Whether the ask named an earlier call by key or id, so that no new call was proposed.
     pub replayed: bool,
-    /// The handle by which the surface reports the delivery. `Some` if the answer has a result that
-    /// was not delivered yet.
+    /// The handle by which the surface (the protocol of the ask) reports the delivery. `Some` if
+    /// the answer has a result that was not delivered yet.
     pub delivery: Option<Delivery>,
-    /// The bytes of the result as the MCP server wrote them. `None` unless this process received
-    /// the result while a connection waited for the call.
+    /// The bytes of the result as the MCP server wrote them. `None` if another process received the
+    /// result, or if no connection waited for the call when the result arrived.
     pub raw: Option<Arc<str>>,
 }
 
@@ -51,10 +51,10 @@ struct Waiter<'w> {
     /// start an approved call until the end of its wait.
     claim_until: Option<Instant>,
     guard: AskerGuard,
-    /// A listener for the commits of this process. The listener is opened before the first read, so
-    /// that no commit is missed. The first `pause` turns this listener into `replica_commits`.
+    /// A listener for the commits of this process, opened before the first read, so that it misses
+    /// no commit. When this ask first waits (`pause`), the listener becomes `replica_commits`.
     local_commits: Option<Listener>,
-    /// A listener for the commits of every replica. `None` until the first pause.
+    /// A listener for the commits of every replica. `None` until this ask first waits.
     replica_commits: Option<Listener>,
     /// The id of this ask, and the name of the runner from the proposal (`""` if the proposal names
     /// no runner).
@@ -64,18 +64,19 @@ struct Waiter<'w> {
     by_key: bool,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
-    /// Whether the session of the current round comes from a drive that this ask started.
+    /// Whether this ask has started a driver for the task, and the session of the current round
+    /// comes from that driver.
     own_drive: bool,
 }
 
-/// The result of one round of a wait.
+/// The result of one round of an ask. A round looks at the call and, if needed, waits for a change.
 enum Round {
     Answer(Box<GateAnswer>),
     /// The call may have changed. The next round uses this session. With `None`, the next round
     /// loads the task again.
     Retry(Option<Box<TaskSession>>),
-    /// Another asker gets this call, or has stored the same idempotency key. The proposal is
-    /// handled again from the start, usually as a new call.
+    /// This ask does not get the call: another client gets it, or has stored the same idempotency
+    /// key. The ask handles its proposal again from the start, usually as a new call.
     TakenByOther,
 }
 
@@ -184,8 +185,8 @@ impl Engine {
         Ok(same.then_some(task))
     }
 
-    /// Answers a call that the gate only counts (`record: held`). The asker gets the permit, and
-    /// nothing is stored.
+    /// Answers a call that the gate counts but does not store (`record: held`). The answer has a
+    /// permit.
     async fn answer_counted(
         &self,
         mut session: TaskSession,
@@ -226,8 +227,8 @@ impl Engine {
 }
 
 impl Waiter<'_> {
-    /// Waits for the end of a drive and returns the drive's session. `None` if the wait of this ask
-    /// ends first, or if the session may differ from the journal.
+    /// Waits until the driver that this ask started has ended, and returns the driver's session.
+    /// `None` if the wait of this ask ends first, or if the session may differ from the journal.
     async fn wait_for_drive(
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,
@@ -241,7 +242,7 @@ impl Waiter<'_> {
     }
 
     /// Waits until the call has a verdict for this asker, or until the wait is over. `None` if
-    /// another asker gets the call.
+    /// another client gets the call, or has stored the same idempotency key.
     async fn wait_for_verdict(
         mut self,
         mut session: Option<TaskSession>,
@@ -272,8 +273,8 @@ impl Waiter<'_> {
                 self.guard.mark_answered();
                 Ok(self.answer(call, None))
             }
-            // The drive of this ask got no slot and has queued the call. A worker will start the
-            // call.
+            // The driver that this ask started got no slot, so it has queued the task. A worker
+            // will start the call.
             (GateState::Approved, _) if self.own_drive => self.wait_pending(session, call).await,
             (GateState::Approved, _) if self.is_late() => self.wait_pending(session, call).await,
             (GateState::Approved, _) => self.claim(session, call).await,
@@ -294,8 +295,8 @@ impl Waiter<'_> {
         }
     }
 
-    /// Answers a settled call. If the client does not name the call by key or id, only one ask may
-    /// get the result, and a fenced commit reserves the result for this ask.
+    /// Answers a settled call. If the client names the call by key or id, each ask gets the result.
+    /// Otherwise only one ask may get the result, and a fenced commit reserves it for this ask.
     async fn answer_settled(
         &mut self,
         mut session: TaskSession,
@@ -369,8 +370,8 @@ impl Waiter<'_> {
     }
 
     /// Waits for a change of a call that cannot start yet. Before the wait, stores the asker's
-    /// presence. When the ask's wait is over, answers the asker, and ends the presence unless the
-    /// asker asks again by itself (`returns_within`).
+    /// presence. When the ask's wait is over, answers the asker. Also ends the presence then,
+    /// unless the client asks again by itself (`returns_within` is not zero).
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,
@@ -394,8 +395,8 @@ impl Waiter<'_> {
                 Ok(()) => {}
                 Err(error) => {
                     if matches!(error, CommitError::Stale | CommitError::Refused) {
-                        // The presence was not stored. The row may have the presence of another
-                        // asker, and dropping this guard must not end that presence.
+                        // The presence was not stored, so the row may have the presence of another
+                        // asker. This call keeps the guard's drop from ending that presence.
                         self.guard.mark_answered();
                     }
                     return round_after_error(error);
@@ -458,16 +459,16 @@ impl Waiter<'_> {
         }))
     }
 
-    /// Returns the presence to store. The presence lasts until the end of the wait, and after that
-    /// for `returns_within` or [`PRESENCE_GRACE`], whichever is longer.
+    /// Returns for how long the asker counts as waiting, to be stored: until the end of the wait,
+    /// and after that for `returns_within` or [`PRESENCE_GRACE`], whichever is longer.
     fn presence(&self) -> AskerPresence {
         let remaining = self.end.saturating_duration_since(Instant::now());
         AskerPresence::PresentFor(remaining + self.proposal.returns_within.max(PRESENCE_GRACE))
     }
 }
 
-/// Returns the result of a round in which storing a presence failed with `error`. `Refused` means
-/// that another ask has stored the same key.
+/// Returns the result of a round in which the commit of the asker's presence failed with `error`.
+/// `Refused` means that another proposal has stored the same idempotency key.
 fn round_after_error(error: CommitError) -> Result<Round, GateRefusal> {
     match error {
         CommitError::Stale | CommitError::Unknown => Ok(Round::Retry(None)),

@@ -1,7 +1,7 @@
 //! Compares a proposed call with earlier calls of the same tool. The result is either an equal call
-//! that the proposal continues, or a new call with the caution that the earlier calls require.
-//! Invariant: a call that may still be running is never started a second time without a person's
-//! approval.
+//! that the proposal continues, or a new call. Because of an earlier call, the new call may need a
+//! caution: a person's approval, a notice or a denial. Invariant: a call that may still be running
+//! is never started a second time without a person's approval.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -27,11 +27,11 @@ use crate::tool::arguments;
 
 /// The result of comparing a proposed call with earlier calls.
 pub(super) enum EarlierCalls {
-    /// The proposal is a new call, without a caution.
+    /// The proposal is a new call, and earlier calls do not affect its judgement.
     Nothing,
     /// The proposal continues the call of this task.
     Continues(TaskId),
-    /// The proposal is a new call, with a caution.
+    /// The proposal is a new call, and earlier calls affect its judgement.
     Requires(Caution),
 }
 
@@ -39,7 +39,7 @@ pub(super) enum EarlierCalls {
 pub(super) enum Caution {
     /// A person must approve the call even if the rules allow it. The text is the reason.
     Hold(String),
-    /// If a rule holds the call, its request shows this notice.
+    /// If a rule holds the call, the request to the approvers shows this notice.
     Notice(String),
     /// A person has rejected an equal call before, so the new call is denied.
     Reject {
@@ -49,7 +49,7 @@ pub(super) enum Caution {
 }
 
 /// Returns the tool and the key by which equal calls are found. `None` if the arguments cannot be
-/// parsed, because such a call never runs.
+/// parsed: such a call never runs, so equal calls need not be found.
 pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     let text = proposal.arguments_text.as_str();
     let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
@@ -73,11 +73,10 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     })
 }
 
-/// The prefix of the stored key of a call, if any later proposal of an equal call may continue the
-/// call.
+/// The prefix of the stored key of a call that any later proposal of an equal call may continue.
 const EQUAL_PREFIX: &str = "b:";
-/// The prefix of the stored key of a call, if a later proposal continues the call only by naming
-/// it. A proposal names a call by the caller's idempotency key or by id.
+/// The prefix of the stored key of a call that a later proposal continues only if the proposal
+/// names the call, by the caller's idempotency key or by the call's id.
 const NAMED_PREFIX: &str = "k:";
 
 impl Engine {
@@ -124,9 +123,9 @@ impl Engine {
     }
 
     /// Compares a proposed call with the equal calls that the proposal might continue.
-    /// `is_doubtful` says that an earlier call of the same tool has an unknown outcome. A reason to
-    /// hold the new call takes precedence over a notice: only the former holds a call that the
-    /// rules allow.
+    /// `is_doubtful` says that an earlier call of the same tool has an unknown outcome. The caution
+    /// is either `Hold`, which holds the new call even if the rules allow it, or `Notice`, which
+    /// does not. If there are reasons for both, the caution is `Hold`.
     async fn compare_with_equal(
         &self,
         mut equal: Vec<&EqualCall>,
@@ -160,7 +159,8 @@ impl Engine {
         Ok(EarlierCalls::Requires(caution))
     }
 
-    /// Returns the notice about an equal call that has ended and whose result was delivered.
+    /// Returns the notice about an earlier call that equals the proposed call and has ended, and
+    /// whose result was delivered.
     async fn end_notice(&self, row: &EqualCall) -> Result<String, Refusal> {
         let session = self.load(row.task_id).await?;
         let state = session
@@ -177,8 +177,9 @@ impl Engine {
         ))
     }
 
-    /// Returns the newest decision of a person about the calls in `equal`, if this decision is a
-    /// rejection. Ignores calls that ended more than `no_lasts` ago.
+    /// Finds the newest decision of a person about the calls in `equal`. If it is a rejection,
+    /// returns the caution that denies the proposed call. Ignores calls that ended more than
+    /// `no_lasts` (the time for which a rejection counts) ago.
     async fn recent_rejection<'r>(
         &self,
         equal: impl Iterator<Item = &'r EqualCall>,
@@ -258,10 +259,10 @@ enum Relation {
     Holds(&'static str),
 }
 
-/// Whether the next ask about a call may start another attempt after a permit was delivered.
-/// Returns `true` if a person has approved the call again, or if the call may be repeated and its
-/// permit has ended. While a permit is valid, the runner that has the permit may be running the
-/// call.
+/// Whether the next proposal of a call may start another attempt, although a permit for an earlier
+/// attempt was delivered. Returns `true` if a person has approved the call again, or if the call
+/// may be repeated and that permit has ended. Until then, the runner that has the permit may be
+/// running the call.
 fn awaits_next_ask(session: &TaskSession) -> bool {
     let Some(state) = session.own.progress.calls.first() else {
         return false;
@@ -289,8 +290,8 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
 }
 
 /// The assumed maximum difference between the clocks of a process and its database. The query for
-/// earlier calls looks back further by this difference. The rows that the query finds are then
-/// checked against the database's clock.
+/// earlier calls takes its time limit from the process's clock, and so looks back further by this
+/// difference. The rows that it finds are then checked against the database's clock.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 fn time_before(now: Time, time: Duration) -> Time {

@@ -17,15 +17,15 @@ use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::Verdict;
 
-/// The verdict that an asker gets.
+/// The verdict for an asker (a client that proposes the call and waits for it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateDecision {
     /// The call may run now, or has run.
     Allow,
     /// The call never started, and never will.
     Deny,
-    /// The call waits for a person or for its asker, or it is running and this asker has no permit
-    /// for it.
+    /// A person must decide, or the approved call waits until a client proposes it again, or the
+    /// call was started and the client that gets this verdict has no permit for it.
     Pending,
 }
 
@@ -47,7 +47,7 @@ pub enum GateState {
     /// The call waits for a judgement, for a person's decision, or for a person's answer to
     /// questions of the MCP server.
     Pending,
-    /// The call may start as soon as its asker waits for it.
+    /// The call may start as soon as its asker (the client that proposed the call) waits for it.
     Approved,
     /// The call runs, in this service or elsewhere.
     Started,
@@ -98,13 +98,13 @@ pub struct GateCall {
     /// The open permit; `None` if the client to which the call is shown has no permit.
     pub permit: Option<Permit>,
     /// The result of a call that this service ran, or that a person supplied. `None` for a result
-    /// that the caller reported.
+    /// that the asker reported, and for a call without a result.
     pub result: Option<ToolResult>,
     /// The last request about the call, whether open or closed.
     pub request: Option<Box<RequestRow>>,
     /// Whether the call is invalid, so that no decision can let it run.
     pub can_never_run: bool,
-    /// Whether the caller runs the call, and not this service.
+    /// Whether the asker runs the call, and not this service.
     pub runs_elsewhere: bool,
     /// The time at which the call was proposed, by the database's clock.
     pub created_at: Time,
@@ -118,10 +118,10 @@ pub struct GateCall {
 /// The client to which a call is shown.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Viewer<'v> {
-    /// A client that reads the call but is not its asker, and never gets a permit.
+    /// A client that reads the call but has not proposed it. Such a client never gets a permit.
     Reader,
-    /// The client of an ask: the id of the ask, and the name of the runner from the proposal (`""`
-    /// if the proposal names no runner).
+    /// The client of an ask (one request that proposes the call). The fields are the id of the ask
+    /// and the runner that the proposal names (`""` if the proposal names no runner).
     Asker(Uuid, &'v str),
 }
 
@@ -308,8 +308,7 @@ impl<'c> CallView<'c> {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
     }
 
-    /// Returns the last request about the call. The journal determines the status of the returned
-    /// request.
+    /// Returns the last request about the call, with the status that the journal records.
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {
         let id = self.find_last(|fact| {
             let Fact::InterventionRequested(asked) = fact else {

@@ -26,14 +26,15 @@ use crate::store::RequestRow;
 use crate::task::id::TaskId;
 
 /// The path under which idempotency keys of gate calls are stored. The path is the same for all
-/// surfaces, so that a key names the same call at each surface.
+/// surfaces (protocols such as REST and MCP), so that a key names the same call at each surface.
 pub(crate) const KEY_PATH: &str = "/v1/gate/calls";
 
 /// The session id of a proposal that names no session. If each such proposal got a fresh id
 /// instead, a repeated call would not be recognized.
 pub(crate) const DEFAULT_SESSION: &str = "gate";
 
-/// A call as an agent proposes it. The surface has checked the shape and the size of each field.
+/// A call as an agent proposes it. The surface (the REST API, MCP or the protocol of a gateway) has
+/// checked the shape and the size of each field.
 #[derive(Clone, Debug)]
 pub struct Proposal {
     /// The name of the gate; `None` stands for the only gate that is open to the caller.
@@ -57,18 +58,18 @@ pub struct Proposal {
     /// The time after `wait` during which the asker still counts as waiting. It is above zero for a
     /// client that asks again by itself.
     pub returns_within: Duration,
-    /// The cell for the request that the call waits for. The surface can read the cell during the
-    /// ask.
+    /// The cell for the request that the call waits for. The surface can read the cell while the
+    /// client waits for the verdict.
     pub progress: AskProgress,
 }
 
-/// A cell into which an ask writes the request that its call waits for. The surface can then show
-/// the request.
+/// A cell for the request that a proposed call waits for. `Engine::ask` writes the cell, so that
+/// the surface, such as the REST API, can show the request meanwhile.
 #[derive(Clone, Debug, Default)]
 pub struct AskProgress(Arc<Mutex<Option<Box<RequestRow>>>>);
 
 impl AskProgress {
-    /// Returns the request that the call waits for; `None` if the ask has not written a request.
+    /// Returns the request that the call waits for; `None` if `Engine::ask` has written none.
     #[must_use]
     pub fn request(&self) -> Option<Box<RequestRow>> {
         let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,10 +88,10 @@ pub enum Identity {
     /// JSON values.
     Value,
     /// The earlier call must have the same owner, session and tool, and the same bytes of
-    /// arguments. Surfaces that forward the client's own bytes use this variant.
+    /// arguments. Used by protocols in which the client's own bytes are forwarded.
     Bytes,
     /// The earlier call must have the same idempotency key. With `attach`, a proposal with a new
-    /// key is also compared with earlier calls as for `Value`.
+    /// key may also continue an earlier call that is equal as `Value` requires.
     Key {
         key: String,
         /// Whether the proposal may continue an equal call that has another key or no key.
@@ -98,8 +99,8 @@ pub enum Identity {
     },
     /// The call is never recognized, so each proposal is a new call.
     New,
-    /// The earlier call is the call of this task, whose id the client got in an earlier answer. If
-    /// the task has a different call, the proposal is new.
+    /// The earlier call is the call of this task. The client got the task's id in an earlier
+    /// answer. If the task's call differs from the proposed call, the proposal is new.
     Call(TaskId),
 }
 

@@ -1,7 +1,7 @@
-//! Stores the presence of askers: whether a client waits for a call, and whether the call's result
-//! was delivered. The presence is an end time in the task's row. The write is fenced by the row's
-//! version, like every write. If a process dies, the presence of its askers ends at the stored end
-//! time.
+//! Stores the presence of askers: whether a client waits for a gate call, and whether the call's
+//! result was delivered. The row of the call's task holds the time at which the presence ends. Like
+//! every write, the write is refused if the row has another version meanwhile. If a process dies,
+//! the presence of its askers ends at the stored time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::store::CommitError;
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, LeaseChange};
 use crate::task::id::TaskId;
 
-/// The minimum time for which an asker counts as present after its wait, because the answer may be
-/// on its way, or the client may ask again.
+/// The minimum time for which a client still counts as present after its wait has ended. In this
+/// time, the answer may still be on its way, or the client may ask again.
 pub(super) const PRESENCE_GRACE: Duration = Duration::from_secs(5);
 
-/// The calls that connections of this process wait for. The stored presence is not enough, because
-/// between the commit of a result and its delivery, the row says that no asker waits.
+/// The calls that connections of this process wait for. The presence in a task's row does not show
+/// all of them: from the commit of a result until its delivery, the row says that no client waits.
 pub(in crate::engine) type AwaitedCalls =
     crate::engine::runtime::Locked<BTreeMap<TaskId, AwaitedCall>>;
 
@@ -32,12 +32,13 @@ pub(in crate::engine) struct AwaitedCall {
     raw: Option<Arc<str>>,
 }
 
-/// A guard of a connection that waits for a call. Dropping the guard before the asker is answered
-/// ends the stored presence.
+/// A guard of a connection on which an asker waits for the verdict on a call. Dropping the guard
+/// before the asker is answered ends the asker's stored presence.
 pub(super) struct AskerGuard {
     engine: Arc<Engine>,
     task: TaskId,
-    /// Whether the row has a presence that must end when this guard is dropped.
+    /// Whether the task's row shows the asker as present, so that dropping this guard must change
+    /// the row.
     present: bool,
 }
 
@@ -51,7 +52,7 @@ impl AskerGuard {
         }
     }
 
-    /// Records that the row has, or is about to get, a presence of this asker, so that dropping the
+    /// Records that the row shows, or is about to show, this asker as present, so that dropping the
     /// guard ends that presence.
     pub(super) fn set_present(&mut self) {
         self.present = true;
@@ -63,7 +64,7 @@ impl AskerGuard {
         self.present = false;
     }
 
-    /// Whether the row has a presence of this asker, as far as this guard knows.
+    /// Whether dropping this guard would end a stored presence of its asker.
     pub(super) fn is_present(&self) -> bool {
         self.present
     }
@@ -88,8 +89,9 @@ impl Drop for AskerGuard {
     }
 }
 
-/// A handle by which the surface reports that the result of a settled call has reached the client.
-/// If the handle is dropped without [`Delivery::delivered`], the next ask gets the result.
+/// A handle by which the HTTP layer reports that the result of a settled call has reached the
+/// client. If the handle is dropped without [`Delivery::delivered`], the result goes to the next
+/// client that proposes the call.
 pub struct Delivery {
     guard: AskerGuard,
     session: Box<TaskSession>,
@@ -154,9 +156,10 @@ impl Engine {
         self.askers.lock().len()
     }
 
-    /// Writes the presence of a call's asker, unless the row has no presence or the result has been
-    /// delivered. The first try uses `session` if it is `Some`; every other try loads the task.
-    /// Ignores failures: without the write, the presence ends at its stored time.
+    /// Stores `asker`, the new presence of a call's asker. Does nothing if the row has no presence,
+    /// or if the result has been delivered. The first try uses `session` if it is `Some`; every
+    /// other try loads the task. Ignores failures: without the write, the presence ends at its
+    /// stored time.
     pub(super) async fn set_asker(
         &self,
         task: TaskId,
@@ -181,8 +184,8 @@ impl Engine {
         }
     }
 
-    /// Commits the presence `asker` and the session's idempotency key. The commit is fenced by the
-    /// session's version.
+    /// Commits the presence `asker` and the session's idempotency key. The commit fails if the
+    /// task's row no longer has the version that the session has read.
     pub(super) async fn commit_asker(
         &self,
         session: &mut TaskSession,

@@ -29,7 +29,7 @@ use crate::task::status::TaskStatus;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
-/// The result of a proposal, before the asker has a verdict.
+/// The first result of a proposal. The client that proposed the call gets the verdict later.
 pub(super) enum Proposed {
     /// The proposal continues the call of this task.
     Continues(TaskId),
@@ -40,13 +40,13 @@ pub(super) enum Proposed {
     Counted(Box<TaskSession>),
 }
 
-/// A drive of a gate call whose first commit is durable.
+/// A gate call that this process drives. The first commit of the drive is durable.
 pub(super) struct GateDrive {
     pub task: TaskId,
-    /// A listener for the commits of this process, from the first commit of the drive on.
+    /// A listener for the commits of this process, from the call's first commit on.
     pub listener: Listener,
     pub guard: AskerGuard,
-    /// Yields the session at the end of the drive; `None` if the session may differ from the
+    /// Returns the session when the driver has ended; `None` if the session may differ from the
     /// journal.
     pub end: JoinHandle<Option<TaskSession>>,
 }
@@ -255,7 +255,7 @@ impl Engine {
         Ok(call)
     }
 
-    /// Adds the idempotency key, the call key and the asker's presence to the first commit.
+    /// Adds to the first commit: the idempotency key, the call key, and how long the client waits.
     fn add_identity(
         &self,
         session: &mut TaskSession,
@@ -276,9 +276,9 @@ impl Engine {
         }
     }
 
-    /// Like [`Engine::drive_asked`], for a task that is not stored yet. The background task holds
-    /// `guard` until the first commit, because before this commit there is no row that stores the
-    /// asker's presence.
+    /// Like [`Engine::drive_asked`], for a task that is not stored yet. If the client leaves,
+    /// dropping `guard` ends the presence in the task's row. The row exists only after the first
+    /// commit, so the background work holds `guard` until then.
     async fn drive_unsaved(
         self: &Arc<Self>,
         session: TaskSession,
@@ -309,8 +309,8 @@ impl Engine {
     }
 }
 
-/// Whether a gate with `record: held` only counts the call: the call is allowed, is `read_only`,
-/// and runs elsewhere.
+/// Whether a gate with `record: held` counts the call but does not store it. Such a call is
+/// allowed, is `read_only`, and does not run in this service.
 fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly
@@ -322,7 +322,7 @@ fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
     state.ok_or(Refusal::Internal)
 }
 
-/// Changes the pending judgement of a call as `caution` requires.
+/// Changes the pending judgement of a call: `caution` denies or holds the call, or adds a notice.
 fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<(), Refusal> {
     let state = state_of(session, call)?;
     let Some(judgement) = state.judgement.clone() else {

@@ -1,5 +1,5 @@
-//! Reads a gate call for a client that is not the call's asker. Such a client gets no permit, and
-//! no presence is stored for it.
+//! Reads a gate call for a client that only looks at the call. Such a client gets no permit. It
+//! does not count as an asker (a client that waits for the verdict, so that the call may start).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +30,9 @@ pub struct AskerStatus {
 }
 
 impl Engine {
-    /// Returns the state of the asker of this task's call. `agent` is the name of the root's agent.
-    /// `None` if the task does not exist, or if `agent` is not a gate.
+    /// Returns the state of the asker of this task's call. `agent` is the name of the root's agent;
+    /// for a gate call, this is the name of the gate. `None` if the task does not exist, or if
+    /// `agent` does not name a gate.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
@@ -85,8 +86,8 @@ impl Engine {
         entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
     }
 
-    /// Returns the gate call of this task, if the caller owns the call. Before that, waits for at
-    /// most `wait` until the call's decision changes.
+    /// Returns the gate call of this task, if the caller owns the call. First waits until the
+    /// call's decision changes, but at most for the time `wait`.
     ///
     /// # Errors
     /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the

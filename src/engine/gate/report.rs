@@ -50,8 +50,8 @@ enum ReportEffect {
 }
 
 impl Engine {
-    /// Stores the outcome of a call that its asker has run. Returns the call. Also returns `true`
-    /// if this report was not stored because an earlier report had the same key.
+    /// Stores the outcome of a call that its asker (the client that proposed the call) has run.
+    /// Returns the call, and whether nothing was stored because an earlier report had the same key.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden` and `Unavailable` as for [`Engine::read_call`]; `Forbidden` also if
@@ -204,16 +204,16 @@ fn apply_report(
     }
 }
 
-/// Adds a report about a settled call as a late result, if the journal has no earlier report, or if
-/// this report is the first that says how the call ended. Any further report must equal an earlier
-/// report. A result that this service or a person supplied does not count as a report.
+/// Applies a report about a settled call. A report that equals an earlier report adds nothing. The
+/// first report, and the first report that says how the call ended, are stored as late results. Any
+/// other report conflicts. A result that this service or a person supplied is not a report.
 fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
     let is_unknown = result.outcome == Outcome::Unknown;
     let (mut answers, mut unknown) = (Vec::new(), Vec::new());
     for item in &session.own.items {
         if matches!(item.fact, Fact::ToolStarted { .. }) {
-            // An unknown outcome of an earlier attempt does not count as a report about this
-            // attempt.
+            // A new attempt starts here. The reports so far that the outcome is unknown were about
+            // earlier attempts, so the new report is not compared with them.
             unknown.clear();
         }
         if let Fact::ToolResult(earlier) | Fact::LateResult(earlier) = &item.fact

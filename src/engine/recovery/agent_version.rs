@@ -63,9 +63,9 @@ impl Engine {
         agent
     }
 
-    /// Like [`Engine::agent_of`], but tries again as long as the database does not answer. But if a
-    /// command waits for the result of this driver, refuses the command and returns `Lost` instead
-    /// of trying again.
+    /// Like [`Engine::agent_of`], but tries again as long as the database does not answer. If a
+    /// command waits for this driver's first commit, does not try again, but refuses the command
+    /// and returns `Lost`.
     pub(in crate::engine) async fn load_agent(
         &self,
         session: &mut TaskSession,

@@ -1,7 +1,7 @@
-//! Ends a task without its journal, from its row alone. This is needed if the journal is
+//! Ends a task without its journal; the task's row is enough. This is needed if the journal is
 //! unreadable, or if reading the journal kills the process. Invariants: none of the task's calls
-//! runs; the task is not claimed again and again; no other task is delayed; a pending result is
-//! still written.
+//! runs; the task is not claimed again and again; no other task is delayed; a result that the
+//! driver had not stored yet is still written.
 
 use std::sync::Arc;
 
@@ -31,10 +31,11 @@ impl Engine {
         }
     }
 
-    /// Ends a task and its descendants, unless the task has already ended. Writes `late` as late
-    /// results of the task's calls. If a newer version of this program may be able to read the
-    /// journal, ends the task only after the task was taken over at least `Settings::takeovers`
-    /// times. Returns `false`, with nothing written, if the journal can be read after all.
+    /// Ends a task whose journal cannot be read, and the task's descendants, unless the task has
+    /// already ended. Writes `late` as late results of the task's calls. If a newer version of this
+    /// program may be able to read the journal, ends the task only after the task was taken over at
+    /// least `Settings::takeovers` times. Returns `false`, with nothing written, if the journal can
+    /// be read after all.
     ///
     /// # Errors
     /// Fails if a read fails or the commit fails.

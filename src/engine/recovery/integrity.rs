@@ -11,13 +11,13 @@ use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
 use crate::task::request::{DigestedTool, RequestSpec, call_digest};
 
-/// Returns the failure of the task if this request is damaged, otherwise `None`.
+/// Returns the failure with which the task has to end if this request is damaged; else `None`.
 pub(crate) fn request_damage(session: &TaskSession, request: RequestId) -> Option<Failure> {
     damage_of_requests(session, &[request])
 }
 
-/// Returns the failure of the task if a request that approved one of these calls is damaged,
-/// otherwise `None`.
+/// Returns the failure with which the task has to end if a request that approved one of these calls
+/// is damaged; else `None`.
 pub(crate) fn approval_damage(session: &TaskSession, calls: &[CallId]) -> Option<Failure> {
     let approvals = calls
         .iter()

@@ -88,8 +88,8 @@ impl InFlightCalls {
     }
 }
 
-/// A handle to the entry of a call in flight. The call's permit to send uses the handle to mark the
-/// call as sent.
+/// A handle to the entry of a registered attempt. The check that permits the attempt to be sent
+/// marks the attempt as sent through this handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     number: u64,

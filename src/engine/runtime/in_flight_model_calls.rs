@@ -34,8 +34,8 @@ pub(crate) struct ModelCallGuard {
 }
 
 impl InFlightModelCalls {
-    /// Registers a model call. Returns the guard, and the model calls that other tasks of the tree
-    /// `root` have in flight.
+    /// Registers a model call until the returned guard is dropped. Also returns the model calls
+    /// that other tasks of the tree `root` have in flight.
     pub(crate) fn register(
         self: &Arc<Self>,
         root: TaskId,

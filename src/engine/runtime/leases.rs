@@ -42,7 +42,7 @@ impl Leases {
         })
     }
 
-    /// Whether a driver of this process holds the task at `uptime`.
+    /// Whether a driver of this process has the task's lease at `uptime`.
     pub(crate) fn holds(&self, task: TaskId, uptime: Duration) -> bool {
         self.entries
             .lock()
@@ -50,7 +50,7 @@ impl Leases {
             .is_some_and(|entry| uptime < entry.until)
     }
 
-    /// Returns the task and the holder of each lease.
+    /// Returns the task of each lease, and the number of the driver that holds the lease.
     pub(crate) fn all(&self) -> Vec<(TaskId, u64)> {
         self.entries
             .lock()
@@ -80,8 +80,8 @@ impl Leases {
     }
 }
 
-/// A handle to a lease, for the permit to send a call. The permit outlives the borrow of the
-/// session, so the permit holds this handle instead of the lease itself.
+/// A handle by which a permit to send a call checks the task's lease. The permit outlives the
+/// borrow of the session, so the permit holds this handle instead of the lease itself.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseView {
     task: TaskId,

@@ -17,7 +17,7 @@ use super::Locked;
 #[derive(Debug, Default)]
 pub(crate) struct LoneDrives {
     state: Locked<State>,
-    /// Notifies the worker that other tasks are admitted again.
+    /// Wakes the worker when this process may drive other tasks again.
     others_admitted: Arc<Notify>,
 }
 
@@ -26,18 +26,18 @@ enum State {
     /// The next claim may include a task that is to be driven alone.
     #[default]
     Free,
-    /// A lone drive is over. The next claim may include only other tasks.
+    /// A lone drive is over. The next claim may not include a task that is to be driven alone.
     OthersNext,
-    /// No task may be claimed for a lone drive: either such a claim is in progress, or a lone drive
-    /// has admitted other tasks and continues.
+    /// No claim may begin that includes a task to be driven alone. Either such a claim is in
+    /// progress, or the last lone drive has admitted other tasks and is not over yet.
     Reserved,
     /// A task was claimed for the lone drive, which waits for all slots or has them.
     Active,
 }
 
-/// The right to the only lone drive of this process. The worker takes this right before it makes a
-/// claim that may find a task for the lone drive. Dropping this value frees the slots and ends the
-/// lone drive.
+/// The right to drive a task alone. This process has at most one such right at a time. The worker
+/// takes the right before a claim that may include a task to be driven alone. Dropping this value
+/// frees the slots and ends the lone drive.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     lone_drives: Arc<LoneDrives>,
@@ -47,7 +47,7 @@ pub(crate) struct LoneDrive {
 /// The slots that a lone drive withholds from other tasks.
 type Slots = Arc<Locked<Option<OwnedSemaphorePermit>>>;
 
-/// A handle that admits other tasks while a lone drive continues.
+/// A handle by which this process can drive other tasks again before a lone drive is over.
 #[derive(Debug)]
 pub(crate) struct OtherTasks {
     lone_drives: Arc<LoneDrives>,
@@ -79,15 +79,15 @@ impl LoneDrives {
         })
     }
 
-    /// Whether a lone drive excludes other tasks. If it does, each other task gives way as soon as
-    /// that task has stored an item.
+    /// Whether a lone drive excludes other tasks. If so, each other driver of this process stops as
+    /// soon as it has stored an item of its task.
     pub(crate) fn excludes_others(&self) -> bool {
         *self.state.lock() == State::Active
     }
 }
 
 impl LoneDrive {
-    /// Records that a task was claimed for the lone drive. From now on, other tasks give way.
+    /// Records that a task to be driven alone was claimed. From now on, other tasks give way.
     pub(crate) fn activate(self) -> Self {
         *self.lone_drives.state.lock() = State::Active;
         self
@@ -108,7 +108,8 @@ impl LoneDrive {
         own
     }
 
-    /// Returns the handle that can admit other tasks before the lone drive is over.
+    /// Returns the handle by which this process can drive other tasks again before the lone drive
+    /// is over.
     pub(crate) fn other_tasks(&self) -> OtherTasks {
         OtherTasks {
             lone_drives: Arc::clone(&self.lone_drives),
@@ -118,8 +119,8 @@ impl LoneDrive {
 }
 
 impl OtherTasks {
-    /// Admits other tasks again. The next lone drive cannot begin before the present lone drive is
-    /// over.
+    /// Lets this process drive other tasks again, while the present lone drive continues. The next
+    /// lone drive cannot begin before the present lone drive is over.
     pub(crate) fn admit(&self) {
         *self.slots.lock() = None;
         let mut state = self.lone_drives.state.lock();

@@ -28,8 +28,8 @@ const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum time that a claim waits for a free slot. During this wait, the worker closes no
 /// overdue request.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
-/// The pause in lone drives after a lone drive could not begin, as a multiple of the duration of a
-/// lease.
+/// The time without lone drives (a lone drive drives one task alone) after a lone drive could not
+/// begin, as a multiple of the duration of a lease.
 const POSTPONEMENT_LEASES: u32 = 4;
 
 impl Engine {
@@ -43,8 +43,8 @@ impl Engine {
         let (mut round_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
         let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
-            // A worker that is woken before the next round is due only claims tasks, and does not
-            // search for overdue requests. A free slot, for example, wakes the worker.
+            // Between two rounds the worker may be woken, for example by a free slot. It then only
+            // claims tasks, and does not search for overdue requests.
             let claimed = if self.clock.uptime() >= round_at {
                 round_at = self.clock.uptime() + POLL_INTERVAL;
                 self.round().await
@@ -120,13 +120,13 @@ impl Engine {
         }
     }
 
-    /// Runs one round: closes overdue requests, then claims tasks and drives them. Returns the
-    /// number of claimed tasks.
+    /// Runs one round: ends tasks that were found unreadable, closes overdue requests, and then
+    /// claims tasks and drives them. Returns the number of claimed tasks.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn round(self: &Arc<Self>) -> Result<usize, Refusal> {
-        // Shutdown waits for the end of this round.
+        // Shutdown waits for this token, and so for the end of this round.
         let _counted = self.drivers.token();
         if self.stop.is_cancelled() {
             return Ok(0);
@@ -138,7 +138,7 @@ impl Engine {
 
     /// Claims tasks and drives them in the background. Returns the number of claimed tasks.
     async fn drive_claimed(self: &Arc<Self>) -> Result<usize, Refusal> {
-        // Shutdown waits until the drivers of the claimed tasks are spawned.
+        // Shutdown waits for this token, and so does not miss the driver of a claimed task.
         let _counted = self.drivers.token();
         if self.stop.is_cancelled() {
             return Ok(0);
@@ -153,8 +153,8 @@ impl Engine {
 
     /// Claims at most as many tasks as there are free slots. Each returned future drives one task
     /// until the task waits, ends or belongs to another driver. Dropping a future abandons the
-    /// future's task, as a crash would. The last future may be a lone drive, which first waits
-    /// until all other drivers have ended or given way.
+    /// future's task, as a crash would. The last future may drive its task alone: it first waits
+    /// until all other drivers of this process have ended or given way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -167,8 +167,8 @@ impl Engine {
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // Clears `backlog` before the claim, because a task that is queued during the claim sets
-        // `backlog` again.
+        // Clears `backlog` before the claim. If a task is queued during the claim, `backlog` is set
+        // again, and that must not be lost.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.lone_drives.reserve();
@@ -183,8 +183,8 @@ impl Engine {
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
         } else if lone.is_none() && !self.lone_drives.excludes_others() {
-            // The claim has emptied the queue of other tasks, so the next claim may take a task for
-            // a lone drive.
+            // The claim has left no queued task that can be driven with others, so the next claim
+            // may take a task that must be driven alone.
             self.wake_worker.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
@@ -195,8 +195,8 @@ impl Engine {
         } in claimed
         {
             let lease = || self.leases.hold(task, until);
-            // A command may have taken a slot since the slots were counted. A driver without a slot
-            // queues its task again at the task's next effect.
+            // A command may have taken a slot since the slots were counted. A driver that still has
+            // no slot before the next call of a model or a tool queues its task again.
             let mut slot = || first.take().or_else(|| self.free_slot());
             let engine = Arc::clone(self);
             match drive {
@@ -258,16 +258,16 @@ impl Engine {
             () = &mut drive => return,
             () = self.sleep_leases(1) => {}
         }
-        // A call of a model or a tool may take minutes, so other tasks are admitted after the
-        // duration of a lease. If this task loses its lease later, the loss still counts as a
+        // A call of a model or a tool may take minutes, so this process drives other tasks again
+        // after the duration of a lease. A later loss of this task's lease still counts as a
         // takeover without progress, because the store has recorded that work on the task began.
         other_tasks.admit();
         drive.await;
     }
 
-    /// Releases a task whose lone drive could not begin because other tasks kept running in this
-    /// process. Then prevents further lone drives for [`POSTPONEMENT_LEASES`] times the duration of
-    /// a lease.
+    /// Releases a task that could not be driven alone, because other tasks kept running in this
+    /// process. For [`POSTPONEMENT_LEASES`] times the duration of a lease, the process then drives
+    /// no task alone.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.other_tasks().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
@@ -286,9 +286,9 @@ impl Engine {
         }
     }
 
-    /// Drives a task that has lost a lease before. First records in the database that work on the
-    /// task begins. Because of this record, a loss of the present lease counts as a takeover
-    /// without progress.
+    /// Drives a task whose previous lease expired. First records in the database that work on the
+    /// task begins. With this record, the present lease counts as fruitless if it expires before
+    /// the task gets a new item.
     async fn take_over_again(
         self: Arc<Self>,
         task: TaskId,
@@ -328,8 +328,8 @@ impl Engine {
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
-                    // This takeover must not count, because reading the task did not kill this
-                    // process, and another version of the service may be able to read the task.
+                    // This must not count as a takeover without progress: reading the task did not
+                    // kill this process, and another version of the service may be able to read it.
                     let _ = self.store.set_begun(&self.replica, task, false).await;
                     return;
                 }
@@ -347,13 +347,13 @@ impl Engine {
                 self.drive(session).await;
             }
             Some(_) => {}
-            // The journal has lost every item.
+            // The journal of the task is empty, although every task has items.
             None => self.store.report_unreadable(task),
         }
     }
 
-    /// Renews the leases of this process. Drops a lease that this replica no longer holds, so that
-    /// the driver of the task in this process sends no further call.
+    /// Renews the leases of this process. Drops each lease that this process has lost, so that its
+    /// driver of that task sends no further call.
     async fn renew(&self) {
         let held = self.leases.all();
         if held.is_empty() {

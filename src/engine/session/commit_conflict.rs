@@ -42,11 +42,11 @@ impl Engine {
             if !session.has_pending_facts() {
                 return Stop::Lost;
             }
-            // The session has a pending result, but another driver may hold the task. The task has
-            // no driver in two cases: it was parked until the end of the attempt that gave this
-            // result, or it is paused for a reconcile request about the attempt. In these cases, if
-            // the result lets the task run, the commit queues the task, so that any worker can
-            // continue it.
+            // The session has a pending result, and another driver may hold the task by now. If no
+            // driver holds the task, the task was parked until the end of the attempt that gave
+            // this result, or it is paused for a reconcile request about that attempt. Then, if the
+            // result lets the task run, the commit queues the task, so that any worker can continue
+            // it.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -77,9 +77,9 @@ impl Engine {
         session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
     }
 
-    /// Replaces a change that the database refused, because the same change would be refused again.
-    /// Fails the task if this replica still has the task's lease. Replaces the text of each pending
-    /// result by a note that the result could not be stored.
+    /// Stores another change in place of one that the database refused, because the database would
+    /// refuse the same change again. Replaces the text of each pending result by a note that the
+    /// result could not be stored. Fails the task if this replica still has the task's lease.
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
@@ -140,17 +140,17 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The database server has returned the journal as it was before the restore. After a
-            // pause, the driver reads the journal again in its next step.
+            // The journal that was just read is from before the restore. After a pause, the driver
+            // reads the journal again in its next step.
             self.back_off().await?;
         }
         Err(Stop::Reloaded)
     }
 
     /// Loads the task again, and waits as long as the database does not answer. Returns `false` if
-    /// the task is gone, if the service goes down first, or if the journal is unreadable. If the
-    /// journal is unreadable, ends the task from its row, and writes the pending results as late
-    /// results.
+    /// the task is gone, if the service goes down first, or if the journal is unreadable. A task
+    /// with an unreadable journal is ended, for which its row is enough, and the session's pending
+    /// results are written as late results.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {

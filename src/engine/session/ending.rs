@@ -100,7 +100,8 @@ impl TaskSession {
     }
 }
 
-/// Returns the results of a task's calls whose sub-agents have ended.
+/// Returns the results of those calls of a task whose sub-agent has ended. `progress` is the state
+/// of the task that made the calls.
 pub(crate) fn sub_agent_results(
     tree: &TaskTree,
     progress: &Progress,

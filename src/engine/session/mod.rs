@@ -45,14 +45,14 @@ use crate::task::tool_spec::ToolSpec;
 pub(crate) struct TaskSession {
     /// The session's own task, with its pending facts.
     pub own: Box<TaskDraft>,
-    /// The tree around the task, with the drafts of relatives that the next commit changes.
+    /// The tree around the task, with the drafts of the other tasks that the next commit changes.
     pub tree: Box<TaskTree>,
     /// The database's clock at the last read or commit.
     pub now: Time,
-    /// The end of the period whose history a restore of the database has made uncertain, as read at
-    /// the last load. `None` if the history is certain.
+    /// The time up to which stored journals may lack items, because the database is a restored
+    /// backup or a promoted standby. Read at the last load. `None` if no items can be missing.
     pub history_uncertain_until: Option<Time>,
-    /// The idempotency row of the command, which the next commit stores.
+    /// The row of the command's `Idempotency-Key`. The next commit stores the row.
     pub idempotency: Option<IdempotencyRow>,
     /// The sealed credentials that a person gave. The next commit stores them.
     pub credentials: Vec<SealedCredential>,
@@ -75,8 +75,8 @@ pub(crate) struct TaskSession {
     /// For each call that has an attempt of this process that was provably never sent: the number
     /// of this attempt. Other attempts at the same call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
-    /// The registrations of calls whose results are pending. As long as a call is registered, no
-    /// other driver of this process opens a reconcile request about the call.
+    /// The registrations of the started calls whose results are not committed yet. While a call is
+    /// registered, no other driver of this process opens a reconcile request about the call.
     pub in_flight_calls: Vec<InFlightCall>,
     /// The stream of the deltas (parts) of the model's answer, kept until the answer is stored.
     /// Dropping the stream retracts the deltas.
@@ -86,13 +86,14 @@ pub(crate) struct TaskSession {
     pub commit_started_at: Duration,
     /// The task's lease; `None` until a commit or a claim has taken the lease.
     pub lease: Option<Lease>,
-    /// The slot in which the task is driven. A task without a slot is queued at its next effect.
+    /// The slot in which the task is driven. Before an effect, such as a call of the model, a
+    /// driver without a slot tries to get a slot. If it gets no slot, it queues the task.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// The lone drive of this task, if the task is driven alone. The lone drive ends when the
-    /// task's next item is stored.
+    /// The lone drive of this task, if the task is driven alone, that is, while this process drives
+    /// no other task. The lone drive ends when the task's next item is stored.
     pub lone_drive: Option<LoneDrive>,
     /// Whether the task has stored an item since it was claimed. As long as this is `false`, the
-    /// driver does not give way to a lone drive.
+    /// driver keeps its slot, even if another task waits for a lone drive.
     pub has_saved_items: bool,
 }
 
@@ -147,7 +148,7 @@ impl TaskSession {
     }
 
     /// Returns the session without the parts that it holds in this process: the lease, the slot,
-    /// the lone drive, the registrations of calls in flight, and the unstored deltas.
+    /// the right to be driven alone, the registrations of calls in flight, and the unstored deltas.
     pub(crate) fn released(self) -> Self {
         Self {
             in_flight_calls: Vec::new(),
@@ -195,7 +196,8 @@ impl TaskSession {
         true
     }
 
-    /// Replaces the session's task by a newer `journal` of the task, and drops the pending facts.
+    /// Replaces the session's state of its task by a newly read `journal`, and drops the facts that
+    /// are not committed.
     pub(crate) fn replace(&mut self, journal: Journal) {
         if self.history_uncertain_until == journal.history_uncertain_until {
             self.tree.clear_drafts();
@@ -213,8 +215,8 @@ impl TaskSession {
         self.own.push(fact, self.now);
     }
 
-    /// Returns the draft of a relative, and the time for new facts of the draft. From this call on,
-    /// the next commit also changes the relative. Returns `None` if the tree has no such task.
+    /// Returns the draft of another task of the tree, and the time for new facts of the draft. From
+    /// this call on, the next commit also stores the draft. `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<(&mut RelatedDraft, Time)> {
         let now = self.now;
         self.tree.relative_mut(task).map(|related| (related, now))
@@ -272,7 +274,7 @@ impl TaskSession {
         self.own.has_pending_facts()
     }
 
-    /// Pushes the given results of calls that will not run, or will not run again.
+    /// Adds the given results to the pending facts; their calls will not run, or not run again.
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>) {
         self.own.settle_calls(results, self.now);
     }
@@ -353,7 +355,7 @@ impl TaskSession {
             .collect()
     }
 
-    /// Whether the next commit queues a relative for the workers.
+    /// Whether the next commit queues another task of the tree, so that any worker can claim it.
     pub(crate) fn queues_relative(&self) -> bool {
         self.tree
             .drafts()
@@ -400,7 +402,8 @@ impl TaskSession {
         self.not_sent.clear();
     }
 
-    /// Returns the calls whose last attempt ended with questions that no request asks yet.
+    /// Returns the calls whose last attempt ended with questions from the tool's server, if no
+    /// request with these questions has been opened yet.
     pub(crate) fn calls_with_questions(&self) -> BTreeSet<CallId> {
         let ended = |(id, (attempt, _)): (&CallId, &(u32, _))| {
             let state = self.own.progress.call(*id)?;

@@ -15,9 +15,9 @@ use crate::task::tool_spec::ToolKind;
 use crate::tool::ToolAnswer;
 
 impl TaskSession {
-    /// Returns the pending results that came from outside the process.
+    /// Returns the pending results that came from outside the process, except those of sub-agents.
     pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
-        // The result of a sub-agent can be read again from the sub-agent's task.
+        // A sub-agent's result is left out, because it can be read again from the sub-agent's task.
         let delegated = |call| {
             self.own
                 .progress
@@ -57,9 +57,10 @@ impl TaskSession {
         })
     }
 
-    /// Pushes a pending answer again after a reload. If the journal has received another item since
-    /// the model was called, drops the answer instead and retracts the answer's deltas. Late
-    /// results do not count as such items.
+    /// Adds a pending answer of the model to the pending facts again, after a reload. If another
+    /// item than a late result was added to the journal since the model was called, drops the
+    /// answer instead, and retracts the deltas (parts of the answer) that subscribers have
+    /// received.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);
@@ -99,7 +100,7 @@ impl TaskSession {
             .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
     }
 
-    /// Pushes the results that still apply to their calls.
+    /// Adds the results that still apply to their calls to the pending facts.
     pub(crate) fn add_results(&mut self, results: Vec<ToolResult>) {
         for result in results
             .into_iter()
@@ -225,7 +226,8 @@ pub(crate) struct PendingAnswer {
     shown: Vec<(i64, Time)>,
 }
 
-/// Whether the outcome came from outside the process and cannot be computed again.
+/// Whether the outcome is an answer from outside, such as a tool's, that this process cannot
+/// compute again.
 pub(super) fn is_external(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Succeeded | Outcome::Failed)
 }

@@ -20,9 +20,9 @@ impl Engine {
         }
     }
 
-    /// Commits the pending facts, the change of the asker's presence, and the lease change `lease`.
-    /// If there are neither pending facts nor a change of presence, commits only if `lease` queues
-    /// or parks the task.
+    /// Commits the pending facts, any change of the time for which the asker (the client of a gate
+    /// call) waits, and the lease change `lease`. Without such facts and such a change, commits
+    /// only if `lease` queues or parks the task.
     ///
     /// # Errors
     /// `Reloaded` when another commit came first and this driver still holds the task. `Lost` when
@@ -66,8 +66,8 @@ impl Engine {
         }
     }
 
-    /// Tries one commit. Each type of fact in the commit has two failpoints, and so has the lease
-    /// change: one right before and one right after the commit.
+    /// Tries one commit. Right before and right after the commit, reaches a failpoint for each type
+    /// of fact in the commit, and a failpoint for the lease change.
     pub(in crate::engine) async fn commit(
         &self,
         session: &mut TaskSession,
@@ -92,8 +92,8 @@ impl Engine {
         let queues_relative = session.queues_relative();
         session.mark_committed(done, &lease);
         if queues_relative {
-            // Wakes the worker of this process, which would otherwise claim the relative only at
-            // its next poll.
+            // The commit has queued another task of the tree. Without this wake-up, the worker of
+            // this process would claim that task only at its next poll.
             self.backlog.store(true, Ordering::Relaxed);
             self.wake_worker.notify_one();
         }

@@ -1,6 +1,6 @@
-//! Sets tasks to Paused or Running according to their counters. Invariant: a task is Paused when no
-//! task of its subtree is busy and a request of its subtree is open. A task is Running when a task
-//! of its subtree is busy.
+//! Sets tasks to Paused or Running. A task is busy if a driver holds the task, if the task is
+//! queued, or if a timer will wake it. Invariant: a task is Paused when no task of its subtree is
+//! busy and a request of its subtree is open. A task is Running when a task of its subtree is busy.
 
 use super::TaskSession;
 use super::task_draft::TaskDraft;
@@ -28,10 +28,10 @@ impl TaskSession {
 }
 
 impl TaskTree {
-    /// Pushes Paused or Running for each task whose status must change because its counters change.
-    /// If a tree has `MAX_OPEN_REQUESTS` open requests and the change closes one of them, also
-    /// queues the tasks that wait to open a request. A second call of this function has no further
-    /// effect.
+    /// For each task whose status must change because its counters change, adds a Paused or Running
+    /// item to the commit. If the tree has `MAX_OPEN_REQUESTS` open requests and the commit closes
+    /// one of them, also queues the tasks that wait to open a request. A second call of this
+    /// function has no further effect.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;

@@ -19,8 +19,8 @@ pub(crate) struct TaskDraft {
     pub row: TaskRow,
     /// The progress, with the pending facts applied.
     pub progress: Progress,
-    /// The journal with the pending facts; for a relative of the driven task, only the pending
-    /// facts.
+    /// For the task that the session drives: the journal, then the pending facts. For another task
+    /// of the tree: only the pending facts.
     pub items: Vec<Item>,
     /// The number of committed items, which come first in `items`.
     pub committed: usize,
@@ -29,7 +29,8 @@ pub(crate) struct TaskDraft {
     pub guard: Option<Guard>,
     /// Whether the next commit writes the agent version of `row`.
     pub has_new_agent_version: bool,
-    /// The change of the asker's presence for the next commit; `None` keeps the presence.
+    /// For a gate call, the presence of its asker (the client that waits for it) that the next
+    /// commit stores; `None` keeps the stored presence.
     pub asker: Option<AskerPresence>,
     /// The number of the task's own open requests at the last read or commit.
     open_requests: usize,
@@ -55,7 +56,8 @@ impl Stored<'_> {
 }
 
 impl TaskDraft {
-    /// Returns a draft of a task as read. `items` is the task's journal, or empty for a relative.
+    /// Returns a draft of a task as read. `items` is the task's journal; it is empty for a relative
+    /// (another task of the driven task's tree).
     pub(crate) fn new(row: TaskRow, progress: Progress, items: Vec<Item>) -> Self {
         let (committed, known_requests) = (items.len(), known_requests(&progress));
         let open_requests = known_requests.len();
@@ -89,7 +91,7 @@ impl TaskDraft {
         self.row.task_id
     }
 
-    /// Whether the task has ended, pending facts included.
+    /// Whether the task has ended, or will have ended once its pending facts are committed.
     pub(crate) fn has_ended(&self) -> bool {
         self.progress
             .status
@@ -185,7 +187,7 @@ impl TaskDraft {
         }
     }
 
-    /// Pushes the given results of calls that will not run, or will not run again.
+    /// Adds the given results to the pending facts; their calls will not run, or not run again.
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>, at: Time) {
         for (tool_call_id, outcome, content) in results {
             let name = self
@@ -209,8 +211,8 @@ impl TaskDraft {
     }
 
     /// Pushes a result for each unfinished call that `which` selects. The result has `outcome` and
-    /// `text`, with two exceptions that use the result of [`CallState::canceled_result`] instead:
-    /// the call has started a sub-agent, or the outcome of `canceled_result` is not `Canceled`.
+    /// `text`. But a call that has started a sub-agent gets its [`CallState::canceled_result`]. So
+    /// does a call whose `canceled_result` has another outcome than `Canceled`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -302,9 +304,9 @@ impl TaskDraft {
         }
     }
 
-    /// Applies to `row` the changes that a commit of the pending facts and `lease` at the time `at`
-    /// makes to the stored row. Adds `sums` to the counters. Leaves out `next_event`, the owner and
-    /// the end of the lease, and the counts of takeovers.
+    /// Changes `row` as a commit changes the stored row. The commit has the pending facts and the
+    /// lease change `lease`, is made at the time `at`, and adds `sums` to the counters. Does not
+    /// change `next_event`, the owner and the end of the lease, and the counts of takeovers.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;

@@ -1,12 +1,12 @@
-//! The tree around the session's task. It has the rows and items of all tasks of the tree, as last
-//! read, and the drafts of the relatives (the other tasks of the tree) that the next commit
-//! changes.
+//! The tree around the session's task: the rows and items of all tasks of the tree, as last read,
+//! and the drafts of the relatives (the other tasks of the tree) that the next commit changes.
 //!
-//! Invariants: a commit that changes the counters of a task changes the counters of all the task's
-//! ancestors too. Each ancestor whose `busy` or `open_requests` changes is fenced by its version.
-//! Otherwise two tasks that pause at the same time could each count the other as busy. A commit
-//! that starts a task is fenced by the versions of all the task's ancestors. Otherwise two tasks
-//! that start sub-agents at the same time could together exceed a limit.
+//! Invariants: a commit that changes the counters of a task also changes the counters of all the
+//! task's ancestors. The commit is refused if an ancestor whose `busy` or `open_requests` changes
+//! has another version than the session has read. Otherwise two tasks that pause at the same time
+//! could each count the other as busy. A commit that starts a task is refused if any ancestor of
+//! the task has another version. Otherwise two tasks that start sub-agents at the same time could
+//! together exceed a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ use crate::task::progress::Progress;
 use crate::task::time::Time;
 use crate::task::tree::TreeProgress;
 
-/// The tasks of a tree. Empty as long as the session's task has no relatives.
+/// The tasks of a tree. Empty as long as the session's task is the only task of its tree.
 pub(crate) struct TaskTree {
     pub(super) rows: BTreeMap<TaskId, TaskRow>,
     pub(super) progress: TreeProgress,
     /// The number of the last event that was read; 0 before the first read.
     last_event: i64,
-    /// The drafts of the relatives that the next commit changes.
+    /// The drafts of the other tasks of the tree that the next commit changes.
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
     /// The tasks that have an unreadable row or an unreadable item.
     unreadable: BTreeSet<TaskId>,
@@ -33,7 +33,7 @@ pub(crate) struct TaskTree {
     pub fresh: bool,
 }
 
-/// The draft and the lease change of a relative that the next commit changes.
+/// The changes that the next commit makes to a relative (another task of the session's tree).
 pub(crate) struct RelatedDraft {
     pub draft: TaskDraft,
     pub lease: LeaseChange,
@@ -98,8 +98,8 @@ impl TaskTree {
         !self.unreadable.is_empty()
     }
 
-    /// Whether the row and all items of a task can be read. An unreadable task is ended from its
-    /// row.
+    /// Whether the row and all items of a task can be read. If not, the task is ended without its
+    /// items, with the data of its row alone.
     pub(crate) fn is_readable(&self, task: TaskId) -> bool {
         !self.unreadable.contains(&task)
     }
@@ -117,12 +117,13 @@ impl TaskTree {
         self.rows.values()
     }
 
-    /// Returns the committed progress of a task, without the facts that the whole tree shares.
+    /// Returns the committed progress of a task, without the state that all tasks of the tree share
+    /// (see `task/tree.rs`).
     pub(crate) fn task(&self, task: TaskId) -> Option<&Progress> {
         self.progress.task(task)
     }
 
-    /// Returns the committed progress of a task, including the facts that the whole tree shares.
+    /// Returns the committed progress of a task, including the state that all tasks share.
     pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         self.progress.progress(task)
     }
@@ -151,8 +152,8 @@ impl TaskTree {
             .collect()
     }
 
-    /// Returns the draft of a relative. Adds the draft first if there is none, so that the next
-    /// commit changes the relative. `None` if the tree has no such task.
+    /// Returns the draft of a relative (another task of the tree), which the next commit stores.
+    /// Creates the draft if there is none yet. `None` if the tree has no such task.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<&mut RelatedDraft> {
         if !self.drafts.contains_key(&task) {
             let row = self.rows.get(&task)?.clone();
@@ -236,8 +237,9 @@ impl TaskTree {
         sums
     }
 
-    /// Returns the next commit's changes of the session's own task and its relatives, in the order
-    /// of their events. `change` is the change of the own task, without its counters.
+    /// Returns the changes that the next commit makes to the session's own task and to other tasks
+    /// of the tree, in the order of their events. `change` is the own task's change, without its
+    /// counters.
     pub(crate) fn changes(
         &self,
         own: &TaskDraft,
@@ -249,8 +251,8 @@ impl TaskTree {
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
         // When a task starts a child and waits for it, the counters of the ancestors may stay the
-        // same. The versions of the ancestors must still fence the commit, because a concurrent
-        // commit may use up the same limit.
+        // same. The commit must still fail if an ancestor has another version, because a concurrent
+        // commit may have used up the same limit.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &ancestors {

@@ -20,7 +20,7 @@ pub(crate) const OP: Op = Op {
     problems: &[],
 };
 
-/// An agent as the API shows it. The composition root fills in these cards.
+/// An agent as the API shows it. `app/cards.rs` makes these values from the agents.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AgentCard {
     pub name: String,

@@ -30,8 +30,8 @@ pub(crate) enum SuccessStatus {
     Ok,
 }
 
-/// Responds with the event stream if there is a `permit` for a stream. Otherwise responds with the
-/// task, after the wait.
+/// Responds with the event stream if there is a `permit` for a stream. Otherwise waits for the task
+/// as long as the client or the configuration asks, and then responds with the task.
 pub(crate) async fn respond(
     http: &Arc<Http>,
     mut posted: PostRequest,

@@ -20,9 +20,9 @@ use crate::people::Caller;
 use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
-/// Runs the checks in their order, and then `command`. `authorize` loads the command's target and
-/// checks the caller's right. `read` builds the command's input from the loaded target and the
-/// body.
+/// Runs the checks in the order that the comment of this module gives, and then `command`.
+/// `authorize` loads the command's target and checks the caller's right. `read` builds the
+/// command's input from the loaded target and the body.
 ///
 /// # Errors
 /// Fails with the problem of the first check that fails, or with the engine's refusal.

@@ -57,15 +57,15 @@ pub(crate) async fn task_when_stopped(
 
 /// The state of a task at the end of a wait.
 enum WaitOutcome {
-    /// A commit of this process stopped the task.
+    /// The state of the task right after a commit of this process ended or paused the task.
     Committed(Arc<StoppedTask>),
     /// The task's row, read at the end of the wait.
     Read(Box<TaskRow>),
 }
 
 /// Returns the state of `task` (in the tree of `root`) as soon as the task is not Running,
-/// `max_wait` has passed, or the service shuts down. `news` is the caller's own subscription. It
-/// began before the commit that made the task run. `news` is `None` if the caller has no such
+/// `max_wait` has passed, or the service shuts down. `news` is a subscription to the tree that
+/// began before the caller's own commit made the task run; `None` if the caller has no such
 /// subscription.
 ///
 /// # Errors
@@ -80,9 +80,9 @@ async fn when_stopped(
     if max_wait.is_zero() {
         return row(http, task).await;
     }
-    // A subscription that began before the caller's own commit reports this commit or a later
-    // commit. Any other subscription may first report an outdated commit, because another replica
-    // may have made a newer commit. For such a subscription, the row is read first.
+    // `news` is a subscription that began before the caller's own commit, so it reports this commit
+    // or a later commit. A subscription that begins now may first report an outdated commit, if
+    // another replica has made a newer commit. So the row is read first if `news` is `None`.
     let mut is_current = news.is_some();
     // The subscription begins before the first read, so that no commit between the subscription and
     // the read is missed.
@@ -114,7 +114,7 @@ async fn when_stopped(
             }
         }
         let notified = async {
-            // A waiter on the root is not woken by a commit that leaves the root running.
+            // A wait for the root goes on after a commit that leaves the root running.
             let ended = |news: &News| {
                 news.commits > seen.commits && (news.running != Some(true) || task != root)
             };

@@ -81,10 +81,10 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// Returns the events to send for a delta. If the task has stored items after the prompt of the
-    /// delta's model call, the answer is already stored or discarded. Then only a `Reset` delta
-    /// causes an event. Before calling this function, the stream must have sent every item of the
-    /// prompt.
+    /// Returns the events to send for a delta. The prompt of the delta's model call has the items
+    /// up to `delta.after_seq`. If the task has stored a later item, the answer is already stored
+    /// or discarded, and only a `Reset` delta causes an event. Before calling this function, the
+    /// stream must have sent every item up to `delta.after_seq`.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,

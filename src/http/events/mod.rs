@@ -5,8 +5,9 @@
 //! A stream of a task subscribes first, then reads the stored events after its start position (an
 //! event number), and then waits for notifications. The tail of the tree (`tail.rs`) reads the new
 //! events once for all streams of the process. The stream sends every event of its task's subtree
-//! after the start position. The stream sends a delta of a model's answer only after all events of
-//! the model's prompt. Deltas are not stored, so a stream that misses deltas goes on without them.
+//! after the start position. Before the stream sends a delta (a part of a model's answer), it sends
+//! all events that the model's prompt contained. Deltas are not stored, so a stream that misses
+//! deltas goes on without them.
 
 mod delta_filter;
 pub(crate) mod inbox;

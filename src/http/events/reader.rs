@@ -1,5 +1,6 @@
 //! The position of a stream in the events of its tree. At first, a stream itself reads the rows,
-//! until it has sent every stored event. Then it follows the tail of the tree.
+//! until it has sent every stored event. Then it follows the tail of the tree (`tail.rs`), which
+//! reads new events once for all streams of this process.
 //!
 //! Invariants: each event is sent once, in the order of the numbers. The stream of a root task
 //! skips no number.
@@ -27,9 +28,9 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the tail's last event at the time when the stream last stopped following the
-    /// tail. Since then, the stream itself has read the rows, and so has found every event of
-    /// `part` up to this number. 0 if the stream has never stopped following the tail.
+    /// The number of the tail's last event when the stream last began to read rows itself instead
+    /// of following the tail. The rows contain every event of `part` up to this number. 0 if the
+    /// stream has never changed from the tail back to the rows.
     tail_head: i64,
 }
 
@@ -87,12 +88,13 @@ impl EventReader {
         Ok(())
     }
 
-    /// Moves the position past an event outside `part`.
+    /// Moves the position past an event that is not sent, because it is outside the subtree `part`.
     pub(super) fn skip(&mut self, event: &RenderedEvent) {
         self.seen = event.number;
     }
 
-    /// Joins the tail at the current position, and frees the cached journals.
+    /// Joins the tail of the tree (see `tail.rs`) at the current position. From now on, the stream
+    /// gets events from the tail instead of reading the rows. Frees the cached journals.
     ///
     /// # Errors
     /// `Corrupt` when the stream sends the events of a root task and has not written every event
@@ -107,11 +109,11 @@ impl EventReader {
     }
 
     /// Moves the position forward to `head`, unless the position is already there or beyond. The
-    /// caller must have written every event of `part` up to `head`.
+    /// caller must have written every event of `part` that the database has up to `head`.
     ///
     /// # Errors
-    /// `Corrupt` when the stream sends the events of a root task and has not written the event
-    /// `head`.
+    /// `Corrupt` when the stream sends the events of a root task and the position is before `head`,
+    /// because then an event is missing.
     pub(super) fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
         if self.part.task == self.part.root && self.seen < head {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));

@@ -52,7 +52,7 @@ pub(super) struct RenderedEvents {
 /// portion ends before this event.
 ///
 /// # Errors
-/// [`ReadError`] when the database does not answer, or the very next event cannot be understood.
+/// [`ReadError`] when the database does not answer, or the first event cannot be rendered.
 pub(super) async fn read(
     http: &Http,
     part: Subtree,

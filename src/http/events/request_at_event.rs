@@ -25,7 +25,7 @@ struct CachedJournal {
 }
 
 impl JournalCache {
-    /// Returns the request of an event, as of the end of the event's commit.
+    /// Returns the request of an event, as it was right after the event's commit.
     pub(super) async fn request(
         &mut self,
         store: &Store,
@@ -41,8 +41,8 @@ impl JournalCache {
         Ok(row)
     }
 
-    /// Returns whether open requests still blocked the task right after the task's item `last`. As
-    /// long as the task is blocked, no answer has taken effect.
+    /// Returns whether open requests still blocked the task right after the task's item `last`.
+    /// While the task is blocked, no answer to its requests takes effect.
     async fn is_blocked(
         &mut self,
         store: &Store,

@@ -8,7 +8,7 @@
 //!
 //! Invariants: a follower gets all events after its position in order, or learns that it has to
 //! read the rows itself. The tail keeps an event only until every follower has taken the event. For
-//! slow followers, the tail keeps at most [`MAX_KEPT_BYTES`] bytes and one portion.
+//! slow followers, the tail keeps at most [`MAX_KEPT_BYTES`] bytes and the events of one more read.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,8 +21,9 @@ use crate::http::Http;
 use crate::store::{News, Store, Subtree};
 use crate::task::id::TaskId;
 
-/// The limit of the buffer, in bytes. If the buffer exceeds the limit before a portion is added,
-/// the oldest events are dropped, even if a follower has not taken them.
+/// The limit of the buffer, in bytes. Each read adds its events to the buffer. If the buffer
+/// exceeds the limit before that, its oldest events are dropped, even if a follower has not taken
+/// them.
 const MAX_KEPT_BYTES: usize = 1024 * 1024;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -34,7 +35,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Tails(Arc<Mutex<HashMap<TaskId, Weak<Tail>>>>);
 
 impl Tails {
-    /// Returns a follower of the tree's tail. The follower has not joined the tail yet.
+    /// Returns a follower of the tree's tail; creates the tail if there is none. The follower takes
+    /// no events from the tail until [`Follower::join`] is called.
     pub(super) fn follower(&self, store: &Store, root: TaskId) -> Follower {
         let mut tails = lock(&self.0);
         let known = tails.get(&root).and_then(Weak::upgrade);
@@ -59,8 +61,8 @@ impl Tails {
 #[derive(Debug)]
 struct Tail {
     root: TaskId,
-    /// The state of the tree, and the number of notifications about the tree so far. This number is
-    /// not reset to 0 while the tail holds this receiver.
+    /// The state of the tree, with the number of notifications about the tree (`News::commits`).
+    /// While the tail holds this receiver, this number only grows.
     news: watch::Receiver<News>,
     buffer: Mutex<Buffer>,
     /// Wakes the waiting followers after each read.
@@ -88,7 +90,8 @@ struct Buffer {
     bytes: usize,
     after: i64,
     last: i64,
-    /// The number of followers at each event number. Numbers without followers are left out.
+    /// The number of followers by position. A follower's position is the number of the last event
+    /// that the follower has taken. Positions without followers are left out.
     positions: BTreeMap<i64, usize>,
     /// The number of notifications that had arrived when the last successful read began; `None`
     /// before the first such read.
@@ -96,8 +99,8 @@ struct Buffer {
     /// Whether more events may follow `last`, according to the last successful read.
     more: bool,
     is_reading: bool,
-    /// `reads_begun` and `reads_failed` only grow. If one of these counts has changed since a
-    /// follower's query, a read has begun, or has failed, since the query.
+    /// The numbers of reads that have begun, and that have failed. A [`FollowerQuery`] keeps both
+    /// numbers, so a larger number now shows that a read has begun, or has failed, since the query.
     reads_begun: u64,
     reads_failed: u64,
 }
@@ -232,8 +235,8 @@ impl Buffer {
 #[derive(Debug)]
 pub(super) struct Follower {
     tail: Arc<Tail>,
-    /// The number of the last event that the stream has taken; `None` while the stream itself reads
-    /// the rows.
+    /// The number of the last event that the stream has taken. `None` while the stream does not
+    /// follow the tail, but reads the rows itself.
     position: Option<i64>,
 }
 
@@ -250,9 +253,9 @@ impl Follower {
         lock(&self.tail.buffer).last
     }
 
-    /// Returns the events after `seen`. If `fresh` is true, the result is empty only after a read
-    /// that began later than this call. Returns `None` if the follower itself has to read the rows
-    /// and then join again.
+    /// Returns the events after `seen`. If `fresh` is true, an empty result means that a read which
+    /// began after this call found no events. Returns `None` if the tail cannot give them. The
+    /// follower then has to read the rows itself and call `join` again.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,
@@ -320,8 +323,8 @@ impl Tail {
         }
     }
 
-    /// Reads the rows after the number `after` in a separate Tokio task. So the read is completed
-    /// even if the client whose stream started it disconnects.
+    /// Reads the rows after the number `after` in a separate Tokio task. The Tokio task completes
+    /// the read even if the client whose stream started the read disconnects.
     fn start_read(self: &Arc<Self>, http: &Arc<Http>, after: i64) {
         let (tail, work) = (Arc::clone(self), Arc::clone(http));
         let reading = ReadGuard {

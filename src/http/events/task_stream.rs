@@ -27,8 +27,8 @@ pub(crate) struct TaskStream {
     listener: Listener,
     reader: EventReader,
     delta_filter: DeltaFilter,
-    /// The number of the tree's last event when the stream was opened; `None` once `caught_up` is
-    /// written.
+    /// The number of the tree's last event when the stream was opened; `None` once the stream has
+    /// written the event `caught_up`.
     head: Option<i64>,
     /// The deltas that the stream keeps until it has sent the events before them.
     waiting_deltas: Vec<Arc<Delta>>,
@@ -76,16 +76,16 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // The events that precede the deltas in `waiting_deltas` are committed by now, so a fresh
-        // read finds these events. But a delta that arrives during the read may follow a later
-        // commit.
+        // The events that precede the deltas in `waiting_deltas` are committed by now, so a read
+        // with `fresh` finds these events. But a delta that arrives during the read may follow a
+        // commit that the read did not find.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
         // All deltas that were published before the events of this read have arrived by now. Before
-        // each event, the stream sends those waiting deltas for which it has already sent the whole
-        // prompt of the model call.
+        // each event, the stream tries to send each waiting delta. A delta keeps waiting until the
+        // stream has sent every item in the prompt of the delta's model call.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS

@@ -55,7 +55,7 @@ struct CheckedHttpRequest {
     gate: Option<String>,
 }
 
-/// Answers `Check`.
+/// Answers the gRPC call `Check`: whether the HTTP request in `bytes` may pass.
 ///
 /// # Errors
 /// Fails with a gRPC status if the request cannot be checked. Envoy then denies the request.
@@ -165,8 +165,8 @@ fn read_attributes(attributes: &[u8], checked: &mut CheckedHttpRequest) -> Resul
     Ok(())
 }
 
-/// Reads the HTTP request. Refuses a repeated header. The headers are a Protocol Buffers map, and
-/// other parsers take the last value of a repeated key.
+/// Reads the HTTP request. Refuses a repeated header: the headers are a Protocol Buffers map, and
+/// another parser would silently take the last value of a repeated key.
 fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Malformed> {
     for field in MessageFields::new(request) {
         let (number, FieldValue::Bytes(bytes)) = field? else {

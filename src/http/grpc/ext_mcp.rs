@@ -41,9 +41,9 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// A second header with the task id of a call. The value is the same as that of [`CALL_HEADER`].
-/// Both headers are the same for all attempts at the call, because the upstream may use them as an
-/// idempotency key.
+/// A second header with the task id of a call, and so with the same value as [`CALL_HEADER`]. Both
+/// headers stay the same in all attempts at the call, because the MCP server that receives them may
+/// use them as an idempotency key.
 const TASK_HEADER: &str = "holdpoint-task";
 /// The metadata key for the id of an attempt, see [`attempt_id`]. agentgateway sends the metadata
 /// back with `CheckResponse`, so that the outcome is reported for the right attempt.

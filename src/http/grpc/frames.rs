@@ -64,8 +64,8 @@ impl From<Problem> for GrpcStatus {
     }
 }
 
-/// A response message with its delivery. The delivery is recorded once the connection has taken the
-/// message.
+/// A response message. If the message has the result of a call, `delivery` records that the result
+/// was delivered, once the connection has taken the message.
 pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
     pub delivery: Option<Delivery>,

@@ -46,8 +46,8 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE_KEY: &str = "holdpoint-gate";
-/// The header that identifies a call which passes. For Envoy, the value is the id of the call. For
-/// agentgateway, the value is the id of the call's task, which agentgateway sends back with the
+/// The header that this service adds to a call that passes. For Envoy, the value is the call's id.
+/// For agentgateway, the value is the id of the call's task, which agentgateway sends back with the
 /// outcome. The tool behind the gateway can use the value as an idempotency key.
 const CALL_HEADER: &str = "holdpoint-call";
 
@@ -160,7 +160,8 @@ async fn call(
 }
 
 /// Checks the gateway's key, and returns the `Authorization` headers that contain the key. Leaves
-/// out the gateway's other headers, because the request that the gateway asks about names the user.
+/// out all other headers of the gateway, so that they cannot name the user for whom the key acts.
+/// Only the request that the gateway asks about names this user.
 ///
 /// # Errors
 /// `Unauthenticated` for a missing or wrong key, `PermissionDenied` for a key that may not propose

@@ -114,8 +114,8 @@ fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
     mapping.values().any(|event| *event == reference(component))
 }
 
-/// Adds, for each type of item, a component for the event of that item. Returns a mapping from the
-/// types to these components.
+/// For each type of item, adds the OpenAPI component of the event that carries such an item.
+/// Returns a mapping from the type of the item to the component.
 fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
     let items = schemas
         .get("AgentTaskItem")

@@ -13,7 +13,7 @@ use crate::http::Http;
 use crate::http::server::problem::path_prefix;
 use crate::people::Caller;
 
-/// A page that the frame links to.
+/// A page to which the frame (the links at the top of each page) has a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NavPage {
     Inbox,
@@ -21,7 +21,7 @@ pub(crate) enum NavPage {
     Tasks,
 }
 
-/// The data of the frame. `prefix` is the path of `public_url`.
+/// The data for the frame of a page (see this module). `prefix` is the path of `public_url`.
 #[derive(Clone, Debug)]
 pub(crate) struct Site<'a> {
     pub caller: &'a Caller,

@@ -10,7 +10,7 @@ use crate::task::item::Outcome;
 texts! {
     #[expect(dead_code, reason = "sentences of the engine are looked up in `PAIRS`")]
     Translations with language, PAIRS;
-    // The kinds of request, and the question.
+    // The kinds of request, and what the page asks the reader.
     kind_approval: "May these calls run?", "是否允许执行这些调用？";
     kind_guidance: "The agent asks for guidance", "智能体请求指导";
     kind_credentials: "A login is needed", "需要登录凭据";
@@ -326,7 +326,7 @@ texts! {
     outcome_canceled: "canceled", "已取消";
     outcome_unknown: "outcome unknown", "结果未知";
     outcome_released: "let through", "已放行";
-    // Problems as pages.
+    // The pages that report a problem.
     for_support: "For support", "技术支持信息";
     code_line: "Code {code}, status {status}, request {id}.", "代码 {code}，状态 {status}，请求 {id}。";
     first_decision: "The first decision counts: {user} {what} at {at}.", "有人先作出决定：{user} 于 {at} {what}。";
@@ -358,8 +358,8 @@ texts! {
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
 
-/// Sentences that name members of the API. Each entry has such a sentence, then the sentence that
-/// pages show instead, first in English and then in Chinese.
+/// Replacements for sentences of the API that name members of JSON bodies. Each entry has the API's
+/// sentence, and the sentence that pages show instead, in English and in Chinese.
 const PLAIN: &[(&str, &str, &str)] = &[
     (
         "You may not decide this request: see its `approvers`.",

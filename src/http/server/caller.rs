@@ -1,5 +1,5 @@
-//! The caller of an HTTP request. The guard sets the caller, the operation reads the caller, and
-//! the functions of this module check the caller's permissions.
+//! The caller of an HTTP request. The guard (see `guard.rs`) sets the caller, the operation reads
+//! the caller, and the functions of this module check the caller's permissions.
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
@@ -18,7 +18,7 @@ impl FromRequestParts<Arc<Http>> for CurrentCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
-        // The guard sets the caller of every operation with `AuthClass::Key` or `AuthClass::Link`.
+        // `guard.rs` sets the caller of every operation with `AuthClass::Key` or `AuthClass::Link`.
         parts
             .extensions
             .get::<Self>()

@@ -1,10 +1,10 @@
 //! Limits the open connections of a listener. When all slots are taken, the service closes the
 //! connection that has been idle longest, to make room for the next client. A connection serves a
 //! request from the end of the request's head until the bodies of the request and the response are
-//! dropped and the response is written. Once the guard has authenticated the caller, the connection
-//! is protected: the service does not close it for another client, however long the request waits
-//! or streams. A connection with an unauthenticated request counts as idle, so a client that sends
-//! or reads slowly cannot keep its slot.
+//! dropped and the response is written. Once the guard (`guard.rs`) has authenticated the caller,
+//! the connection is protected: the service does not close it to free a slot, however long the
+//! request waits or streams. A connection with an unauthenticated request counts as idle, so a
+//! client that sends or reads slowly cannot keep its slot.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -35,8 +35,8 @@ struct OpenConnections {
     /// The number of connections that were told to close and have not closed yet.
     closing: usize,
     last_key: u64,
-    /// The close tokens of the connections that may be closed for another client, the longest idle
-    /// first. These connections serve either no request or only unauthenticated requests.
+    /// The close tokens of the connections that may be closed to free a slot for a new client, the
+    /// longest idle first. These connections serve no request, or only unauthenticated requests.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
@@ -167,8 +167,8 @@ impl ConnectionSlot {
             return None;
         }
         let idle_key = self.idle_key.load(Ordering::Relaxed);
-        // On an HTTP/2 connection, a new request must not end the protection that an earlier
-        // request still needs.
+        // A new request on a protected HTTP/2 connection must not allow the service to close the
+        // connection while an earlier request still needs it.
         let protected = self.is_multiplexed() && idle_key == 0 && self.is_serving();
         if !protected {
             open.idle.remove(&idle_key);
@@ -184,7 +184,7 @@ impl ConnectionSlot {
     }
 
     /// Protects the connection: until the request is served, the service does not close the
-    /// connection for another client.
+    /// connection to make room for another client.
     pub(crate) fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {

@@ -28,8 +28,8 @@ use crate::http::pages::layout;
 use crate::http::pages::link;
 use crate::http::pages::sign_in::sign_in_again;
 
-/// The id of a request's operation. The guard sets the id, and the edge reads the id for the log
-/// line, even after a panic of the operation.
+/// The id of the operation that an HTTP request runs. `guard.rs` sets the id, and this module reads
+/// it for the log line, even after the operation has panicked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
 
@@ -39,12 +39,12 @@ impl OperationSlot {
     }
 }
 
-/// Marks an error response whose body is already a page or a JSON-RPC error, so that the edge does
-/// not replace the body.
+/// Marks an error response whose body is already a page or a JSON-RPC error, so that the edge (the
+/// layer of this module) does not replace the body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
 
-/// The operations that are logged at debug level, because health checks come every few seconds.
+/// The operations that are logged only at debug level. Health checks call them every few seconds.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// The parts of a request on which the response depends.

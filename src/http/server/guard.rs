@@ -79,7 +79,8 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(caller) = authenticated {
-        // If the operation refuses the request, the edge renders a page that names this user.
+        // If the response is a problem, the outermost layer (`edge.rs`) may render it as a page,
+        // which names this user.
         response.extensions_mut().insert(caller);
     }
     Ok(response)
@@ -141,8 +142,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Protects the connection of an authenticated caller, so that the service does not close it for a
-/// new client before the request is served.
+/// Protects the connection of an authenticated caller: until the request is served, the service
+/// does not close the connection to make room for another client.
 fn protect_connection(request: &Request) {
     protect_connection_of(request.extensions());
 }

@@ -92,9 +92,9 @@ fn json_error(error: &serde_json::Error) -> JsonError {
     })
 }
 
-/// Like [`parse`], for a text that must be one JSON object, but sets the member `name` aside. The
-/// returned value has all other members. The JSON text of the member `name` is returned unchanged,
-/// and is not checked for depth, number of values or repeated members.
+/// Like [`parse`], for a text that must be one JSON object. Returns the object without its member
+/// `name`, and the JSON text of this member. The text of this member is unchanged, and is not
+/// checked for depth, number of values or repeated members.
 pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), JsonError> {
     let Members(members) = serde_json::from_slice(bytes).map_err(|error| json_error(&error))?;
     let (mut rest, mut aside) = (Map::new(), None);
@@ -217,7 +217,7 @@ impl<'de> Visitor<'de> for ValueCounter<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
-        // An empty list counts as one level, like a list with a value.
+        // Checks the depth here, because an empty list has no element that would be checked.
         let _: ValueCounter<'_> = self.below()?;
         while members.next_element_seed(self.below()?)?.is_some() {}
         Ok(())

@@ -1,5 +1,5 @@
-//! Everything between a socket and an operation: connections, the guard, the parts of a request,
-//! and problem documents.
+//! Everything between a socket and an operation: connections, the guard (the checks before each
+//! operation), the parts of a request, and problem documents.
 
 pub(crate) mod accept;
 pub(crate) mod body;

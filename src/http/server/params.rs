@@ -99,7 +99,7 @@ pub(crate) struct TaskQuery {
     status: Option<Vec<wire::task::WireTaskStatus>>,
     /// Only tasks of these agents.
     agent: Option<Vec<String>>,
-    /// Only entries of these sessions.
+    /// Only tasks of these sessions.
     session_id: Option<Vec<String>>,
     /// All tasks of the trees with these root tasks. Without this parameter, only root tasks are
     /// listed.
@@ -179,7 +179,7 @@ pub(crate) struct DeliveryQuery {
     root_task_id: Option<Vec<Uuid>>,
 }
 
-/// The page of a list.
+/// The part of a list that a GET returns.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {

@@ -1,7 +1,7 @@
 //! Every error response is a problem document (RFC 9457) with an error code. The function that
 //! fails returns the error code, a text for people, and the members that belong to this code. The
-//! edge adds all other members, because only the edge knows the request's id and the types that the
-//! client accepts.
+//! middleware in `edge.rs` adds all other members, because only this middleware knows the request's
+//! id and the types that the client accepts.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -59,7 +59,7 @@ codes! {
     Forbidden = "forbidden", 403, "Not allowed";
     /// The resource does not exist, or belongs to another tenant.
     NotFound = "not_found", 404, "Not found";
-    /// The path has no such method.
+    /// The path does not support the request's method.
     MethodNotAllowed = "method_not_allowed", 405, "This path has no such method";
     /// The body is larger than the operation allows.
     TooLarge = "too_large", 413, "The body is too large";

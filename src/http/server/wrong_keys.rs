@@ -23,7 +23,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// The maximum number of sources that are counted separately. All further sources share one
 /// counter.
 const MAX_SOURCES: usize = 10_000;
-/// The minimum time between two sweeps of a full table.
+/// The minimum time between two removals of old sources from a full table.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of log lines per minute.
 const MAX_LOG_LINES: u32 = 100;

@@ -1,4 +1,4 @@
-//! Tests of the memory that large bodies share.
+//! Tests of the limits on the memory that all large request bodies take together.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

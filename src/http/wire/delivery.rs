@@ -89,7 +89,7 @@ pub(crate) struct DeliveryAttempt {
     pub milliseconds: i64,
 }
 
-/// The effect of sending the messages of a receiver again.
+/// The result of the request to send a receiver's messages to it again.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct ResentDeliveries {
     /// The number of deliveries that are due again.
@@ -146,8 +146,8 @@ pub(crate) struct WebhookMessage {
     pub data: WebhookData,
 }
 
-/// An event in brief, as of its commit. A reminder shows the event that opened the request. The
-/// task and the request in a reminder are shown as they are when the reminder is sent.
+/// An event in brief, with the task and the request as of the event's commit. A reminder shows the
+/// event that opened the request, with the task and the request as of the sending of the reminder.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookData {
     /// The tenant that the tree belongs to.

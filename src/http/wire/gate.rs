@@ -16,14 +16,14 @@ use crate::task::item::ToolResult;
 
 wire_enum! {
     /// The verdict for the asker: `allow` (the call may run now, or has run), `deny` (the call
-    /// never ran and will not) or `pending` (the call waits for a person or for its asker, or an
-    /// attempt is under way).
+    /// never ran and will not) or `pending` (a person must decide, or the approved call waits until
+    /// its asker asks again, or an attempt is under way).
     WireGateDecision as GateDecision from gate::GateDecision, "snake_case" { Allow, Deny, Pending }
 }
 wire_enum! {
-    /// The state of a gate call: `pending` (a person is asked), `approved` (the call waits for its
-    /// asker), `started` (the call runs), `doubtful` (a person is asked about the outcome) or
-    /// `settled` (the call has ended).
+    /// The state of a gate call: `pending` (a person is asked), `approved` (the call waits until
+    /// its asker asks again), `started` (the call runs), `doubtful` (a person is asked about the
+    /// outcome) or `settled` (the call has ended).
     WireGateState as GateState from gate::GateState, "snake_case" { Pending, Approved, Started, Doubtful, Settled }
 }
 
@@ -46,8 +46,8 @@ pub(crate) struct GateCall {
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call; null if the call can never run, or if the gate only counts the call
-    /// (`record: held`).
+    /// The digest of the call; null if the call can never run, or if the gate counts the call but
+    /// does not store it (`record: held`).
     pub digest: Option<String>,
     /// The verdict for this asker. Even with `allow`, the asker may run the call only with a
     /// `permit`.
@@ -68,7 +68,8 @@ pub(crate) struct GateCall {
     pub permit: Option<Permit>,
     /// The result, if the service ran the call or a person supplied the result.
     pub result: Option<GateResult>,
-    /// The open request about the call, else the last one; null if no person was asked.
+    /// The open request about the call, or the last request if none is open; null if no person was
+    /// asked.
     pub request: Option<Box<InterventionRequest>>,
     /// The time of the proposal.
     #[schema(format = DateTime)]
@@ -193,8 +194,8 @@ pub(crate) struct ReportGateOutcome {
     /// The `Idempotency-Key` with which the call was proposed.
     #[schema(min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
     pub key: Option<String>,
-    /// The number of the attempt that the report is about. Default: the last attempt. A report
-    /// about any other attempt is refused.
+    /// The number of the attempt that the report is about. Only the last attempt (the default) can
+    /// be reported; a report with any other number is refused.
     #[schema(minimum = 1)]
     pub attempt: Option<u32>,
     /// The outcome of the attempt.

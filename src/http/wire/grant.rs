@@ -34,8 +34,8 @@ pub(crate) struct Grant {
     /// The id of the standing decision, as `DELETE /v1/grants/{grant_id}` takes it.
     #[schema(format = Uuid)]
     pub grant_id: String,
-    /// The name of the rule that offered the standing decision. Only calls of this rule are let
-    /// through.
+    /// The name of the rule that offered the standing decision. Only calls to which this rule
+    /// applies are let through.
     pub rule: String,
     /// The name of the tool whose calls are let through.
     pub tool: String,
@@ -66,13 +66,13 @@ pub(crate) struct Grant {
     pub uses: i64,
     /// The number of calls that have started with the standing decision.
     pub used: i64,
-    /// The reason why the standing decision has ended; null while it counts.
+    /// The reason why the standing decision has ended; null if it has not ended.
     pub ended: Option<WireGrantEnd>,
 }
 
 impl Grant {
     /// Returns the standing decision of a row. `ended` is the reason why the standing decision has
-    /// ended; `None` while it counts.
+    /// ended; `None` if it has not ended.
     #[must_use]
     pub(crate) fn from_row(row: &GrantRow, ended: Option<grant::GrantEnd>) -> Self {
         Self {

@@ -242,7 +242,7 @@ items! {
     /// A call started a sub-agent's task, or sent a message to the existing task of a sub-agent
     /// that keeps its conversation.
     SubAgentStartedItem {
-        /// The id of the call that started the task or sent the message.
+        /// The id of the call that started the sub-agent's task or sent a message to it.
         #[schema(format = Uuid)]
         tool_call_id: String,
         /// The id of the sub-agent's task.

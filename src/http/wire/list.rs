@@ -33,8 +33,8 @@ pub(crate) struct RequestList {
     pub requests: Vec<InterventionRequest>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
-    /// The number of requests that wait for this caller, counted up to 1,000 unless `task_id` is
-    /// set. The filters of the list apply, except `status` and `cursor`.
+    /// The number of requests that wait for this caller; 1,000 at most, or all if `task_id` is set.
+    /// The filters of the list apply, except `status` and `cursor`.
     pub open: usize,
     /// Whether more than `open` requests wait for this caller.
     pub open_more: bool,
@@ -100,7 +100,7 @@ pub(crate) struct Me {
 
 /// A permission of a key: `create` (every POST under `/v1`), `read` (every GET), `decide` (every
 /// POST under `/resume`, and reading the requests that the user may decide) or `gate` (proposing
-/// calls at gates, but not with a key that may also decide).
+/// calls at gates; a key that also has `decide` may not propose calls).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Right {
@@ -110,6 +110,6 @@ pub(crate) enum Right {
     Read,
     /// Every POST under `/resume`, and reading the requests that the user may decide.
     Decide,
-    /// Proposing calls at gates, but not with a key that may also decide.
+    /// Proposing calls at gates. A key that also has `decide` may not propose calls.
     Gate,
 }

@@ -40,7 +40,7 @@ pub(crate) struct AgentTask {
     pub agent_version: String,
     /// The id of the owner; for a sub-agent's task, the id of the root task's owner.
     pub user_id: String,
-    /// The status of the task, which depends on the tasks below it, too.
+    /// The status of the task. It also depends on the tasks of the sub-agents below the task.
     pub status: WireTaskStatus,
     /// The final text of a Completed task; null for any other status.
     pub output: Option<String>,

@@ -115,7 +115,7 @@ async fn tool_that_a_server_changed_for_one_user_is_unchanged_for_another() {
     assert!(tool.definition_change(bob).is_some());
     assert_eq!(tool.definition_change(alice), None);
     assert_eq!(lists(&server), 2);
-    // Tasks of one user share a comparison; a task with another credential has its own.
+    // Tasks with the same credential share a comparison. Each other credential has its own.
     let other = task(3);
     tool.prepare(start, other, &of("bob")).await.unwrap();
     assert!(tool.definition_change(other).is_some() && lists(&server) == 2);

@@ -1,8 +1,8 @@
 //! Writes the request body: the prompt as messages of content blocks. Invariant: the model's own
-//! blocks go back unchanged wherever the endpoint accepts them, with the exact text of their
-//! arguments. Each call has the same id as its result, and no two calls have the same id. The form
-//! of the body gives the endpoint no reason to refuse the body, because a refusal would block a
-//! stored conversation for good.
+//! blocks go back unchanged wherever the endpoint accepts them, and each call keeps the exact text
+//! of its arguments. Each call has the same id as its result, and no two calls have the same id.
+//! The endpoint has no reason to refuse the form of the body. A refusal would block a stored
+//! conversation for good, because each later request would contain the same messages.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -26,7 +26,7 @@ const EMPTY_TEXT_PLACEHOLDER: &str = "(empty)";
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Block {
-    /// Any block but a call, or a call whose arguments are not a JSON object.
+    /// A block that is not a call. Also a call whose arguments are not a JSON object.
     Plain(Value),
     Call {
         #[serde(flatten)]

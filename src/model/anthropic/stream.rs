@@ -1,6 +1,7 @@
 //! Reads a streamed answer: events that begin a message, fill the message's blocks one by one, and
-//! end the message. Invariant: the blocks equal those of the unstreamed answer. Without the end
-//! event there is no answer. The emitted pieces add up to the answer's texts.
+//! end the message. Invariant: the blocks equal those that the endpoint would send without a
+//! stream. If the stream stops before the event that ends the message, there is no answer. The
+//! emitted pieces add up to the answer's texts.
 
 use std::collections::BTreeMap;
 

@@ -15,7 +15,7 @@ const EXACT: &str = r#"{ "type": "reasoning",  "id":"rs_01", "summary": [ ], "en
 pub(super) struct Case {
     /// The name of the case's files in `wire`, without `.txt`.
     pub(super) name: &'static str,
-    /// The providers that can have the conversation.
+    /// The providers for which the case is tested.
     pub(super) of: &'static [Provider],
     /// Whether the prompt has instructions and tools.
     pub(super) furnished: bool,
@@ -158,7 +158,7 @@ fn step(says: Says, means: Means) -> Step {
     }
 }
 
-/// Returns a step whose endpoint does not stream. The answer need not be emitted in pieces.
+/// Returns a step in which the endpoint does not stream. So the answer may be emitted as a whole.
 fn plainly(said: Says, text: &'static str) -> Step {
     Step {
         told: false,
@@ -194,7 +194,7 @@ fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
 }
 
 /// Returns a case in which the first attempts fail, and the last attempt gives the answer `text`.
-/// The emitted pieces are voided `resets` times.
+/// `resets` is the expected number of resets, each of which voids the pieces emitted so far.
 fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
     let step = Step {
         resets,

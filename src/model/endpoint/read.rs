@@ -1,6 +1,6 @@
 //! Reads an endpoint's answer. A stream of events is read as it arrives, and any other answer is
-//! read as a whole. Invariant: reading is bounded in bytes and in time, and an answer without its
-//! end is rejected.
+//! read as a whole. Invariant: reading is bounded in bytes and in time, and an incomplete answer is
+//! rejected.
 
 use std::time::Duration;
 
@@ -63,8 +63,8 @@ struct EventStream<P: Protocol> {
 }
 
 impl<P: Protocol> EventStream<P> {
-    /// Takes the next bytes. Returns `Err` with the outcome of the attempt if later bytes cannot
-    /// change that outcome.
+    /// Takes the next bytes. Returns `Err` with the outcome of the attempt if these bytes end the
+    /// attempt without an answer.
     fn take(
         &mut self,
         bytes: &[u8],

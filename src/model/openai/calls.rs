@@ -15,9 +15,9 @@ use crate::model::protocol::PieceEmitter;
 /// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// The number of bytes at the end of a call's name that are enough to hold the name back. If at
-/// least this many bytes may begin a secret, the name is emitted only when the arguments come. The
-/// number is half of the minimum length of a secret that is redacted.
+/// If a call's name ends with at least this many bytes that may begin a secret, the name is emitted
+/// only when the call's arguments or the end of the answer come. The number is half of the minimum
+/// length of a secret that is redacted.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls received so far. The calls are ordered by index; calls with the same index are ordered

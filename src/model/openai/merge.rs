@@ -10,9 +10,9 @@ const REPLACED_MEMBERS: [&str; 7] = ["role", "type", "id", "name", "format", "pr
 /// continues.
 const MAX_SEARCHED_ELEMENTS: usize = 64;
 
-/// Merges the members of a delta. Texts (except those of `REPLACED_MEMBERS`) and lists are
-/// extended, objects are merged, and any other value replaces the known value. A `null` replaces
-/// nothing.
+/// Merges the members `piece` of a delta into `merged`. A text (except in `REPLACED_MEMBERS`) or a
+/// list extends the known value, and an object is merged into the known object. Any other value
+/// replaces the known value. A `null` replaces nothing.
 pub(super) fn members(merged: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
         match (merged.get_mut(&name), value) {

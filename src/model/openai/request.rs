@@ -138,16 +138,16 @@ fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, 
     Value::Object(message)
 }
 
-/// Returns whether a request would contain exactly the message `raw` if only the parsed form were
-/// stored.
+/// Returns whether `raw` can be rebuilt exactly from the parsed `text` and `calls`. If so, `raw`
+/// need not be stored.
 pub(super) fn is_derivable(raw: &Value, text: Option<&str>, calls: &[AnswerCall]) -> bool {
     let calls = calls.iter().cloned();
     let calls = calls.map(|call| (call.provider_id, call.name, call.arguments_text));
     *raw == rebuilt_message(Map::new(), text, &calls.collect::<Vec<_>>())
 }
 
-/// Returns whether `raw` is a message of this protocol with this many calls. A turn of another
-/// protocol, which this protocol cannot express, is recognized by its `type`.
+/// Returns whether `raw` is a message of this protocol with this many calls. The message of another
+/// protocol is recognized by the value of its member `type`.
 fn is_own_message(raw: &Map<String, Value>, calls: usize) -> bool {
     if raw
         .get("type")

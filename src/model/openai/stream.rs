@@ -152,8 +152,8 @@ impl ChatStreamReader {
         Ok(())
     }
 
-    /// Adds `more` to the text and emits `more`. Once there is content, a refusal is ignored, and
-    /// an earlier refusal is replaced by the content.
+    /// Adds `more` to the text and emits `more`. If the text comes from a refusal and `more` from
+    /// the content, `more` replaces the text. In the opposite case, `more` is ignored.
     fn add_text(&mut self, more: &str, text_source: TextSource, emitter: &mut PieceEmitter<'_>) {
         if more.is_empty()
             || (self.text_source, text_source) == (TextSource::Content, TextSource::Refusal)
@@ -175,8 +175,8 @@ impl ChatStreamReader {
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
         let (calls, sent) =
             std::mem::replace(&mut self.calls, PartialCalls::new(self.cleaner.clone())).finish()?;
-        // Endpoints begin a stream with an empty content. For a message without text, an unstreamed
-        // answer would have `null`.
+        // Endpoints begin a stream with an empty `content`, even if the message has no text. The
+        // same message in an unstreamed answer has `null`, so `null` replaces the empty text here.
         if self
             .message
             .get("content")

@@ -25,7 +25,7 @@ pub(in crate::model) struct ResponseStreamReader {
     items: BTreeMap<u64, Option<ResponseItem>>,
     /// The calls in the order in which they began, each with its item's `output_index`.
     calls: Vec<(u64, EmittedCall)>,
-    /// The emitted text before redaction. `text_cleaner` redacts the text.
+    /// The unredacted form of the text so far. `text_cleaner` redacts it before it is emitted.
     text: String,
     text_cleaner: StreamCleaner,
     end: Option<(ResponseEnd, Option<Value>)>,
@@ -34,9 +34,9 @@ pub(in crate::model) struct ResponseStreamReader {
 
 /// How much of a call has been emitted.
 struct EmittedCall {
-    /// The emitted name, before redaction; empty until the name is emitted.
+    /// The unredacted form of the emitted name; empty until the name is emitted.
     name: String,
-    /// The emitted arguments, before redaction.
+    /// The unredacted form of the arguments so far.
     arguments: String,
     arguments_cleaner: StreamCleaner,
 }

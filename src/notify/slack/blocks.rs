@@ -62,7 +62,7 @@ fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
     blocks
 }
 
-/// Returns the block of a question that is shown in one line.
+/// Returns the block that shows a question in one line.
 fn summary_line(listed: &ListedQuestion<'_>) -> Value {
     let title = title(listed.question);
     let state = match listed.outcome {

@@ -37,7 +37,7 @@ impl Directory {
         self.people.iter().map(|(_, person)| person)
     }
 
-    /// Returns the person whom messages to this user reach, if any.
+    /// Returns the person who gets the messages for this user, if any.
     #[must_use]
     pub fn person(&self, tenant: &str, user: &str) -> Option<&Person> {
         let wanted = self.ids.key(user);

@@ -15,9 +15,9 @@ use super::{is_hidden, without_emoji};
 use crate::task::request::Warning;
 use crate::task::text::cut;
 
-/// Maximum number of places reported for one code. If there are more places, a warning about the
-/// arguments as a whole says so. So there are at most 49 warnings: at most 8 for each of 6 codes (7
-/// places and the arguments as a whole), and one `LARGE` warning.
+/// Maximum number of places reported for one warning code. If there are more places, a warning
+/// about the arguments as a whole says so. So there are at most 49 warnings: for each of 6 codes, 7
+/// about places and 1 about the arguments as a whole; and one `LARGE` warning.
 const MAX_PLACES_PER_CODE: usize = 7;
 /// Maximum size of a pointer in bytes. A longer pointer is cut so that it leads to an enclosing
 /// value.
@@ -35,7 +35,7 @@ const COMPATIBLE_SCRIPTS: [&[Script]; 3] = [
     &[Script::Han, Script::Bopomofo],
 ];
 
-/// The findings so far.
+/// The warnings found so far.
 #[derive(Default)]
 pub struct Findings {
     found: Vec<Warning>,
@@ -44,9 +44,9 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a finding. The finding is left out if the code already has a finding at `pointer`, or
-    /// already has findings at `MAX_PLACES_PER_CODE` places. An empty `pointer` stands for the
-    /// arguments as a whole, which do not count as a place.
+    /// Adds a warning with this code. Leaves the warning out if the code already has a warning at
+    /// `pointer`, or already has warnings at `MAX_PLACES_PER_CODE` places. An empty `pointer` means
+    /// the arguments as a whole, which do not count as a place.
     pub fn add(&mut self, code: &'static str, pointer: &str, detail: impl FnOnce() -> String) {
         if self.seen.contains(&(code, pointer.to_owned())) {
             return;
@@ -446,7 +446,7 @@ fn find_mixed_scripts(text: &str, pointer: &str, prefix: &str, findings: &mut Fi
     }
 }
 
-/// The scripts of a word, after the letters read so far.
+/// The scripts of the letters of a word that were read so far.
 struct Word {
     /// The scripts in which every letter of the word is used.
     common: ScriptExtension,

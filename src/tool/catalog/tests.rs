@@ -1,4 +1,4 @@
-//! Tests of mistakes in tool settings, and of the contents of a definition.
+//! Tests of mistakes in tool settings, and of the contents of a tool's definition.
 
 use super::*;
 use crate::secret::Secret;

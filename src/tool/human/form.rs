@@ -83,8 +83,8 @@ pub(super) fn confirmation() -> Value {
     })
 }
 
-/// Checks an agent's form, and returns it closed: the returned form refuses undeclared members.
-/// Unknown keywords are refused.
+/// Checks a form that an agent wrote; fails if the form has an unknown keyword. The returned form
+/// also refuses answers with undeclared members.
 pub(super) fn from_agent(written: &Value) -> Result<Value, String> {
     read_form(written, MAX_FIELDS, &SCALAR_TYPES).map_err(|detail| format!("`form`: {detail}"))
 }

@@ -7,7 +7,7 @@ use super::form::{FORMATS, SCALAR_AND_LIST_TYPES, names_secret, read_form};
 
 /// The maximum number of fields of a server's form.
 const MAX_FIELDS: usize = 32;
-/// The keywords that are kept when a field is rebuilt.
+/// The JSON Schema keywords of a server's field that the field in the shown form keeps.
 const KEPT_KEYWORDS: [&str; 13] = [
     "type",
     "title",

@@ -1,4 +1,5 @@
-//! Tests of the offered tools, of the questions of calls, and of accepted and refused forms.
+//! Tests of the offered tools, of the questions that their calls ask, and of accepted and refused
+//! forms.
 
 use super::*;
 use crate::tool::arguments;

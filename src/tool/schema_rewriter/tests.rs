@@ -59,7 +59,7 @@ fn undeclared_members_are_refused_through_all_applicators_of_an_object() {
         (json!({"properties": {"x": {}, "child": {"$ref": "#"}}}), vec![json!({"child": {"child": {"x": 1}}})], vec![json!({"child": {"child": {"y": 1}}})]),
         (json!({"$defs": {"t": {"$anchor": "tree", "properties": {"kids": {"items": {"$ref": "#tree"}}}}}, "$ref": "#tree"}),
          vec![json!({"kids": [{"kids": []}]})], vec![json!({"kids": [{"kids": [{"y": 1}]}]})]),
-        // If the schema inside a `not` were closed, the whole schema would accept more.
+        // If the schema inside a `not` refused extra members, the whole schema would accept more.
         (json!({"properties": {"a": {"type": "object"}}, "not": {"required": ["a"], "properties": {"a": {"required": ["bad"], "properties": {"bad": {}}}}}}),
          vec![json!({"a": {"x": 1}})], vec![json!({"a": {"bad": 1}}), json!({"a": {"bad": 1, "x": 1}})]),
         (json!({"properties": {"$ref": {"type": "string"}, "properties": {}, "enum": {}}}), vec![json!({"$ref": "x", "properties": 1, "enum": 1})], vec![json!({"$ref": 1})]),

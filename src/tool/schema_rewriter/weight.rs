@@ -11,9 +11,9 @@ use crate::tool::schema::SchemaFlaw;
 /// The maximum number of schemas that may apply to one value.
 const MAX_WEIGHT: u64 = 10_000;
 
-/// Finds the schemas that apply more than [`MAX_WEIGHT`] schemas to one value. Also finds each
-/// `$ref` that leads back to itself for the same value. `copies` holds the copies of `$ref` targets
-/// by number. `places` maps the number of each copy to the JSON Pointer to its original.
+/// Finds each schema by which more than [`MAX_WEIGHT`] schemas apply to one value. Also finds each
+/// `$ref` that leads back to itself for the same value. `copies` maps numbers to copies of the
+/// targets of `$ref`. `places` maps the number of each copy to the JSON Pointer to its original.
 pub(super) fn flaws(
     schema: &Value,
     copies: &Map<String, Value>,
@@ -46,8 +46,9 @@ struct Weights<'s> {
 }
 
 impl<'s> Weights<'s> {
-    /// Returns the weight of a copy, and counts each copy only once. A copy with a flaw has the
-    /// weight 1, so that no schema that refers to this copy is reported for the same flaw.
+    /// Returns the weight of a copy: the number of schemas that the copy applies to one value. The
+    /// weight of each copy is computed only once. A copy with a flaw has the weight 1, so that a
+    /// schema that refers to this copy is not reported for the same flaw.
     fn of_copy(&mut self, number: &'s str, copy: &'s Value) -> u64 {
         if let Some(weight) = self.known.get(number) {
             return *weight;

@@ -146,7 +146,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// Returns the names of the credentials that the environment refers to.
+    /// Returns the names of the credentials to which the values of `env` refer.
     pub(in crate::tool) fn credential_names(&self) -> BTreeSet<String> {
         let values = self
             .env

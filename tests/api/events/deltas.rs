@@ -135,8 +135,8 @@ on_both! {
         first.says(DeltaContent::Reset);
         first.text(0, "one");
         second.text(0, "two");
-        // The second model call's first delta has already reset the first model call's text, so
-        // this reset is not sent.
+        // Before the first delta of the second model call, the stream has sent a reset for the
+        // first model call. So the stream does not send the following reset.
         first.says(DeltaContent::Reset);
         second.text(3, "three");
         second.says(DeltaContent::Reset);

@@ -96,7 +96,7 @@ on_both! {
         let again = ask_by_key(&app, "c3", &refund(140), 0).await;
         assert_eq!(told(&again), expected(202, "pending", "pending", Value::Null), "{}", again.text);
         assert_eq!(app.tool.count(), 2);
-        // An approval of other (edited) arguments does not end the rejection.
+        // An approval with edited arguments does not end the rejection of the original arguments.
         let edited = ask_by_key(&app, "d1", &refund(150), 0).await;
         let rejected = ask_by_key(&app, "d2", &refund(150), 0).await;
         reject(&app, &rejected).await;

@@ -121,8 +121,8 @@ pub fn expected(
     )
 }
 
-/// Waits until `is` accepts the stored `asker_until` of a call's task. Until that time the client
-/// that asks about the call counts as present.
+/// Waits until `is` accepts the stored `asker_until` of a call's task. `asker_until` is the time up
+/// to which the client that asks about the call counts as present.
 pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -> bool) {
     let id = call.str("/task_id").parse().unwrap();
     while !app

@@ -193,8 +193,8 @@ on_both! {
         assert_eq!((again.status, again.str("/state").as_str()), (200, "approved"), "{}", again.text);
         let second = ask(&app, &bash("ls"), 5).await;
         assert_eq!((second.str("/task_id"), &second.body["permit"]["attempt"]), (call.str("/task_id"), &json!(2)), "{}", second.text);
-        // The permit of the second attempt is in use now, so an equal proposal again begins a new
-        // call.
+        // The permit of the second attempt is in use now, so another equal proposal begins a new
+        // call instead of a third attempt.
         let third = ask(&app, &bash("ls"), 0).await;
         assert_ne!(third.str("/task_id"), call.str("/task_id"));
         assert_eq!((third.status, &third.body["permit"]), (202, &Value::Null), "{}", third.text);

@@ -7,7 +7,7 @@ use crate::support::test_app::{Actor, Reply};
 
 const LONG: &str = "report: optional\n    hold: 5m\n    ext_authz: { user_header: x-user }";
 
-/// Checks a call of Alice with a deadline of ten minutes.
+/// Sends a `Check` for a call that Alice proposes. The gRPC request has a deadline of ten minutes.
 async fn patient(mut grpc: Grpc, command: &str) -> Verdict {
     let key = format!("Bearer {EDGE}");
     let headers = [
@@ -100,7 +100,7 @@ async fn gateway_that_resets_its_stream_has_left_and_a_later_yes_waits() {
     let path = format!("/v1/tasks/{}/items", request["task_id"].as_str().unwrap());
     let items = app.owner().get(&path).await;
     assert!(!items.text.contains("tool_started"), "{}", items.text);
-    // The connection stays open, and the next check gets the approved call.
+    // The gateway's connection is still open. Its next check gets the approved call.
     let passed = grpc.check(&bash("make")).await;
     assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
 }

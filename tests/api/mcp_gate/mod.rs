@@ -64,7 +64,7 @@ async fn call(app: &TestApp, wait: &str, params: &Value) -> Reply {
     post(app, wait, &older("tools/call", params)).await
 }
 
-/// Returns the gate's members about a call from the reply's `_meta`.
+/// Returns the object `holdpoint/gate`, which describes a call at a gate, from a result's `_meta`.
 fn about(reply: &Reply) -> &Value {
     let about = &reply.body["result"]["_meta"]["holdpoint/gate"];
     assert!(about.is_object(), "{}", reply.text);

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// Returns the supervisor's turns: the analyst's refund is held, while the clerk completes at once.
+/// Returns the supervisor's turns. The first turn calls the analyst, whose refund is held, and the
+/// clerk, which completes at once.
 fn analyst_asks() -> Vec<Value> {
     vec![
         turn(&[

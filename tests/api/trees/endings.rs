@@ -1,5 +1,5 @@
-//! Tests of tasks of a tree that end early, and of the work that goes on: cancel, failure, retry,
-//! and the next message.
+//! Tests of trees in which a task is canceled or fails, and of the work that goes on afterwards: in
+//! the other tasks, after a retry, and after the user's next message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ async fn cancel(app: &TestApp, task: &str) -> Reply {
     app.owner().hit(&format!("/v1/tasks/{task}/cancel")).await
 }
 
-/// Sends the user's next message, which consists of the supervisor's new turns.
+/// Sends the user's next message. Its text scripts the supervisor: it lists the turns to give next.
 async fn message(app: &TestApp, task: &str, turns: &[serde_json::Value], supersede: bool) -> Reply {
     let body = json!({"input": json!(turns).to_string(), "supersede": supersede});
     app.owner()

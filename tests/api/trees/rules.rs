@@ -147,7 +147,7 @@ on_both! {
         let outcomes_of = items(&app, &root.str("/task_id")).await;
         assert!(outcomes(&outcomes_of).iter().all(|(_, outcome)| *outcome == "invalid"), "{outcomes_of:#?}");
         assert_eq!((outcomes(&outcomes_of).len(), tree(&app, &root.str("/task_id")).await.len()), (5, 1));
-        // The scribe has no sub-agents, so its call of the clerk is invalid.
+        // The scribe has no sub-agents, so the call by which it starts the clerk is invalid.
         let body = json!({"agent": "scribe", "input": json!([[give("clerk", &[json!("x")])], "end"]).to_string()});
         let scribe = app.owner().post("/v1/tasks", &body).await;
         assert_eq!(outcomes(&items(&app, &scribe.str("/task_id")).await), [("clerk", "invalid")]);

@@ -1,5 +1,5 @@
-//! Checks the calls of a task: compares their facts in the task's journal with their executions in
-//! the world.
+//! Checks the calls of a task: compares their facts in the task's journal with the executions that
+//! the world (the process that the tools call, `world.rs`) has recorded.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -38,8 +38,8 @@ impl Call {
     }
 }
 
-/// Checks one call of a sub-agent. The sub-agent must have been started at most once, and the
-/// result of the call must agree with the end of the sub-agent's task.
+/// Checks one call that starts a sub-agent. The sub-agent must have been started at most once, and
+/// the result of the call must agree with the end of the sub-agent's task.
 pub fn one_delegation(
     told: &Told,
     id: CallId,
@@ -341,7 +341,7 @@ pub fn results_match_executions(
         .chain(&call.late)
         .filter(|result| result.outcome == Outcome::Succeeded)
     {
-        // The world's receipt contains the idempotency key, which is the id of the call.
+        // The receipt from the fake tool server contains the idempotency key: the call's id.
         if executions.is_empty() || !result.content.contains(&id.to_string()) {
             found.add(
                 Kind::Lost,

@@ -48,7 +48,7 @@ pub struct Findings {
     pub arrived: usize,
     /// The number of messages that arrived more than once.
     pub repeated: usize,
-    /// The number of arrivals of a message that the receiver did not answer with a 200.
+    /// The number of times that a message arrived and got another answer than a 200.
     pub refused: usize,
     pub mails: usize,
     /// The number of mails that arrived more than once.
@@ -57,8 +57,8 @@ pub struct Findings {
     /// was sent. `dropped` counts the pairs whose question was closed before a mail was sent.
     pub told: usize,
     pub dropped: usize,
-    /// The number of claims of a delivery whose previous lease had been held by another replica or
-    /// ended by the test.
+    /// The number of claims that took a delivery over: another replica had held the delivery's
+    /// previous lease, or the test had ended this lease.
     pub taken_over: usize,
 }
 
@@ -257,9 +257,9 @@ fn every_question_was_mailed(evidence: &Evidence, told: &[Told<'_>], found: &mut
     }
 }
 
-/// Returns the deliveries whose mail arrived. Deliveries that were recorded together belong to one
-/// mail. A mail lists at most 20 of the questions of its deliveries, and the mail's id is computed
-/// from the ids of its deliveries.
+/// Returns the deliveries whose mail arrived. Deliveries to one person whose attempts were recorded
+/// in the same transaction belong to one mail. A mail lists at most 20 of the questions of its
+/// deliveries, and the mail's id is computed from the ids of its deliveries.
 fn mailed(evidence: &Evidence) -> BTreeSet<&str> {
     let stored = &evidence.stored;
     let records = stored.audit.iter().filter(|line| line.what == "recorded");

@@ -13,7 +13,7 @@ use super::{DEAD, MAILS};
 pub const ROLES: [&str; 3] = ["replica1", "replica2", "replica3"];
 
 /// SQL that records in `test_audit` each change of a delivery: `claimed` (a lease begins),
-/// `recorded` (an attempt counts) or `lost` (the test has ended the lease).
+/// `recorded` (an attempt's result is stored) or `lost` (the test has ended the lease).
 const AUDIT: &str = "
 create table test_audit (n bigserial primary key, delivery_id uuid not null, who text not null, what text not null,
     tx xid8 not null default pg_current_xact_id());
@@ -97,7 +97,7 @@ pub struct Stored {
     pub audit: Vec<Audited>,
 }
 
-/// The database of a storm, to which the test connects with its own role.
+/// The database of one run under faults. The test connects to the database with its own role.
 pub struct Books {
     url: String,
 }

@@ -70,8 +70,8 @@ pub struct Beside(Connection);
 impl Beside {
     pub fn of(harness: &EngineHarness) -> Self {
         let beside = Self(sqlite_file::connect(harness.fixture.settings.url.reveal()));
-        // Constraints are off, because the database does not check a bit that flips on disk against
-        // them.
+        // The updates simulate bits that flip on disk. The database does not check such a bit
+        // against its constraints, so the constraints are off.
         beside.does("pragma foreign_keys = off; pragma ignore_check_constraints = on");
         beside
     }

@@ -112,8 +112,8 @@ both! {
         let call = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
-        // An equal proposal does not send the call of unknown outcome again. It waits for a person,
-        // too.
+        // The outcome of the call is unknown, so a proposal of an equal call does not send the call
+        // again. The proposal waits for a person, too.
         harness.tool.answers(200, "{}");
         let again = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((again.task_id, again.state), (call.task_id, GateState::Doubtful));

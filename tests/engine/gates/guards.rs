@@ -221,8 +221,8 @@ both! {
                 Some(result.content.as_str())
             }).collect();
             assert_eq!((late, outcomes(&journal)), (vec!["made with [secret TOOL_SECRET]"], vec![outcome]));
-            // Asks for the settled call and delivers its answer, so that the asker of the next
-            // round gets a new call.
+            // Asks for the settled call and marks its result as delivered. Otherwise the equal
+            // proposal of the next round would get this result instead of a new call.
             let key = Proposal { identity: Identity::Call(task), ..bash(LONG) };
             engine.ask(&agent(), &key).await.unwrap().delivery.into_iter().for_each(Delivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;

@@ -1,5 +1,5 @@
-//! Checks the laws of gate calls: at each answer, and in all journals of a life when the life has
-//! ended.
+//! Checks the laws of gate calls at each answer. When a life (one random sequence of events at a
+//! gate) has ended, checks these laws in all its journals.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -88,9 +88,9 @@ impl World<'_> {
         }
     }
 
-    /// Asserts that the result of a call is handed only once to asks whose `by_bytes` is true.
-    /// There are two exceptions: a process has died in between, or the other ask was sent to
-    /// another replica before the delivery was stored.
+    /// Asserts that only one of the asks that identify a call by its arguments (`by_bytes`) gets
+    /// the result. A second ask may get the result if a process has crashed in between or if the
+    /// ask went to another replica, unless the row already said that the result was delivered.
     fn handed_once(&mut self, ask: &Ask, task: TaskId) {
         let (crashes, replica) = (self.crashes, ask.replica);
         let earlier = self.handed.entry(task).or_default();
@@ -110,8 +110,8 @@ impl World<'_> {
         });
     }
 
-    /// Asserts that a permit was committed before its answer was sent. Asserts also that the permit
-    /// is for one runner or, if the ask named no runner, for one ask.
+    /// Asserts that the permit in `answer` was committed before the answer was sent. Asserts also
+    /// that only one runner or, if the ask named no runner, only one ask got this permit.
     async fn permitted(&mut self, ask: &Ask, answer: &GateAnswer, attempt: u32) {
         let (seed, call) = (self.seed, &answer.call);
         self.seen.permits += 1;
@@ -140,7 +140,7 @@ impl World<'_> {
         );
     }
 
-    /// Checks the journals and the executions of an ended life against the laws.
+    /// Checks all journals and executions of this life against the laws, once the life has ended.
     pub(super) async fn check(&mut self) {
         let ran = self.harness.tool.since(self.executions);
         for task in self.tasks().await {

@@ -1,4 +1,5 @@
-//! The random steps of a life: actions of askers, people and processes, and the passing of time.
+//! The random steps of a life (one random sequence of events at a gate): actions of askers, people
+//! and processes, and the passing of time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -54,7 +55,7 @@ impl World<'_> {
         }
     }
 
-    /// Waits until all parallel work is done, for at most `POLLS` polls.
+    /// Waits until all spawned tasks in `beside` have ended, but yields at most `POLLS` times.
     async fn polls(&mut self) {
         for _ in 0..POLLS {
             if self.beside.iter().all(JoinHandle::is_finished) {
@@ -122,7 +123,8 @@ impl World<'_> {
         }
     }
 
-    /// Waits until the last ask has an answer or waits for a person, for at most `POLLS` polls.
+    /// Waits until the last ask is answered or its call waits for a person. Gives up after `POLLS`
+    /// polls.
     async fn until_shown(&mut self) {
         let ask = self.asks.last().unwrap();
         for _ in 0..POLLS {
@@ -133,7 +135,7 @@ impl World<'_> {
         }
     }
 
-    /// Lets the asker of a random waiting ask leave.
+    /// Aborts a random ask that still waits for its answer, as if the asker had disconnected.
     async fn leaves(&mut self) {
         if self.asks.is_empty() {
             return;
@@ -150,7 +152,7 @@ impl World<'_> {
         if others || self.crashed_lately {
             return;
         }
-        // If no crash occurred recently, the stored presence ends when the asker leaves.
+        // Unless a crash occurred recently, the store soon shows that the asker has left.
         self.seen.leaves += 1;
         let mut polls = 0;
         while self.is_awaited(call).await {
@@ -171,7 +173,7 @@ impl World<'_> {
         }
     }
 
-    /// Returns the journals of the life as text, for the message of a failed assertion.
+    /// Returns the journals of this random run as text, for the message of a failed assertion.
     async fn journals(&self) -> String {
         let mut text = String::new();
         for task in self.tasks().await {
@@ -189,8 +191,8 @@ impl World<'_> {
         text
     }
 
-    /// Returns whether a row shows that an asker of this call is present and that the call may
-    /// still start.
+    /// Returns whether a stored task of this call has not ended and a client (the asker) still
+    /// waits for the call.
     async fn is_awaited(&self, call: usize) -> bool {
         let now = self.now().await;
         for task in self.tasks().await {
@@ -207,7 +209,7 @@ impl World<'_> {
         false
     }
 
-    /// Returns the open requests of the life.
+    /// Returns the open requests of all tasks of this random run.
     async fn open(&self) -> Vec<(TaskId, RequestSpec)> {
         let mut open = Vec::new();
         for task in self.tasks().await {
@@ -255,7 +257,7 @@ impl World<'_> {
         self.beside_or_not(decided).await;
     }
 
-    /// Answers the open requests of a task, at the end of a life.
+    /// Answers the open requests of a task, so that the task can end.
     pub(super) async fn settle(&mut self, task: TaskId) {
         for asked in self.harness.asked(task).await {
             let reconcile = asked.kind == RequestKind::Reconcile;
@@ -357,8 +359,8 @@ impl World<'_> {
     }
 
     /// Lets `time` pass. If any work is still running, first replaces all processes, so that no
-    /// wait lasts longer than this step. If no work is running, replaces the processes in one of
-    /// four cases.
+    /// wait lasts longer than this step. If no work is running, replaces them only with a
+    /// probability of 1/4.
     pub(super) async fn later(&mut self, time: Duration) {
         self.harness.tool.open();
         self.polls().await;

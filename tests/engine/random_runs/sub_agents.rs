@@ -21,7 +21,8 @@ use super::{Crash, World, status};
 pub(super) const CLERK: &str = "clerk";
 
 impl World {
-    /// Starts a sub-agent for each of these calls. A start counts only after its commit.
+    /// Adds the start of a sub-agent for each of these calls to the next commit. Sometimes commits
+    /// at once.
     pub(super) fn start(&mut self, calls: &[CallId], progress: &Progress) -> Result<(), Crash> {
         for id in calls {
             let standing = progress.call(*id).unwrap();
@@ -41,7 +42,7 @@ impl World {
                 agent,
             });
         }
-        // Without a commit here, the starts of further calls of the turn go into the same commit.
+        // Without a commit here, the next commit also has the starts of the turn's other calls.
         if self.dice.one_in(2) {
             self.commit()
         } else {

@@ -156,8 +156,8 @@ async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas()
     paused_in_the_same_instant(StoreFixture::postgres().await, repetitions(60, 200)).await;
 }
 
-/// Asserts that exactly two prompts after the first `since` prompts were prompts of the boss.
-/// Returns the tool results in the second of these two.
+/// Asserts that, after the first `since` prompts, the agent `boss` got exactly two prompts. Returns
+/// the tool results in the second of these two prompts.
 fn told_the_boss(harness: &EngineHarness, since: usize) -> Vec<String> {
     let prompts = harness.prompts_since(since).into_iter();
     let bosses: Vec<_> = prompts.filter(|(name, _)| name == "boss").collect();

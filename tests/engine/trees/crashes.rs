@@ -61,8 +61,8 @@ fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Drives a new tree in a process that dies after `moment` commits and executions. Other processes
-/// finish the tree. Returns the root, and whether the tree had ended before that moment.
+/// Drives a new tree in a process that dies after `moment` commits and executed calls. Then other
+/// processes finish the tree. Returns the root, and whether the tree had ended before the death.
 pub(super) async fn lived(
     harness: &EngineHarness,
     parts: &EngineParts,
@@ -193,8 +193,8 @@ fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     }
 }
 
-/// Returns the first moment at which the process dies. All kinds of answers behave alike before the
-/// first request, so only `Approve` includes the moments before it.
+/// Returns the first moment at which a test with these `people` lets the process die. Before the
+/// first request, all kinds of people behave alike, so only `Approve` tests these moments.
 async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: People) -> usize {
     if people == People::Approve {
         return 1;
@@ -208,9 +208,9 @@ async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: Peop
     play.moment() - 2
 }
 
-/// Lets the process die at every moment. A normal run takes only every third moment, and starts at
-/// another moment for each kind of answer and each database. Together, these runs cover every
-/// moment of the driver's loop.
+/// Runs trees whose process dies, each at another moment. A normal run of the tests tries only
+/// every third moment, and begins at a different moment for each kind of answer and each database.
+/// Together, these runs cover every moment of the driver's loop.
 async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
     let stride = repetitions(3, 1);
     let offset = (people as usize + usize::from(fixture.is_postgres())) % stride;

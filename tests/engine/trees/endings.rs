@@ -50,7 +50,7 @@ async fn damage(harness: &EngineHarness, task: TaskId, (what, which): (&str, &st
         .unwrap();
 }
 
-/// Runs rounds and drivers often enough that nothing is left to do.
+/// Drives the tree and runs rounds of a worker, often enough that nothing is left to do.
 async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..6 {
         Play::of(harness, parts, root).goes_on(usize::MAX).await;

@@ -1,5 +1,6 @@
 //! A harness for trees of tasks. The agents delegate level by level, and each has its own model
-//! name. A [`Play`] runs a whole tree, and the test polls and drops the drivers of the play.
+//! name. A [`Play`] drives a whole tree. It polls the drivers of the tree's tasks only when the
+//! test says so, and the test can drop the drivers at any moment.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -51,13 +52,13 @@ pub struct Shape {
     pub wide: usize,
 }
 
-/// Scripts the leaves. Returns the calls in a leaf's answer to `task` in this turn (counted from
-/// 1): the tool's name and the JSON arguments of each call. An answer without calls is the leaf's
-/// last answer.
+/// The script of the leaves' model. `task` is the text of a leaf's task, and `turn` counts from 1.
+/// Returns the calls of the model's answer in that turn: for each call, the tool's name and the
+/// JSON arguments. An answer without calls is the leaf's last answer.
 pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
 
 impl Shape {
-    /// Returns the shape of a boss with this many leaves.
+    /// Returns the shape of a tree in which the root's agent (`boss`) starts this many leaves.
     pub fn flat(children: usize) -> Self {
         Self {
             depth: 1,
@@ -81,7 +82,7 @@ impl Shape {
             .unwrap()
     }
 
-    /// Returns the number of tasks in the grown tree.
+    /// Returns the number of tasks in the tree after all its agents have started.
     pub fn tasks(self) -> usize {
         (0..=self.depth)
             .map(|level| if level > self.wide { self.children } else { 1 })
@@ -118,8 +119,8 @@ impl Shape {
         yaml + "default_agent: boss\n"
     }
 
-    /// Returns the answer of the agent `name` to the prompt. If the agent is a leaf, `leaf` gives
-    /// the calls of the answer.
+    /// Returns the scripted answer of the model of the agent `name` to the prompt. A leaf's answer
+    /// has the calls that `leaf` returns.
     pub fn says(self, leaf: Says, name: &str, prompt: &Prompt) -> model::Answer {
         let task = said(prompt);
         if name == LEAF {
@@ -143,7 +144,7 @@ impl Shape {
     }
 }
 
-/// Returns a call of a sub-agent: the tool's name and the JSON arguments.
+/// Returns a call that starts the sub-agent `agent`: the tool's name and the JSON arguments.
 pub fn hands_on(agent: &str, task: &str) -> (String, String) {
     (agent.to_owned(), json!({"task": task}).to_string())
 }
@@ -204,7 +205,7 @@ pub fn one_large(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Scripts one refund that runs at once.
+/// Scripts one refund that is small enough to run without an approval.
 pub fn one_small(task: &str, turn: u32) -> Vec<(String, String)> {
     if turn == 1 {
         vec![refund(task, 5)]
@@ -464,5 +465,5 @@ pub fn superseding(text: &str) -> MessageInput {
     }
 }
 
-/// A long wait for people, shorter than the lifetime of a request.
+/// A long time during which people do not answer a request. The request does not expire in it.
 pub const DAYS: Duration = Duration::from_hours(20);

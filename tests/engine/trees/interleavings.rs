@@ -27,8 +27,8 @@ const FORK: Shape = Shape {
     wide: 0,
 };
 
-/// Scripts two leaves. One pays and looks up at once; the other looks up and has to ask before it
-/// pays.
+/// Scripts two leaves, which both call `lookup` and `refund` in their first turn. Only the refund
+/// of the second leaf needs an approval.
 fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     let lookup = ("lookup".to_owned(), r#"{"order":1}"#.to_owned());
     match turn {
@@ -50,8 +50,8 @@ enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// Makes the event happen: a cancel through the process of `play`, or a takeover by another
-    /// process. Returns the canceled task, if any.
+    /// Makes the event happen. A cancel uses the engine of `play`; a takeover uses a new engine.
+    /// Returns the canceled task, if any.
     async fn happens(
         self,
         play: &Play<'_>,
@@ -94,8 +94,8 @@ impl Meanwhile {
     }
 }
 
-/// Suspends the drivers of a new tree after `polls` polls, lets the event happen, and resumes the
-/// drivers. Returns the root, the canceled task, and whether the tree had ended before the event.
+/// Suspends the drivers of a new tree after `polls` polls, lets `meanwhile` happen, and resumes the
+/// drivers. Returns the root, the canceled task, and whether the tree ended before `meanwhile`.
 async fn lived(
     harness: &EngineHarness,
     parts: &EngineParts,
@@ -112,7 +112,7 @@ async fn lived(
         harness.answer_tree(&door, root, People::Approve).await;
     }
     let canceled = meanwhile.happens(&play, harness, parts).await;
-    // The suspended drivers resume, and new drivers are claimed.
+    // The suspended drivers resume, and further tasks are claimed and driven.
     play.goes_on(usize::MAX).await;
     drop(play);
     if canceled == Some(root) {

@@ -69,8 +69,8 @@ fn three_times(turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Returns the messages to an agent and the agent's answers, in order. Reads them from the agent's
-/// last prompt after the first `since` prompts.
+/// Returns the messages to an agent and the agent's answers, in order, as the agent's last prompt
+/// shows them. Leaves out the first `since` prompts that the model got.
 fn conversation(harness: &EngineHarness, since: usize, agent: &str) -> Vec<String> {
     let (_, prompt) = harness
         .prompts_since(since)
@@ -85,8 +85,8 @@ fn conversation(harness: &EngineHarness, since: usize, agent: &str) -> Vec<Strin
     told.collect()
 }
 
-/// Creates a harness and a grown tree of this shape, whose boss has these limits. Returns the
-/// harness and the root.
+/// Creates a harness and a tree of this shape whose root's agent has these limits, and drives the
+/// tree until nothing can be driven. Returns the harness and the root.
 async fn limited(fixture: &StoreFixture, shape: Shape, limits: &str) -> (EngineHarness, TaskId) {
     let mut harness =
         EngineHarness::of_trees(StoreFixture::like(fixture).await, shape, one_small).await;
@@ -226,8 +226,8 @@ both! {
     }
 
     async fn parent_that_fails_beside_waiting_children_cancels_them_and_a_retry_goes_on(fixture) {
-        // The boss is renamed in the configuration before the root has stored its first child's
-        // result.
+        // The configuration renames the root's agent (`boss`) before the root has stored the result
+        // of its first child.
         let mut harness = EngineHarness::of_trees(fixture, Shape::flat(2), one_large).await;
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
@@ -320,7 +320,7 @@ both! {
         fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
             if turn == 1 { vec![refund("go.7", 120)] } else { Vec::new() }
         }
-        // The second child starts when the first one is done.
+        // The second child starts when the first child is done.
         let harness = EngineHarness::of_trees(fixture, Shape::flat(1), the_same).await;
         harness.script_by_name(|name, prompt| {
             let task = said(prompt);

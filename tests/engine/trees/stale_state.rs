@@ -137,8 +137,8 @@ fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
 }
 
 /// Creates a tree with as many open requests as its limit allows. Returns the root, and the driver
-/// of one more leaf. The model call of this leaf is in flight; the model's answer will ask for one
-/// more request.
+/// of one more leaf. The model call of this leaf is in flight; the model's answer will contain a
+/// call that needs one more request.
 async fn twenty_are_open(
     harness: &EngineHarness,
     parts: &EngineParts,
@@ -183,7 +183,7 @@ async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool 
     .await
 }
 
-/// Scripts the same refund for every task, in its first turn.
+/// Returns the calls of a task's turn. In its first turn, every task makes the same refund.
 fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
     one_large("go.7", turn)
 }
@@ -205,8 +205,8 @@ async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId
     }
 }
 
-/// Returns a harness with a boss that calls a leaf once for each message. The leaf keeps its
-/// conversation.
+/// Returns a harness with two agents. For each message of the user, the root's agent calls the
+/// sub-agent `leaf` once. The sub-agent keeps its conversation between these calls.
 async fn of_one_session(fixture: StoreFixture) -> EngineHarness {
     let mut harness = EngineHarness::of_trees(fixture, Shape::flat(1), one_small).await;
     harness.configure(|yaml| {
@@ -339,8 +339,8 @@ both! {
             harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and {which}")).await.unwrap();
             EngineHarness::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
             looked_after(&harness, &parts, root).await;
-            // No rule allows the refund of the next leaf, because the effects of the damaged leaf
-            // are unknown.
+            // The refund of the next leaf is held although a rule allows it, because the effects of
+            // the damaged leaf are unknown.
             let [asked] = &harness.asked_by_tree(root).await[..] else { panic!("{which}: {}", harness.told(root).await) };
             let reason = asked.spec.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
             assert!(reason.contains("cannot be read"), "{reason}");

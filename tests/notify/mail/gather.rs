@@ -1,4 +1,5 @@
-//! Tests gathered questions: each interval has one message.
+//! Tests that the questions of one interval are gathered into one mail, unless the mail would be
+//! too large.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +41,7 @@ async fn ask(store: &Store, count: usize) {
     commits.buffer_unordered(64).collect::<Vec<()>>().await;
 }
 
-/// Returns once `count` deliveries are in this state.
+/// Waits until `count` deliveries are in this state.
 async fn listed_as(post: &Post, state: &str, count: usize) {
     let sql = format!("select cast(count(*) as text) from delivery where state = '{state}'");
     while post.app.database.texts(&sql).await != [count.to_string()] {
@@ -76,7 +77,7 @@ on_both! {
         let early = listed(first);
         post.until(|found| found.iter().filter(|one| one["state"] == "sent").count() == early).await;
         post.leap(4 * MINUTE);
-        // Further questions wait for the interval, however often the sender looks.
+        // A further question waits for the end of the interval, however often the sender polls.
         post.app.held().await;
         assert_eq!(post.server.all().len(), 1);
         post.leap(2 * MINUTE);

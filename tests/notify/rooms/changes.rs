@@ -150,8 +150,8 @@ on_both! {
         scene.counted(&[("sent", 1)]).await;
         answer(&scene, BOB, &held, "approve").await;
         slack.until(|all| all[0].bodies.len() == 2).await;
-        // The retention of the change begins when the change is recorded as sent, so the test first
-        // waits for this record.
+        // A delivery is kept for a time that begins when the delivery is recorded as sent. So the
+        // test first waits for this record of the delivery that changes the message.
         scene.counted(&[("sent", 2), ("due", 0)]).await;
         scene.leap(Duration::from_hours(5 * 24));
         scene.counted(&[("sent", 0), ("due", 0)]).await;

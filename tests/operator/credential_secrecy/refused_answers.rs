@@ -1,5 +1,5 @@
-//! Sends every kind of answer to a credential request that the service must refuse. Each answer
-//! contains values of its own, for which the test searches later.
+//! Answers a credential request in every way that the service must refuse. Each answer contains
+//! values of its own, for which the test searches later.
 
 use serde_json::{Value, json};
 
@@ -86,7 +86,7 @@ fn odd_fields(planted: &Planted) -> String {
 }
 
 impl Scene {
-    /// Sends every kind of refused answer. The caller may send an accepted answer only afterwards.
+    /// Sends every kind of answer that the service refuses. The request must still be unanswered.
     pub async fn refused(&mut self, request: &str) {
         let path = format!("/resume/{request}");
         let bearers = [ALICE, BOB, CAROL].map(|key| format!("Bearer {key}"));

@@ -8,7 +8,8 @@ use super::{HTML, JSON, SEEN};
 use crate::support::fake_chat_completions::{FakeModel, calls};
 use crate::support::test_app::{ALICE, Reply};
 
-/// The values of one answer. No two answers share a value.
+/// The secret values that one answer enters into the fields of a credential. No two answers share a
+/// value.
 pub struct Planted {
     pub long: String,
     pub json: String,
@@ -48,7 +49,8 @@ impl Planted {
     }
 }
 
-/// The program, its fake endpoints, the planted values, the bodies sent and the replies heard.
+/// The running program and its fake model; also the secret values planted in the program, the
+/// bodies that the test has sent, and the replies.
 pub struct Scene {
     pub served: Served,
     pub model: FakeModel,

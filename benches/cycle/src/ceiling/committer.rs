@@ -19,7 +19,7 @@ pub trait Writer: Send + 'static {
     fn write(&mut self, batch: Vec<Self::Change>) -> impl Future<Output = Vec<Self::Done>> + Send;
 }
 
-/// A change, and the channel to which the writer's value for the change is sent.
+/// A change, and the channel by which the writer's result for the change is returned.
 type Queued<W> = (<W as Writer>::Change, oneshot::Sender<<W as Writer>::Done>);
 
 /// A queue of changes from which several writers take batches.

@@ -1,5 +1,5 @@
-//! Makes deliveries due now, as a POST asks. If several POSTs have the same `Idempotency-Key`, only
-//! the first of them has this effect.
+//! Makes deliveries due now, for the POST operations that resend deliveries. Of several POSTs with
+//! the same `Idempotency-Key`, only the first has this effect.
 
 use std::future::Future;
 
@@ -26,7 +26,7 @@ pub(super) struct Resent {
 }
 
 impl Resent {
-    /// Adds the header `Idempotency-Replayed` to the response if an earlier POST had the effect.
+    /// Adds the header `Idempotency-Replayed` if an earlier POST had made the deliveries due.
     pub(super) fn mark(&self, mut response: Response) -> Response {
         if self.replayed {
             let name = HeaderName::from_static("idempotency-replayed");
@@ -83,7 +83,7 @@ pub(super) async fn resend(
     }
 }
 
-/// Makes deliveries due for a POST without a key. Returns their number.
+/// Makes deliveries due for a POST without an `Idempotency-Key`. Returns the number of deliveries.
 async fn without_key(
     http: &Http,
     caller: &Caller,
@@ -95,7 +95,7 @@ async fn without_key(
     })
 }
 
-/// Returns the result of an earlier POST with this key; `None` if there is none.
+/// Returns the result of an earlier POST with this `Idempotency-Key`; `None` if there is none.
 async fn earlier(
     http: &Http,
     caller: &Caller,

@@ -20,13 +20,13 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting asks, each under its own number. The value contains the person who asks. If the
-    /// client can cancel its request, the value also contains the name of the request and the token
-    /// that ends the wait.
+    /// The waiting asks, each under its own number. Each value contains the caller of the ask. If
+    /// the client can cancel its HTTP request, the value also contains the name of that request and
+    /// the token that ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
-/// The right of one ask to wait. Dropping this value lets another ask wait.
+/// The slot of one waiting ask. Dropping this value frees the slot for another ask.
 #[derive(Debug)]
 pub(crate) struct WaitSlot {
     waiting: WaitingAsks,
@@ -63,9 +63,9 @@ impl WaitingAsks {
         })
     }
 
-    /// Ends the waits of `caller`'s requests with the name `request`. If two clients of the caller
-    /// use the same name, the function ends the waits of both, because an approved call must not
-    /// start for a client that has canceled its request.
+    /// Ends the waits of all asks of `caller` whose HTTP requests have the name `request`. If two
+    /// clients of the caller use the same name, the waits of both end, because an approved call
+    /// must not start for a client that has canceled its request.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

@@ -141,8 +141,8 @@ impl McpRequest<'_> {
         })
     }
 
-    /// Returns the identity by which the gate recognizes the call, and the number of the repetition
-    /// (0 for the first request).
+    /// Returns the identity by which the gate recognizes the call. Also returns how often the
+    /// client has repeated the request (0 for the first request).
     fn identity(&self, params: &Params) -> Result<(Identity, u32), RpcError> {
         if self.revision.is_stateless()
             && let Some(found) = params.text("requestState").and_then(parse_request_state)
@@ -191,9 +191,10 @@ impl McpRequest<'_> {
     }
 }
 
-/// Parses a `requestState` into the call and the number of the repetition. The state needs no
-/// protection against forgery: if a client sends the state of another call, the arguments do not
-/// match the other call, and the gate treats the request as a new call.
+/// Parses a `requestState` into the identity of the call and the number of times that the client
+/// has repeated its request. The state needs no protection against forgery: if a client sends the
+/// state of another call, the arguments do not match that call, and the gate treats the request as
+/// a new call.
 fn parse_request_state(state: &str) -> Option<(Identity, u32)> {
     let (task, repetition) = state.strip_prefix("hp1.")?.split_once('.')?;
     let repetition: u32 = repetition.parse().ok()?;

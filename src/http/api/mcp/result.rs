@@ -29,8 +29,8 @@ const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 /// Writes the result of one `tools/call`.
 pub(super) struct ResultWriter {
     pub(super) revision: Revision,
-    /// The number of the next repetition, if the client automatically repeats the request while the
-    /// call is pending; otherwise `None`.
+    /// The number that the client's next repetition of this request will have: 1, 2, 3 … `None` if
+    /// the client will not automatically repeat the request while the call is pending.
     pub(super) next_repetition: Option<u32>,
     /// The check of the tool's structured results; `None` if the tool has no `outputSchema`.
     pub(super) output: Option<OutputCheck>,

@@ -32,8 +32,8 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of database reads for a page. After the first read, the function reads again
-/// only if the caller may decide none of the requests read so far.
+/// The maximum number of database reads for a page. After the first read, [`list_page`] reads again
+/// only if none of the requests read so far may be listed for the caller.
 const MAX_READS: usize = 10;
 
 /// List requests

@@ -106,9 +106,9 @@ pub(crate) fn gate_names(http: &Http) -> Vec<String> {
     gates.map(|(gate, _)| gate.name.clone()).collect()
 }
 
-/// Returns the owners to filter by. An empty list admits every owner. An admin may name any
-/// `users`; other callers may name only themselves. If the caller is not an admin, a list of root
-/// tasks is filtered by the caller's own user id.
+/// Returns the owners whose tasks are listed; an empty list stands for every owner. An admin may
+/// name any `users`. Any other caller may name only themselves, and sees only their own tasks in a
+/// list of root tasks (`roots_only`).
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

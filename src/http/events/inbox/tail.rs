@@ -1,8 +1,8 @@
-//! The newest changes of the requests of one tenant, read once for all inbox streams of this
-//! process.
+//! The tail of a tenant: the newest changes of its requests, read once for all inbox streams of
+//! this process. Each stream has a follower, which is its subscription to the tail.
 //!
-//! Notifications tell the tenant's reader which requests the commits of all replicas have changed,
-//! and the reader reads the rows of these requests. Notifications may be lost, so every
+//! The reader of a tenant learns from notifications which requests any replica has changed, and
+//! reads the rows of these requests. Notifications may be lost, so every
 //! [`SEARCH_INTERVAL`] the reader also searches for changed requests. When the deadline of a shown
 //! request passes, the reader reads the row of the request, because only the database's clock
 //! decides whether the request has expired. The reader stops when its last follower is dropped.
@@ -35,8 +35,8 @@ const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
 /// The search must look back because replicas generate the ids: a request may be committed after a
 /// request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
-/// The maximum number of sent values that a follower may leave unread. A follower that leaves more
-/// unread misses rows, and its stream has to read the inbox again.
+/// The maximum number of [`ChangedRows`] that the reader has sent and a follower has not yet taken.
+/// A follower that leaves more misses rows, and its stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,8 +50,8 @@ pub(crate) struct InboxTails(Arc<Mutex<HashMap<String, Weak<InboxTail>>>>);
 /// The rows that one read has returned for the changed requests of a tenant.
 type ChangedRows = Arc<Vec<RequestRow>>;
 
-/// The state that a tenant's followers share with the reader. The reader does not keep the state
-/// alive; only the followers do.
+/// The state that the inbox streams of a tenant (its followers) share with the tenant's reader. The
+/// state is dropped with the last follower, even while the reader still runs.
 #[derive(Debug)]
 struct InboxTail {
     tenant: String,
@@ -79,7 +79,8 @@ struct ShownRequest {
     expires_at: Option<Time>,
 }
 
-/// A stream's subscription to the tail of its tenant, with the requests that the stream shows.
+/// The subscription of one inbox stream to the changed requests of its tenant, with the ids of the
+/// requests that the stream shows.
 #[derive(Debug)]
 pub(super) struct InboxFollower {
     tail: Arc<InboxTail>,
@@ -88,8 +89,8 @@ pub(super) struct InboxFollower {
 }
 
 impl InboxTails {
-    /// Returns a follower of the tenant's tail. The follower receives all rows that are sent from
-    /// now on. Starts the tenant's reader if the tenant had no follower.
+    /// Returns a new follower (a subscription) of the tenant's tail. The follower receives all rows
+    /// that the reader sends from now on. Starts the reader if the tenant had no follower.
     pub(super) fn follower(&self, http: &Arc<Http>, tenant: &str) -> InboxFollower {
         let mut tails = lock(&self.0);
         let known = tails.get(tenant).and_then(Weak::upgrade);
@@ -216,8 +217,8 @@ impl ShownRequests {
         overdue.map(|(id, _)| *id).collect()
     }
 
-    /// Records the number of answers of a row that is about to be sent. Clears the deadline of an
-    /// expired or closed request.
+    /// Updates a shown request from its row, before the row is sent to the followers. Records the
+    /// number of answers, and clears the deadline if the request is expired or closed.
     fn record_sent(&mut self, row: &RequestRow) {
         if let Some(shown) = self.0.get_mut(&row.spec.request_id) {
             shown.answers = shown.answers.max(row.answers.len());
@@ -315,16 +316,16 @@ impl InboxReader {
         true
     }
 
-    /// Returns the earliest deadline of the shown requests. The function drops its reference to the
-    /// tail when it returns, because a waiting reader must not keep the tail alive.
+    /// Returns the earliest deadline of the shown requests. Holds the tail only inside this
+    /// function, because a reader that waits must not keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = lock(&tail.shown);
         shown.first_deadline()
     }
 
-    /// Reads the rows of changed and overdue requests, and sends them to the followers. First
-    /// searches for lost changes, if the search is due.
+    /// Reads the rows of changed and overdue requests, and sends them to the followers. Before
+    /// that, searches for changes whose notification was lost, if the time `search_at` has come.
     async fn read_and_send(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
         if now >= self.search_at {
@@ -359,8 +360,8 @@ impl InboxReader {
         Ok(())
     }
 
-    /// Adds requests to `pending_ids` that have changed without this process receiving a
-    /// notification. Returns whether there may be more such requests.
+    /// Adds to `pending_ids` the requests whose change was not notified to this process. Returns
+    /// whether there may be more such requests.
     async fn search_lost_changes(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);

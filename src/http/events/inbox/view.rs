@@ -13,8 +13,8 @@ use crate::task::status::RequestStatus;
 
 /// The maximum number of requests in an inbox that are counted.
 pub(crate) const MAX_COUNTED: i64 = 1000;
-/// The minimum share, in tenths, of the counted requests that must still wait. If fewer wait and
-/// uncounted requests may wait too, the inbox is read again.
+/// The inbox is read again if uncounted requests may wait, and if fewer than this share (in tenths)
+/// of the counted requests still wait.
 const REFRESH_TENTHS: usize = 9;
 
 /// A change of a request that a stream reports to its caller.
@@ -32,8 +32,8 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether requests that are not in `open` wait or may wait. `counted` is the size of `open` at
-    /// the time when `more` was set.
+    /// Whether requests that are not in `open` may wait, too. `counted` is the size of `open` when
+    /// `more` was set.
     more: bool,
     counted: usize,
 }
@@ -62,12 +62,12 @@ impl InboxView {
         }
     }
 
-    /// Returns the ids of the counted requests.
+    /// Returns the ids of the requests in `open`.
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
         self.open.keys().copied()
     }
 
-    /// Returns whether so many counted requests are gone that the inbox has to be read again.
+    /// Returns whether the inbox has to be read again, because `open` has lost many requests.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         self.more && 10 * self.open.len() < REFRESH_TENTHS * self.counted
@@ -86,7 +86,7 @@ impl InboxView {
         }
         let (id, answers) = (row.spec.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // While `more` is set, a request outside `open` may have been reported as created.
+            // While `more` is set, new requests are reported as created but not added to `open`.
             let known = self.open.remove(&id).is_some() || self.more;
             return known.then(|| InboxChange::Gone(gone_reason(row)));
         }

@@ -1,4 +1,5 @@
-//! Tests of the tail's buffer, and of a tail whose database does not answer.
+//! Tests of a `Tail`, which keeps the newest events of one tree: its buffer, and its behavior
+//! while the database does not answer.
 
 use uuid::Uuid;
 
@@ -29,9 +30,9 @@ fn events(numbers: std::ops::RangeInclusive<i64>, bytes: usize, more: bool) -> R
 }
 
 impl Buffer {
-    /// Returns the reply to a follower at `seen`: the name of the reply, and the numbers of the
-    /// reply's events. The reply `read` has no events; its only number is the event number after
-    /// which the follower has to read.
+    /// Returns the reply to a follower that has all events up to `seen`: the kind of the reply, and
+    /// the numbers of its events. A reply `read` has no events, but the number after which the
+    /// follower has to read the rows.
     fn told(&mut self, seen: i64, fresh: bool, commits: u64) -> (&'static str, Vec<i64>) {
         let question = FollowerQuery {
             seen,

@@ -185,8 +185,8 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     }
 }
 
-/// Renders an answer: the action, the person, the time of the answer, and the time that the request
-/// had waited for it.
+/// Renders an answer: the action, the person, the time of the answer, and how long the request had
+/// been open by then.
 fn answer_line(
     site: &Site<'_>,
     row: &RequestRow,

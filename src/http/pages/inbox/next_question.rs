@@ -12,7 +12,8 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::store::RequestRow;
 
-/// Returns the line if the reader has answered the request in `row`; otherwise returns `None`.
+/// Returns the line with the link to the next question. `None` if the reader has not answered the
+/// request in `row`.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.

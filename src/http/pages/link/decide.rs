@@ -75,8 +75,9 @@ pub(crate) async fn decide_by_link(
     }
 }
 
-/// Returns the action in the form's field `action`, if the action is `approve` or `reject`. For a
-/// reader with a key, the forms have no such field: the path of the POST names the action.
+/// Returns the action in the form's field `action`, if the action is `approve` or `reject`. Only
+/// forms for a reader with a link have this field. For a reader with a key, the path of the POST
+/// names the action.
 fn action_in_form(posted: &PostRequest) -> Option<Action> {
     let fields = posted.fields().ok()?;
     let name = fields.get("action")?;

@@ -53,7 +53,7 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
-        // The guard of an operation of `AuthClass::Link` always sets the link.
+        // For every operation of `AuthClass::Link`, the guard has set the link.
         let link = parts.extensions.get::<Self>().cloned();
         link.ok_or_else(Problem::internal)
     }

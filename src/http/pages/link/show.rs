@@ -24,8 +24,8 @@ pub(crate) const OP: Op = Op {
 
 /// Get the page of a link
 ///
-/// Shows the request that the link in a message is for, as the link's person sees it. Needs no key,
-/// looks at no cookie and sets none. Never changes anything.
+/// Shows the request that the message with this link is about, as the receiver of the message sees
+/// it. Needs no key. Reads and sets no cookie. Never changes anything.
 #[utoipa::path(
     get, path = "/l/{token}", operation_id = "get_link_page", tag = "requests",
     params(("token" = String, Path, description = "The sealed link of a message")),

@@ -11,8 +11,8 @@ use crate::http::pages::translations::fill;
 use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 
-/// Reads the state of the asker of the request's call; `None` if the call was not proposed at a
-/// gate, or the journal cannot be read.
+/// Reads the state of the client that proposed the request's call at a gate. `None` if the call was
+/// not proposed at a gate, or the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerStatus>, Problem> {
     match http
         .engine
@@ -25,8 +25,8 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerSt
     }
 }
 
-/// Renders a line that says whether the asker waits and what an approval does. Empty if the request
-/// is closed, or if the call was not proposed at a gate.
+/// Renders a line that says whether the client that proposed the call waits, and how an approval
+/// takes effect. Empty if the request is closed, or if the call was not proposed at a gate.
 pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
     let Some(asker) = view.asker.as_ref().filter(|_| is_open) else {
         return html! {};

@@ -28,7 +28,7 @@ pub(super) struct ChangeField {
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
-    // The checkboxes of a list would not keep the agent's bytes.
+    // A list is edited by checkboxes, which would not keep the exact text that the agent wrote.
     let is_list = |field: &Field| matches!(field.value, FieldValue::MultipleChoice(_));
     if declared.iter().any(is_list) {
         return None;
@@ -106,8 +106,8 @@ pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, St
 /// members to the texts.
 ///
 /// # Errors
-/// Fails if a text does not fit the schema. The error names each such member, with a text about the
-/// expected value.
+/// Fails if the text of a member does not fit the schema. The error has the name of each such
+/// member, and a text that describes the expected value.
 pub(super) fn arguments(
     fields: &[ChangeField],
     submitted: &BTreeMap<String, String>,

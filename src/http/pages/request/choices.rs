@@ -55,8 +55,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     ))
 }
 
-/// Returns the number of bytes that a browser sends for a call's arguments as JSON. The function
-/// does not count the fields, because only short arguments are also shown as fields.
+/// Returns the number of bytes that a browser sends for the text field with a call's arguments as
+/// JSON. Does not count the fields for single arguments: only short arguments have such fields.
 fn encoded_size(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable_text(&call.arguments_text).as_bytes())
         .map(str::len)

@@ -143,8 +143,8 @@ impl FormReader {
     }
 
     /// Returns submitted JSON without the white space around it, or reports a mistake at the
-    /// pointer `at`. The body will contain the text inside up to four levels of nesting, and the
-    /// nesting of a body has a limit. So the function also checks the text inside four arrays.
+    /// pointer `at`. The text becomes a part of a body, up to four levels deep, and the depth of a
+    /// body is limited. So the function also checks the text inside four arrays.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -232,9 +232,9 @@ impl FormReader {
         body.put("response", response.text());
     }
 
-    /// Writes the answer as the member `member`. The form has a field for each member of the
-    /// answer. If `schema` cannot be shown as fields, the form has one field with the whole answer
-    /// as JSON.
+    /// Adds the submitted answer to `body`, under the name `member`. The form has a field for each
+    /// member of the answer. If `schema` cannot be shown as fields, the form has one field with the
+    /// whole answer as JSON.
     fn put_form_members(&mut self, member: &str, schema: &Value, body: &mut JsonObject) {
         let Some(fields) = schema::fields(schema) else {
             let submitted = self.take("result").unwrap_or_default();

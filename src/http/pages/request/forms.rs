@@ -1,5 +1,6 @@
 //! The forms on a request's page. The page has a form only for an action that the reader may take.
-//! Each form posts the digest of the request as the page shows it.
+//! Each form also posts the digest of the request, so that an answer counts only for the request
+//! that the page shows.
 
 use std::time::Duration;
 
@@ -69,9 +70,9 @@ pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Ma
     html! { details.other open[open] { summary { (head) } (body) } }
 }
 
-/// Renders a form that also posts the digest of the request as the page shows it. `path` is `/`
-/// followed by the action. `path` is empty if a field of the form names the action. The page of a
-/// link posts to a single path, so there a field always names the action.
+/// Renders a form that also posts the digest of the request. `path` is `/` followed by the action,
+/// or empty if `body` has a field that names the action. A page that was opened by a sealed link
+/// posts every form to one path. So this function adds a field with the action from `path` there.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
         (link.path.clone(), path.strip_prefix('/'))

@@ -158,8 +158,8 @@ fn is_confirmed(row: &RequestRow) -> bool {
         == Some(true)
 }
 
-/// Returns whether the edits also approved the edited arguments. They did not if several people
-/// have to approve, or if a new request asks about an edited call.
+/// Returns whether every edit also approved the call with the new arguments. An edit does not if
+/// several people have to approve, or if a new request asks about the edited call.
 fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
     let edits = row
         .answers

@@ -54,7 +54,7 @@ pub(crate) enum CallStatus {
     Expired,
     /// The request about the call was withdrawn, or the user sent another message.
     Withdrawn,
-    /// The task was canceled before the call ran, or while a sub-agent was running.
+    /// The task was canceled before the call ran, or while the call's sub-agent was running.
     Canceled,
     /// The task failed before the call ran.
     Abandoned,
@@ -220,7 +220,7 @@ impl RequestHistory {
         }
     }
 
-    /// Records a decision of a later request about one or more of the history's calls.
+    /// Records a decision of another request, if that request is about calls of this history.
     fn apply_decision(&mut self, request_id: RequestId, decision: &Decision) {
         if request_id == self.request {
             return;

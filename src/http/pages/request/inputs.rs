@@ -36,7 +36,8 @@ impl<'v> InputField<'v> {
     }
 
     /// Returns the id of the field's HTML element. A field's name may contain any character. The id
-    /// has a code point in place of each character that is not an ASCII letter, a digit or `-`.
+    /// has `_`, the hexadecimal code point and `_` in place of each character that is not an ASCII
+    /// letter, an ASCII digit or `-`.
     pub(super) fn id(&self) -> String {
         element_id(self.form, &self.name)
     }

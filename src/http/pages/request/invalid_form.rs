@@ -21,7 +21,8 @@ use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-/// The members of a decision's body that an error about credentials may name.
+/// The members of a decision's body. An error about submitted credentials may name these members,
+/// because their names are no secrets.
 const MEMBERS: [&str; 7] = [
     "action",
     "decisions",

@@ -101,7 +101,7 @@ pub(crate) struct View<'a> {
     timeline: RequestTimeline,
     /// The last message of the user before the question.
     user_message: Option<UserMessage>,
-    /// The state of the asker of a call at a gate; `None` for any other request.
+    /// The state of the client that proposed a call at a gate; `None` for any other request.
     asker: Option<AskerStatus>,
     /// The path to which the reader returns after signing in as another user.
     pub return_path: String,
@@ -176,7 +176,8 @@ impl<'a> View<'a> {
         view.with_journal_facts(http).await
     }
 
-    /// Adds the user's message, the history (of a closed request), and the state of the asker.
+    /// Adds the user's message, the history if the request is closed, and for a call at a gate the
+    /// state of its asker (the client that proposed the call).
     async fn with_journal_facts(mut self, http: &Http) -> Result<Self, Problem> {
         if self.row.status != status::RequestStatus::Pending {
             self.load_history(http).await?;

@@ -84,9 +84,9 @@ fn time_left(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the outcome of a closed request. While the request is open, the line is empty and
-/// hidden. When the request is closed, the script replaces the line by the line of a freshly loaded
-/// page.
+/// Renders the line with the outcome of a closed request; the line is empty and hidden while the
+/// request is open. If the request closes while the page is shown, the script fetches the page
+/// again and replaces the line by the line of the fetched page.
 fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     let class = match closed {
         None => "exact state",

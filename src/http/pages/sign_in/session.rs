@@ -35,8 +35,8 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
     }
 }
 
-/// Returns whether the client asks for a page. The guard redirects such a client to the sign-in
-/// page if the client has no key and no session.
+/// Returns whether the client asks for a page. If such a client has no key and no session, the
+/// middleware `http/server/guard.rs` redirects the client to the sign-in page.
 #[must_use]
 pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)

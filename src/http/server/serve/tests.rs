@@ -141,7 +141,7 @@ async fn answers_first(body: Body) -> &'static str {
     "early"
 }
 
-/// Protects the connection of a request, as `protect_connection` of the guard does for an
+/// Protects the connection of a request, as `protect_connection` in `server/guard.rs` does for an
 /// authenticated caller.
 async fn kept(request: axum::extract::Request, next: Next) -> Response {
     request

@@ -1,4 +1,4 @@
-//! Tests in which the child processes of servers, or their guard processes, end.
+//! Tests in which the child process of a server ends, or the guard process that watches it.
 
 use rustix::process::{Pid, Signal, kill_process};
 

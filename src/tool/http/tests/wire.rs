@@ -1,6 +1,6 @@
-//! Tests of a server's behaviour byte by byte, and of the resulting outcome of the call. The
-//! outcome is the same for every effect, because only the engine decides what follows from an
-//! unknown outcome.
+//! Tests which outcome a call has when its server reads and sends in unusual ways, byte by byte.
+//! The outcome is the same for every effect of the tool, because only the engine decides what
+//! follows from an unknown outcome.
 
 use super::*;
 

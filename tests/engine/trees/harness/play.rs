@@ -1,4 +1,5 @@
-//! Drives a whole tree of tasks. The test polls and drops the drivers.
+//! Drives a whole tree of tasks. The drivers are polled only when the test says so, and the test
+//! can drop them at any moment.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -20,14 +21,14 @@ pub struct Play<'s> {
     pub root: TaskId,
     pub news: watch::Receiver<News>,
     pub drivers: Vec<BoxFuture<'static, ()>>,
-    /// The number of executions on the harness before this tree.
+    /// The number of calls that the harness's tool had executed when this value was created.
     pub before: usize,
     /// The number of times that a driver was polled so far.
     pub polls: usize,
 }
 
 impl<'s> Play<'s> {
-    /// Creates a tree whose root has not begun.
+    /// Creates a tree whose root waits for its first driver.
     pub async fn begins(harness: &'s EngineHarness, parts: &EngineParts) -> Self {
         let before = harness.tool.count();
         let accepted = EngineHarness::like(parts, 0)
@@ -40,7 +41,7 @@ impl<'s> Play<'s> {
         play
     }
 
-    /// Returns a play of an existing tree in its current state.
+    /// Begins to drive an existing tree, in its current state.
     pub fn of(harness: &'s EngineHarness, parts: &EngineParts, root: TaskId) -> Self {
         let engine = EngineHarness::like(parts, ROOM);
         let before = harness.tool.count();
@@ -61,7 +62,7 @@ impl<'s> Play<'s> {
         self.commits() + self.harness.tool.count() - self.before
     }
 
-    /// Returns whether this play has no active driver.
+    /// Returns whether no task of the tree has a driver in this process.
     pub fn is_idle(&self) -> bool {
         self.drivers.is_empty()
     }
@@ -83,8 +84,8 @@ impl<'s> Play<'s> {
             if !so(self) {
                 return false;
             }
-            // A driver that is waiting to be polled may hold the database's only writer. In that
-            // case this round claims nothing.
+            // A suspended driver may hold the database's only writer. Then `claim` fails with
+            // `Unavailable`, and this round only polls the drivers.
             match self.engine.claim().await {
                 Ok(claimed) => {
                     self.drivers.extend(claimed);

@@ -138,7 +138,7 @@ fn model_answers() -> Fact {
     })
 }
 
-/// Returns the fact that a later request of kind `kind` was opened about the same calls.
+/// Returns the [`Fact`] that opens a later request of kind `kind` about the same calls.
 fn asked_again(row: &RequestRow, kind: RequestKind) -> Fact {
     let mut asked = row.spec.clone();
     (asked.request_id, asked.kind) = (RequestId(uuid::Uuid::from_u128(99)), kind);
