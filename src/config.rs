@@ -110,11 +110,9 @@ pub struct Config {
     /// The configuration as JSON, with overrides applied, but with each `${…}` as written. The
     /// digests of definitions are computed from this JSON.
     pub unexpanded: Value,
-    /// The values to redact in texts from outside the service. Each pair is a name and a value. The
-    /// name replaces the value in such texts.
+    /// The name and the value of each secret. In texts from outside, the name replaces the value.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// The source of the variables and files in `${…}`. Stored definitions that are expanded later
-    /// use the same source.
+    /// The source of the variables and files in `${…}`, also for stored definitions.
     pub environment: Environment,
     /// The base of relative paths in `${file:…}`.
     pub directory: PathBuf,
@@ -125,8 +123,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the definition at a path such as `&["tools", "refund_payment"]`, with each `${…}` as
-    /// written; `Null` if there is none.
+    /// Returns the unexpanded definition at a path such as `&["tools", "pay"]`, or `Null`.
     #[must_use]
     pub fn unexpanded(&self, path: &[&str]) -> Value {
         path.iter()
@@ -146,8 +143,7 @@ impl Config {
     }
 }
 
-/// The top-level keys. Each section is read separately, so that a mistake in a section does not
-/// hide mistakes in other sections.
+/// The top-level keys. A mistake in a section does not hide mistakes in other sections.
 const SECTIONS: [&str; 14] = [
     "server",
     "database",
@@ -166,8 +162,7 @@ const SECTIONS: [&str; 14] = [
 ];
 
 /// Loads a configuration. `check_modules` adds the mistakes that other modules find in their
-/// settings. `check_modules` is called with all readable settings, even if there are mistakes
-/// already.
+/// settings. `check_modules` gets all readable settings, even if there are mistakes already.
 ///
 /// # Errors
 /// Fails if there is a mistake. The error is the report of all mistakes.
@@ -249,8 +244,7 @@ fn expand(
     interpolation.inserted
 }
 
-/// Reports each `${…}` in a tool's schema, except in descriptions and titles, because models and
-/// approvers see the schema.
+/// Reports each `${…}` in a schema, which models and approvers see, except in its texts.
 fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
     for one in inserted {
         if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {
@@ -261,9 +255,8 @@ fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
     }
 }
 
-/// Reads each section separately. If a section is a map or a list of settings, also reads each of
-/// its entries separately. A mistake in one of these parts does not keep the other parts from being
-/// read.
+/// Reads each section separately, and each entry of a section that is a map or a list of settings.
+/// A mistake in one of these parts does not keep the other parts from being read.
 fn read_sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     if !matches!(root.kind, Kind::Map(_)) {
         mistakes.add(&[], format!("expected a map, found {}", root.noun()));

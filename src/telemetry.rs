@@ -60,9 +60,8 @@ use requests::RequestMetrics;
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
-/// The filter of log lines if `RUST_LOG` is unset or invalid. Libraries log only `warn` and
-/// `error`, whatever the filter is, because their lower levels would print URLs, headers and
-/// statements.
+/// The filter of log lines if `RUST_LOG` is unset or invalid. Whatever the filter is, libraries log
+/// only `warn` and `error`, because lower levels would print URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// The format of log lines.
@@ -100,8 +99,7 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metri
     Ok(metrics)
 }
 
-/// Returns the subscriber. One layer of the subscriber prints log lines, and the other layer
-/// records observations.
+/// Returns a subscriber with two layers: one prints log lines, the other records observations.
 fn layers<W>(
     metrics: Metrics,
     format: LogFormat,
@@ -133,8 +131,7 @@ where
         .with(printing.with_filter(printed.and(filter)))
 }
 
-/// The metrics of this process. Clones are cheap and share the metrics. As a layer of `tracing`,
-/// this type records each event with the target `METRIC_TARGET` in the metrics.
+/// The metrics, which clones share. As a layer of `tracing`, records the events of `METRIC_TARGET`.
 #[derive(Clone)]
 pub struct Metrics(Arc<Instruments>);
 
@@ -184,8 +181,7 @@ impl Metrics {
     /// Builds all metrics. The metrics contain no observations yet.
     ///
     /// # Errors
-    /// Fails if a name or a label of a metric is invalid. A test builds the metrics, and all names
-    /// and labels are constants, so this does not happen in practice.
+    /// Fails if a name or a label of a metric is invalid. All are constants, and a test builds them.
     pub fn new() -> prometheus::Result<Self> {
         Ok(Self(Arc::new(Instruments::new()?)))
     }

@@ -222,9 +222,8 @@ impl OpenCollection {
     }
 }
 
-/// The state while the tree is built from the parser's events. `anchors` maps the number of each
-/// anchor to the anchor's node, and to the number of nodes in that node. `nodes` counts all nodes
-/// so far.
+/// The state while the tree is built from the parser's events. `anchors` maps the number of an
+/// anchor to the anchor's node and the node's size. `nodes` counts all nodes so far.
 struct Builder<'m> {
     origin: Option<Origin>,
     open: Vec<OpenCollection>,
@@ -236,9 +235,8 @@ struct Builder<'m> {
 }
 
 /// Reads a text as one YAML document. An empty document gives [`Kind::Null`]. If `origin` is given,
-/// every node gets this origin instead of a line and a column. A repeated key is reported, and the
-/// first value of the key counts. `None` if the text is not YAML, has several documents, is too
-/// large or nests too deeply.
+/// every node gets this origin. A repeated key is reported, and the first value of the key counts.
+/// `None` if the text is not YAML, has several documents, is too large or nests too deeply.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
     let document_origin = origin
         .clone()

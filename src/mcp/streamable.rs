@@ -185,8 +185,7 @@ impl Streamable {
         }
     }
 
-    /// Ends the sessions. The requests carry only the operator's headers, because users'
-    /// credentials are not kept.
+    /// Ends the sessions, with the operator's headers only: users' credentials are not kept.
     pub(super) async fn close(&self, operator: &HeaderMap) {
         let conversations = std::mem::take(&mut *self.lock()).into_values();
         let sessions: Vec<_> = conversations
@@ -251,8 +250,7 @@ impl Streamable {
         Ok(context(conversation))
     }
 
-    /// Finds out which revision the server speaks. If the revision is an older one, initializes a
-    /// session.
+    /// Finds out the server's revision. If the revision is an older one, initializes a session.
     async fn begin(
         &self,
         context: impl Fn(Conversation) -> Context,
@@ -267,8 +265,7 @@ impl Streamable {
         }
     }
 
-    /// Returns a conversation in the stateless revision; `None` if the server does not speak that
-    /// revision.
+    /// Returns a conversation in the stateless revision; `None` if the server does not speak it.
     async fn discover(
         &self,
         context: &impl Fn(Conversation) -> Context,

@@ -96,9 +96,8 @@ impl std::fmt::Debug for Committer {
     }
 }
 
-/// Returns the number of writers on Postgres. A small number is best: changes that are queued
-/// during a write share the next statement, and most of a statement's cost does not depend on the
-/// number of changes in the statement.
+/// Returns the number of writers on Postgres. Few are best: changes that are queued during a write
+/// share the next statement, and most of its cost does not depend on the number of its changes.
 pub(super) fn writers() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if processors > 2 { 2 } else { 1 }
@@ -229,9 +228,8 @@ impl Committer {
         }
     }
 
-    /// Handles the changes of a failed batch in the background. If the result of the commit was
-    /// lost, finds out which changes were written. Otherwise commits each of several changes alone,
-    /// because a change that cannot be stored must not make the other changes fail. Meanwhile the
+    /// Handles a failed batch in the background: commits each change alone, so that a change that
+    /// cannot be stored fails no other, or finds out the changes' lost results. Meanwhile the
     /// writer goes on with other roots, so a change that waits for a lock delays only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
@@ -327,8 +325,7 @@ impl Committer {
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
                 Err(failure) if failure.sent && is_lock_conflict(&failure) && sent < MAX_SENDS => {
-                    // Different changes pause for different times, so that changes that collided do
-                    // not collide again.
+                    // The pauses differ, so that changes that collided do not collide again.
                     let spread = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
                     let pause = RETRY_BACKOFF * sent + RETRY_BACKOFF / 8 * spread;
                     self.db.clock.sleep(pause).await;
@@ -339,8 +336,7 @@ impl Committer {
         }
     }
 
-    /// Returns the result of a change whose statement failed. If the commit result was lost, looks
-    /// up whether the change was written.
+    /// Returns the result of a change whose statement failed. A lost result is looked up.
     async fn result_of_failure(&self, rows: &Arc<Rows>, failure: &Failure) -> CommitReply {
         if !failure.sent {
             return Err(CommitError::Unavailable);
@@ -378,8 +374,7 @@ impl Committer {
                     continue;
                 }
             }
-            // An earlier round sent the change again, and the change was refused. This round's
-            // lookup does not find the change. So the change was not written.
+            // The change was sent again and refused, and is still missing, so it was not written.
             if let Some(error) = last {
                 return Err(error);
             }

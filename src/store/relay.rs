@@ -1,7 +1,6 @@
 //! Exchanges notifications with the other replicas, over one dedicated connection. Notifications
-//! are sent in batches, at most once in 25 ms. A lost notification only delays the listeners,
-//! because once a second a statement reads the last event of every tree with a listener on this
-//! replica.
+//! are sent in batches, at most once in 25 ms. A lost notification only delays the listeners: once
+//! a second, a statement reads the last event of every tree with a listener on this replica.
 //!
 //! Each replica announces the trees that it listens to. Commits and deltas are sent only for trees
 //! that another replica has announced.

@@ -1,6 +1,5 @@
 //! Decides the next step of a task. The decision is a pure and total function: it reads no clock,
-//! does no I/O and keeps no state. After a crash at any point, another call of [`next_step`] finds
-//! out how the task continues.
+//! does no I/O and keeps no state. After a crash, another call of [`next_step`] continues the task.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +23,7 @@ use super::tool_spec::ToolKind;
 pub enum Step {
     /// Call the model for its next turn.
     CallModel,
-    /// Ask the policy for verdicts on these calls. If a call is judged again later, the new
-    /// judgement can only make the call's verdict stricter.
+    /// Ask the policy for verdicts on these calls. A later verdict on a call can only be stricter.
     Judge(Vec<CallId>),
     /// Open these requests.
     OpenRequests(Vec<PlannedRequest>),
@@ -37,14 +35,12 @@ pub enum Step {
     RunCalls(Vec<CallId>),
     /// Give the permit to run this gate call to its asker (the client that waits for the verdict).
     HandOver(CallId),
-    /// Open a request for each of these calls. The last attempt at each call ended with a question
-    /// of the tool's server.
+    /// Open a request for each of these calls, whose last attempt ended with a server's question.
     Elicit(Vec<CallId>),
     /// Ask a person about the outcome of each of these calls. Either such a call was started, is no
     /// longer in flight and has no result; or it may have run in a lost part of the task's history.
     Reconcile(Vec<CallId>),
-    /// Write the results (outcome and text) of these calls. These calls will not run, or not run
-    /// again.
+    /// Write the results (outcome and text) of these calls, which will not run, or not run again.
     Settle(Vec<(CallId, Outcome, String)>),
     /// End the task.
     Finish(Ending),
@@ -59,13 +55,11 @@ pub enum AwaitedEvent {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The closing of any request of the tree. The task waits for this event because the tree has
-    /// reached the maximum number of open requests.
+    /// The closing of any request of the tree, which has the maximum number of open requests.
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// The return of the asker of a gate call (the client that waits for the verdict). The call may
-    /// start only while the asker waits.
+    /// The return of a gate call's asker (the client), without which the call does not start.
     Asker,
 }
 
@@ -82,8 +76,7 @@ pub enum Ending {
     Canceled,
 }
 
-/// The part of the input of [`next_step`] that the journal does not contain. The driver knows this
-/// part.
+/// The part of the input of [`next_step`] that the driver knows and the journal does not contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepContext {
     /// Name of the limit that is reached, if any.
@@ -95,8 +88,7 @@ pub struct StepContext {
     pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether its asker (the client that proposed the call) waits; else `None`.
     pub asker: Option<AskerState>,
-    /// Names of the sub-agents that keep their conversation from one call to the next. The calls of
-    /// such a sub-agent run one after the other.
+    /// Names of the sub-agents that keep their conversation. Calls to such a sub-agent run in turn.
     pub session_agents: BTreeSet<String>,
 }
 
@@ -174,8 +166,7 @@ fn unblocked_step(progress: &Progress, context: &StepContext) -> Step {
     step_after_turn(progress, context)
 }
 
-/// Decides the next step once every call has a result. If the model's last turn has no calls, the
-/// task is completed.
+/// Decides the next step once every call has a result. A last turn without calls ends the task.
 fn step_after_turn(progress: &Progress, context: &StepContext) -> Step {
     match (&progress.last_message, context.spent_limit) {
         (LastMessage::Model(turn), _) if turn.tool_calls.is_empty() => {
@@ -201,9 +192,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether the call has an attempt that may still be in flight and that forbids another attempt.
-/// The attempt does so if the call must not be repeated, or if a client outside this service runs
-/// the call.
+/// Whether an attempt at the call may still be in flight and forbids another attempt, because the
+/// call must not be repeated, or because a client outside this service runs the call.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

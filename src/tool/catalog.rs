@@ -33,8 +33,7 @@ use crate::task::text::canonical_json;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::world::Mistakes;
 
-/// The keys of a tool's settings that say how the tool is performed. A tool has exactly one of
-/// these keys.
+/// The keys that say how a tool is performed. A tool has exactly one of these keys.
 pub(crate) const KINDS: [&str; 4] = ["http", "shell", "mcp", "external"];
 
 /// A tool. Exactly one of `http`, `shell`, `mcp` and `external` says how it is performed.
@@ -169,8 +168,7 @@ impl Settings {
         self.kind().is_some()
     }
 
-    /// Returns a phrase for the kind of tool if the tool's calls run code on this host; otherwise
-    /// `None`.
+    /// Returns a phrase for the kind of tool if its calls run code on this host, else `None`.
     #[must_use]
     pub fn local_kind(&self) -> Option<&'static str> {
         let reviewed = self.mcp.as_ref().and_then(|mcp| mcp.reviewed.as_ref());

@@ -159,16 +159,14 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // Waits for a slot in the same queue as commands. Otherwise commands could take each slot
-        // that becomes free.
+        // Waits in the commands' queue, or commands could take each slot that becomes free.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // Clears `backlog` before the claim. If a task is queued during the claim, `backlog` is set
-        // again, and that must not be lost.
+        // Cleared before the claim, because a task that is queued during the claim sets it again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.lone_drives.reserve();

@@ -84,14 +84,12 @@ async fn when_stopped(
     // or a later commit. A subscription that begins now may first report an outdated commit, if
     // another replica has made a newer commit. So the row is read first if `news` is `None`.
     let mut is_current = news.is_some();
-    // The subscription begins before the first read, so that no commit between the subscription and
-    // the read is missed.
+    // The subscription begins before the first read, so that no commit between them is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;
     let mut first = true;
-    // `listener` is set after the first poll, so that short waits do not listen for commits of
-    // other replicas.
+    // Set after the first poll, so that only a longer wait listens for commits of other replicas.
     let mut listener = None;
     loop {
         let seen = news.borrow_and_update().clone();

@@ -95,8 +95,7 @@ pub(crate) struct WireUsage {
     pub total_tokens: i64,
 }
 
-/// Declares a struct for each item type, with the members that every item has and the members of
-/// that type.
+/// Declares a struct for each item type: the members of every item, and those of the type.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(
@@ -148,8 +147,7 @@ items! {
         text: Option<String>,
         /// The calls that the model proposes, in the order of the answer.
         tool_calls: Vec<WireToolCall>,
-        /// Why the answer ended. The calls of an answer with `length` or `content_filter` do not
-        /// run.
+        /// Why the answer ended. After `length` or `content_filter`, the calls do not run.
         finish_reason: WireFinishReason,
         /// The tokens that the answer took.
         usage: WireUsage,
@@ -239,8 +237,7 @@ items! {
         /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
         http_status: Option<u16>,
     }
-    /// A call started a sub-agent's task, or sent a message to the existing task of a sub-agent
-    /// that keeps its conversation.
+    /// A call started a sub-agent's task, or sent a message to the sub-agent's existing task.
     SubAgentStartedItem {
         /// The id of the call that started the sub-agent's task or sent a message to it.
         #[schema(format = Uuid)]
@@ -290,8 +287,7 @@ pub(crate) enum AgentTaskItem {
     ToolResult(ToolResultItem),
     /// The result of a call arrived after the call was closed.
     LateResult(LateResultItem),
-    /// A call started a sub-agent's task, or sent a message to the existing task of a sub-agent
-    /// that keeps its conversation.
+    /// A call started a sub-agent's task, or sent a message to the sub-agent's existing task.
     SubAgentStarted(SubAgentStartedItem),
 }
 

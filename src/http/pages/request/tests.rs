@@ -1,5 +1,4 @@
-//! Checks that all facts for the decision come before the first button of the page, and that the
-//! page shows no text as markup.
+//! Checks that all facts come before the page's first button, and that no text becomes markup.
 
 use serde_json::json;
 
