@@ -42,6 +42,10 @@ pub struct StoredResend {
     pub count: usize,
 }
 
+/// The maximum number of deliveries that a POST with a key makes due. One statement makes them due,
+/// and must not keep other writers waiting.
+pub const MAX_KEYED: i64 = 20_000;
+
 /// The deliveries that a POST makes due.
 #[derive(Clone, Debug)]
 pub enum ResendTarget {
@@ -117,15 +121,15 @@ const RESEND_WITH_KEY: Sql = Sql {
     by_key: false,
 };
 
-/// Like `RESEND_ALL`, but without a limit: one statement makes all matching deliveries due. A
-/// delivery matches if it belongs to the entry $9, is in the state $10, and was created at the time
-/// $11 or later. For Postgres only, like `RESEND_WITH_KEY`.
+/// Like `RESEND_ALL`, but one statement makes up to $12 matching deliveries due. A delivery matches
+/// if it belongs to the entry $9, is in the state $10, and was created at the time $11 or later.
+/// For Postgres only, like `RESEND_WITH_KEY`.
 const RESEND_ALL_WITH_KEY: Sql = Sql {
     postgres: resend_on_postgres!(
         ", chosen as materialized (
     select delivery_id from delivery
      where tenant = $2 and target = $9::text and state = $10::text and created_at >= $11::bigint order by delivery_id
-       for update skip locked
+     limit $12::bigint for update skip locked
 )",
         "
     update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = m.at
@@ -209,6 +213,7 @@ impl ResendTarget {
                     Value::Text(filter.target.clone()),
                     Value::Text(filter.state.as_str().to_owned()),
                     Value::Int(filter.since.map_or(0, |since| since.0)),
+                    Value::Int(MAX_KEYED),
                 ];
                 (RESEND_ALL_WITH_KEY, values)
             }
@@ -228,7 +233,7 @@ impl ResendTarget {
                     Value::Text(filter.target.clone()),
                     Value::Text(filter.state.as_str().to_owned()),
                     Value::Int(filter.since.map_or(0, |since| since.0)),
-                    Value::Int(i64::MAX),
+                    Value::Int(MAX_KEYED),
                 ];
                 (RESEND_ALL.sqlite, values)
             }

@@ -348,14 +348,7 @@ impl CallState {
         if let Phase::Settled(outcome, text) = &self.phase {
             return Some((id, *outcome, text.clone()));
         }
-        // An attempt that ended with questions got an answer from the tool. So such an attempt does
-        // not count as unanswered.
-        let rounds = self
-            .elicitation
-            .as_ref()
-            .map_or(0, |elicitation| elicitation.round);
-        let is_given_up =
-            self.effect.is_repeatable() && self.attempts.saturating_sub(rounds) >= MAX_ATTEMPTS;
+        let is_given_up = self.effect.is_repeatable() && self.unanswered_attempts() >= MAX_ATTEMPTS;
         let text = || {
             format!(
                 "There was no answer in {MAX_ATTEMPTS} attempts. The call may have taken effect."
@@ -363,6 +356,15 @@ impl CallState {
         };
         (is_given_up && matches!(self.phase, Phase::Started(_)))
             .then(|| (id, Outcome::Failed, text()))
+    }
+
+    /// Returns the number of attempts that got no answer. An attempt that ended with questions got
+    /// an answer from the tool.
+    #[must_use]
+    pub fn unanswered_attempts(&self) -> u32 {
+        let elicitation = self.elicitation.as_ref();
+        let rounds = elicitation.map_or(0, |elicitation| elicitation.round);
+        self.attempts.saturating_sub(rounds)
     }
 }
 

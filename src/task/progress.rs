@@ -379,9 +379,9 @@ impl Progress {
         };
         let started = matches!(state.phase, Phase::Started(_));
         state.phase = match judgement.verdict {
-            // The call may have run already. The refusal prevents only a repetition, so the outcome
-            // of the call is unknown.
-            Verdict::Deny | Verdict::Invalid if started => {
+            // The call may have run already, also if a person has decided to repeat it. The refusal
+            // prevents only a repetition, so the outcome of the call is unknown.
+            Verdict::Deny | Verdict::Invalid if started || state.unanswered_attempts() > 0 => {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
             // This verdict does not refuse the call. But the call was started and must not happen

@@ -333,6 +333,21 @@ both! {
         assert_eq!((harness.executions(tasks[0], "/refund"), harness.executions(tasks[0], "/elsewhere")), (1, 1));
     }
 
+    async fn retry_that_a_rule_denies_at_its_start_leaves_the_outcome_unknown(fixture) {
+        let mut harness = EngineHarness::new(fixture, LARGE).await;
+        harness.tool.answers(502, "");
+        let task = approved(&harness).await;
+        harness.run().await;
+        let asked = harness.asked(task).await.remove(0);
+        harness.configure(|yaml| yaml.replace("decide: hold,", "decide: deny,"));
+        let retry = whole(Action::Retry, None);
+        harness.engine(0).decide(&alice(), asked.request_id, retry, None).await.unwrap();
+        harness.run().await;
+        // The first attempt may have acted, so the call does not count as denied.
+        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
+        assert_eq!(harness.executions(task, "/refund"), 1);
+    }
+
     async fn lost_call_whose_tool_is_once_by_now_is_not_repeated(fixture) {
         not_repeated(fixture, "effect: once, http: { method: POST, url: \"{tool}/tag\"").await;
     }

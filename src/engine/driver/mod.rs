@@ -122,7 +122,7 @@ impl Driver<'_> {
             Step::Settle(results) => self.session.settle_calls(results),
             Step::OpenRequests(requests) => self.open_requests(requests).await?,
             Step::Elicit(calls) => self.elicit(&calls),
-            Step::Reconcile(calls) => self.reconcile(&calls),
+            Step::Reconcile(calls) => self.reconcile(&calls).await?,
             Step::Wait(_)
             | Step::CallModel
             | Step::RunCalls(_)

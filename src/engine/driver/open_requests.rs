@@ -127,8 +127,13 @@ impl Driver<'_> {
 
     /// Opens a reconcile request for each of these calls, whose outcome is unknown. Either the call
     /// was started and no process runs it any more, or it may have run in a part of the history
-    /// that a restored backup or a promoted standby has lost.
-    pub(crate) fn reconcile(&mut self, calls: &[CallId]) {
+    /// that a restored backup or a promoted standby has lost. Compares the tools first, so that the
+    /// requests have the same digests on every replica.
+    ///
+    /// # Errors
+    /// `Lost` when the service goes down before the database answers.
+    pub(super) async fn reconcile(&mut self, calls: &[CallId]) -> Result<(), Stop> {
+        self.refresh_tools(calls).await?;
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
                 continue;
@@ -151,6 +156,7 @@ impl Driver<'_> {
             self.session
                 .push(Fact::InterventionRequested(spec.sealed()));
         }
+        Ok(())
     }
 
     /// Returns the problem that an earlier reconcile request showed about the last attempt at a

@@ -24,6 +24,7 @@ mod field {
     pub(super) const HEADERS: u64 = 3;
     pub(super) const BODY: u64 = 11;
     pub(super) const RAW_BODY: u64 = 12;
+    pub(super) const HEADER_MAP: u64 = 13;
     // CheckResponse
     pub(super) const STATUS: u64 = 1;
     pub(super) const DENIED: u64 = 2;
@@ -188,6 +189,9 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
                 }
                 checked.body = bytes.to_vec();
             }
+            // With `encode_raw_headers`, Envoy sends the headers here and not in `HEADERS`. Without
+            // the headers, any user would be taken for the user of the gateway's key.
+            field::HEADER_MAP if !bytes.is_empty() => return Err(Malformed),
             _ => {}
         }
     }

@@ -92,7 +92,8 @@ pub(crate) struct DeliveryAttempt {
 /// The result of the request to send a receiver's messages to it again.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct ResentDeliveries {
-    /// The number of deliveries that are due again.
+    /// The number of deliveries that are due again: all that match, or with an `Idempotency-Key`
+    /// 20,000 at most. Another POST with a new key makes the next ones due.
     pub count: usize,
 }
 

@@ -48,6 +48,18 @@ async fn frames_that_lie_are_refused_and_the_connection_lives() {
         Some(13),
         "equal keys"
     );
+    // Envoy sends the headers in this field with `encode_raw_headers`.
+    let value = [field(1, b"x-user"), field(3, b"alice")].concat();
+    let raw = field(13, &field(1, &value));
+    let http = [
+        field(2, b"POST"),
+        raw,
+        field(11, bash("ls").to_string().as_bytes()),
+    ]
+    .concat();
+    let raw_headers = field(1, &field(4, &field(2, &http)));
+    let refused = grpc.call(CHECK, EDGE, &raw_headers).await;
+    assert_eq!(refused.status, Some(13), "headers that are not read");
     let unknown = [field(99, b"later"), message, vec![0x28, 1]].concat();
     let answered = grpc.call(CHECK, EDGE, &unknown).await;
     assert!(matches!(
