@@ -65,9 +65,10 @@ async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
 
 #[tokio::test]
 async fn refused_connection_is_reported_as_not_sent() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    drop(listener);
+    // The socket keeps its port but does not listen, so no other process can take the port.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}/", socket.local_addr().unwrap());
     assert_eq!(
         get(&Net::new().unwrap(), &url).await,
         Err(Failure::NotSent("the connection was refused"))
@@ -222,7 +223,7 @@ async fn refused_call_writes_nothing(refused: SendPermit) {
 async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_then() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let (net, within) = (Net::new().unwrap(), Duration::from_millis(200));
+    let (net, within) = (Net::new().unwrap(), Duration::from_secs(2));
     let room = |_: StatusCode| BodyLimits {
         enough_bytes: 2,
         max_bytes: 2,
@@ -232,7 +233,8 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     let (answer, ()) = tokio::join!(net.send_single(request(&url), within, leave, room), async {
         let (mut peer, _) = listener.accept().await.unwrap();
         let mut received = [0; 4096];
-        let early = tokio::time::timeout(within * 2, peer.read(&mut received)).await;
+        let longer = within + Duration::from_millis(200);
+        let early = tokio::time::timeout(longer, peer.read(&mut received)).await;
         assert!(early.is_err(), "bytes before the permit");
         permit.send(Instant::now()).unwrap();
         assert!(peer.read(&mut received).await.unwrap() > 0);

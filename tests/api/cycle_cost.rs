@@ -12,6 +12,8 @@ use crate::support::forwarder::Forwarder;
 use crate::support::test_app::TestApp;
 
 const CYCLES: usize = 20;
+/// The number of cycles whose round trips are counted.
+const COUNTED_CYCLES: usize = 40;
 /// The expected round trips of one cycle: five commits, and one read of the request with its task's
 /// journal.
 const TRIPS: usize = 6;
@@ -57,19 +59,16 @@ async fn takes_six_round_trips(app: &TestApp, line: &Forwarder) {
         cycle(app).await;
     }
     let mut trips = Vec::new();
-    for _ in 0..CYCLES {
+    for _ in 0..COUNTED_CYCLES {
         let before = line.round_trips();
         cycle(app).await;
         trips.push(line.round_trips() - before);
     }
     trips.sort_unstable();
     // The relay and the worker also read from time to time. A cycle takes longer on a slow machine
-    // and then includes more such reads. The lower quartile is a cycle without such a read.
-    assert_eq!(
-        trips[CYCLES / 4],
-        TRIPS,
-        "round trips of each cycle: {trips:?}"
-    );
+    // and then includes more such reads. The third lowest count is that of a cycle without such a
+    // read, even if most cycles include one.
+    assert_eq!(trips[2], TRIPS, "round trips of each cycle: {trips:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,6 +91,10 @@ async fn updates_of_a_cycle_touch_no_index_of_agent_task() {
         if all >= updates {
             break (all, hot);
         }
+        crate::support::pause().await;
     };
-    assert!(hot * 100 >= all * 95, "{hot} of {all} updates are HOT");
+    // While another connection's snapshot is open, Postgres cannot make room on a full page, and an
+    // update then goes to another page. If one of the four updates of a cycle touched an index, at
+    // most three of four updates would be HOT.
+    assert!(hot * 100 >= all * 85, "{hot} of {all} updates are HOT");
 }

@@ -67,7 +67,7 @@ async fn stopped(app: &TestApp, held: &Held) -> String {
 
 on_both! {
     async fn headline_follows_an_approved_call_from_its_start_to_its_end(on: On) {
-        let app = TestApp::with_finance(on).await;
+        let app = TestApp::with(on, &finance().replace("timeout: 5s", "timeout: 30s")).await;
         for (status, ended) in [
             (200, ["Approved by bob, and it ran.", "bob 已批准，并已执行。"]),
             (500, ["Approved by bob, but it failed: 500.", "bob 已批准，但执行失败：500。"]),

@@ -83,7 +83,7 @@ on_both! {
             if last["role"] == "tool" { says("end\u{0}") } else { calls(&[("refund", r#"{"order":1,"amount":5}"#), ("re\u{0}fund", "{\"a\": \"\u{0}\"}")]) }
         });
         let innocent = json!({"input": "go"});
-        let owner = app.owner();
+        let owner = app.owner().header("prefer", "wait=60");
         let replies = join_all((0..24).map(|_| owner.post("/v1/tasks", &innocent))).await;
         for reply in replies {
             assert_eq!((reply.status, reply.str("/output").as_str()), (201, "end\u{FFFD}"), "{}", reply.text);

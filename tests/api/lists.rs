@@ -85,10 +85,11 @@ on_both! {
         // The first message makes every prompt too large for the fake model, so the task fails
         // after each message. Each message adds three items: the status Running, the message, the
         // status Failed.
-        let first = app.owner().post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)})).await;
+        let patient = app.owner().header("prefer", "wait=300");
+        let first = patient.post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)})).await;
         let path = format!("/v1/tasks/{}", first.str("/task_id"));
         for _ in 0..4 {
-            app.owner().post(&format!("{path}/messages"), &json!({"input": "x".repeat(3 << 19)})).await;
+            patient.post(&format!("{path}/messages"), &json!({"input": "x".repeat(3 << 19)})).await;
         }
         let (count, items) = pages(&app, &format!("{path}/items"), "items").await;
         let seqs: Vec<_> = items.iter().map(|item| item["seq"].as_i64().unwrap()).collect();
@@ -155,7 +156,7 @@ on_both! {
     }
 
     async fn overdue_request_is_pending_and_in_no_inbox_until_it_is_closed(on: On) {
-        let app = TestApp::unswept(on, &(ASKING.replace("{more}", &short("1s", "")) + ACCOUNTS)).await;
+        let app = TestApp::unswept(on, &(ASKING.replace("{more}", &short("3s", "")) + ACCOUNTS)).await;
         let question = ask(&app, "guidance").await;
         let path = format!("/resume/{}", question.id);
         while app.owner().get(&path).await.body["can_decide"] == true {

@@ -26,8 +26,10 @@ use crate::support::test_app::{ACCOUNTS, Actor, On, Reply, TestApp};
 
 /// The configuration of a supervisor with three sub-agents: an analyst, a clerk and a scribe. The
 /// analyst and the clerk may call each other at any depth. The scribe keeps its conversation
-/// between calls. `{more}` is replaced by rules that come before all others.
+/// between calls. A POST waits for a minute, because a slow machine may need long for a large tree.
+/// `{more}` is replaced by rules that come before all others.
 const TREES: &str = r#"
+server: { wait: 60s }
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
 secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
@@ -86,6 +88,12 @@ async fn with(on: On, more: &str, change: impl Fn(String) -> String) -> TestApp 
     let app = TestApp::with(on, &yaml(more, change)).await;
     app.model.otherwise(play);
     app
+}
+
+/// Like `trees`, but the calls of the tools wait long for an answer. A test may do several things
+/// while a call has no answer.
+async fn patient(on: On) -> TestApp {
+    with(on, "", |yaml| yaml.replace("timeout: 5s", "timeout: 30s")).await
 }
 
 fn yaml(more: &str, change: impl Fn(String) -> String) -> String {

@@ -11,7 +11,7 @@ use crate::support::database::Database;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::forwarder::Forwarder;
 use crate::support::postgres::{PrivateCluster, run};
-use crate::support::test_app::{ALICE, Reply, TestApp};
+use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS, Reply, TestApp};
 
 /// An upper bound of the time that a working service takes to answer on any machine.
 const WORKS: Duration = Duration::from_secs(10);
@@ -75,6 +75,13 @@ pub async fn number(url: &str, sql: &'static str) -> i64 {
     connection.fetch_one(sql).await.unwrap().get(0)
 }
 
+/// Like [`TestApp::at`], but a call of `refund` does not time out before the test lets the tool
+/// answer.
+async fn start(url: &str) -> TestApp {
+    let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+    TestApp::at_with(url, &yaml.replace("timeout: 5s", "timeout: 5m")).await
+}
+
 /// Creates a task whose call of `refund` is in flight and unanswered. Returns the task's id.
 async fn under_way(app: &TestApp) -> String {
     app.tool.close();
@@ -94,7 +101,7 @@ async fn under_way(app: &TestApp) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn database_crash_is_503_and_running_tasks_continue_after_it() {
     let cluster = PrivateCluster::start();
-    let app = TestApp::at(&cluster.url("postgres")).await;
+    let app = start(&cluster.url("postgres")).await;
     let held = app.held().await;
     let running = under_way(&app).await;
     cluster.crash();
@@ -139,7 +146,7 @@ async fn database_crash_is_503_and_running_tasks_continue_after_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_database_is_503_in_time_and_nothing_is_done_twice() {
     let cluster = PrivateCluster::start();
-    let app = TestApp::at(&cluster.url("postgres")).await;
+    let app = start(&cluster.url("postgres")).await;
     let running = under_way(&app).await;
     cluster.freeze();
     app.tool.open();
@@ -249,7 +256,7 @@ async fn silent_connection_is_503_in_time_and_frees_its_place_in_the_pool() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn read_only_database_fails_no_task() {
     let database = Database::postgres().await;
-    let app = TestApp::at(database.url()).await;
+    let app = start(database.url()).await;
     let name = database.url().rsplit('/').next().unwrap().to_owned();
     let said = async |value: &str| {
         run(database.url(), format!("alter database \"{name}\" {value}")).await;

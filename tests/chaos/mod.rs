@@ -142,14 +142,12 @@ impl ServiceFixture {
             database.url()
         );
         std::fs::write(folder.path().join("holdpoint.yaml"), text).unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
         Self {
             folder,
             model,
             tool,
             _database: database,
-            port,
+            port: process::free_port(),
         }
     }
 

@@ -3,8 +3,11 @@
 
 use std::fs::File;
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -140,17 +143,29 @@ fn binary() -> PathBuf {
 }
 
 /// Returns a free port below the range of outgoing connections, so that the port stays free while
-/// its replica is down.
+/// its replica is down. No other test process gets the port before this process ends.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
+    static RESERVATIONS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     let own = std::process::id().wrapping_mul(389);
     loop {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
         let port = u16::try_from(10_000 + own.wrapping_add(step.wrapping_mul(7)) % 20_000).unwrap();
+        let Some(reservation) = reserve(port) else {
+            continue;
+        };
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            RESERVATIONS.lock().unwrap().push(reservation);
             return port;
         }
     }
+}
+
+/// Reserves a port among the test processes: takes an abstract socket whose name contains the port.
+/// The system frees the name when the process ends. Returns `None` if the name is taken.
+fn reserve(port: u16) -> Option<UnixListener> {
+    let name = SocketAddr::from_abstract_name(format!("holdpoint-test-port-{port}")).unwrap();
+    UnixListener::bind_addr(&name).ok()
 }
 
 /// Sleeps for the duration `time`.

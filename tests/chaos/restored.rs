@@ -78,13 +78,12 @@ impl World {
         // The timeout exceeds the time for which the tool does not answer.
         let yaml = yaml
             .replace("{tool}", &tool.url)
-            .replace("timeout: 5s", "timeout: 40s");
+            .replace("timeout: 5s", "timeout: 5m");
         let text = format!(
-            "{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 1s }}\n"
+            "{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 5s }}\n"
         );
         fs::write(folder.path().join("holdpoint.yaml"), text).unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
+        let port = super::process::free_port();
         Self { folder, tool, port }
     }
 

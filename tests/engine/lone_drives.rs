@@ -1,8 +1,10 @@
 //! Tests that a task that kills its process makes no other task fail. Also tests that no task fails
 //! if its process dies for another reason.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -297,8 +299,12 @@ both! {
         let long = queued(&harness, LOOK).await;
         harness.tool.close();
         let here = model.engine(&harness, 4);
-        let drivers = claimed(&here).await;
+        let mut drivers = here.claim().await.unwrap();
         assert_eq!(drivers.len(), 2);
+        // The first poll of the lone driver reads the clock, so it must come before the leap.
+        let waits = poll_fn(|context| Poll::Ready(drivers[1].as_mut().poll(context).is_pending()));
+        assert!(waits.await, "the other task has the process");
+        let drivers: Vec<_> = drivers.into_iter().map(spawn).collect();
         harness.tool.reached(1).await;
         harness.fixture.forward(LEASE);
         while harness.journal(suspect).await.row.lease_owner.is_some() {

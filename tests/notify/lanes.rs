@@ -35,6 +35,7 @@ on_both! {
             let sent = |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
             found.iter().filter(sent).count() == 12
         }).await;
+        dead.reached(4).await;
         assert_eq!((dead.count(), scene.hook.count()), (4, 12), "the dead one holds its own four slots");
     }
 

@@ -96,12 +96,16 @@ on_both! {
     }
 
     async fn nobody_at_the_address_counts_as_a_failure(on) {
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let entry = ends().replace("{hook}", &format!("http://{closed}"));
+        // The socket is bound but does not listen. While it exists, nobody else gets its port.
+        let closed = tokio::net::TcpSocket::new_v4().unwrap();
+        closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = closed.local_addr().unwrap();
+        let entry = ends().replace("{hook}", &format!("http://{address}"));
         let scene = Scene::start(on, &entry).await;
         scene.short().await;
         let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
         assert_eq!(found[0]["last"]["problem"], "the connection was refused");
+        drop(closed);
     }
 
     async fn first_success_after_failures_makes_everything_due_that_waits(on) {

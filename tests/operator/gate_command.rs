@@ -93,6 +93,26 @@ impl ServedGate {
         }
     }
 
+    /// Waits until the service has closed each connection that its client has closed. Until then, an
+    /// ask of a killed process may still be waiting in the service.
+    async fn has_noticed_gone_clients(&self) {
+        let (_, port) = self.served.address.rsplit_once(':').unwrap();
+        let service = format!("0100007F:{:04X}", port.parse::<u16>().unwrap());
+        // The fields are a number, the local address, the remote address and the state. In the
+        // states 04 and 05 (FIN_WAIT), only the client has closed the connection.
+        let is_half_closed = |line: &str| {
+            let mut fields = line.split_whitespace().skip(2);
+            fields.next() == Some(service.as_str()) && matches!(fields.next(), Some("04" | "05"))
+        };
+        loop {
+            let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            if !connections.lines().any(is_half_closed) {
+                return;
+            }
+            crate::support::pause().await;
+        }
+    }
+
     /// Returns the items of this type from the journals of all calls so far.
     async fn items(&self, kind: &str) -> Vec<Value> {
         let authorization = format!("Bearer {ALICE}");

@@ -101,10 +101,10 @@ both! {
         let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
         assert!(record(&fixture, first, NextState::Again(HOUR)).await);
         assert!(record(&fixture, second, NextState::Dead).await);
-        fixture.forward(Duration::from_secs(3599));
+        fixture.forward(seconds_before(HOUR, 30));
         assert_eq!(fixture.store.entries_with_due(&["backend".to_owned()]).await.unwrap(), Vec::<String>::new());
         assert_eq!(claim(&fixture, 4).await, []);
-        fixture.forward(2 * SECOND);
+        fixture.forward(31 * SECOND);
         let due = fixture.store.entries_with_due(&["other".to_owned(), "backend".to_owned()]).await.unwrap();
         assert_eq!(due, ["backend"]);
         let again = claim(&fixture, 4).await;
@@ -135,9 +135,9 @@ both! {
         two(&fixture).await;
         let store = &fixture.store;
         let known = ["backend".to_owned()];
-        fixture.forward(seconds_before(24 * HOUR, 5));
+        fixture.forward(seconds_before(24 * HOUR, 30));
         assert_eq!(store.drop_orphaned_deliveries(&[]).await.unwrap(), Vec::<String>::new());
-        fixture.forward(10 * SECOND);
+        fixture.forward(60 * SECOND);
         assert_eq!(store.drop_orphaned_deliveries(&known).await.unwrap(), Vec::<String>::new());
         assert_eq!(store.drop_orphaned_deliveries(&[]).await.unwrap(), ["backend", "backend"]);
         assert_eq!(claim(&fixture, 4).await, []);
@@ -154,13 +154,13 @@ both! {
             assert!(!fixture.store.remove_spent_deliveries().await.unwrap());
             listed(&fixture, DeliveryFilter::default()).await.iter().map(|row| row.id).collect::<Vec<_>>()
         };
-        fixture.forward(seconds_before(72 * HOUR, 5));
+        fixture.forward(seconds_before(72 * HOUR, 30));
         assert_eq!(ids().await.len(), 2);
-        fixture.forward(10 * SECOND);
+        fixture.forward(60 * SECOND);
         assert_eq!(ids().await, [second.id]);
-        fixture.forward(seconds_before(27 * 24 * HOUR, 10));
+        fixture.forward(seconds_before(27 * 24 * HOUR, 60));
         assert_eq!(ids().await, [second.id]);
-        fixture.forward(10 * SECOND);
+        fixture.forward(60 * SECOND);
         assert!(ids().await.is_empty());
     }
 

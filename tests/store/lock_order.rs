@@ -13,7 +13,7 @@ use holdpoint::task::item::{CloseReason, Fact};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::verdict::Terms;
-use sqlx::Executor as _;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::store_fixture::{
@@ -30,6 +30,29 @@ async fn waiting(fixture: &StoreFixture, statements: i64) {
     while fixture.number(waiting).await < statements {}
 }
 
+/// A connection that looks at the locks of the other connections.
+struct Observer(PgConnection);
+
+impl Observer {
+    async fn of(fixture: &StoreFixture) -> Self {
+        let url = fixture.settings.url.reveal();
+        Self(PgConnection::connect(url).await.unwrap())
+    }
+
+    /// Returns the statements that wait for a lock, each as its process and the time of its start.
+    async fn waiting(&mut self) -> Vec<String> {
+        let waiting = "select concat(pid, ' ', query_start) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock' order by pid";
+        let rows = self.0.fetch_all(waiting).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    async fn number(&mut self, sql: &str) -> i64 {
+        let sql = AssertSqlSafe(sql.to_owned());
+        self.0.fetch_one(sql).await.unwrap().get(0)
+    }
+}
+
 /// Asserts that `write` locks rows in order: while it waits for the middle row, it holds all rows
 /// before that row and no row after it.
 async fn locks_in_order(
@@ -42,9 +65,9 @@ async fn locks_in_order(
     let mut sorted = ids.to_vec();
     sorted.sort_unstable();
     let middle = sorted.len() / 2;
+    let mut observer = Observer::of(fixture).await;
     let mut other = fixture.holding(rows, sorted[middle]).await;
     let looks = async {
-        waiting(fixture, 1).await;
         let free = format!(
             "select count(*) from (select {key} from {table} for update skip locked) as free"
         );
@@ -56,9 +79,21 @@ async fn locks_in_order(
         let named = format!(
             "select count(*) from (select {key} from {table} where {key} in ({after}) for update skip locked) as free"
         );
-        let (all, after) = (fixture.number(&free).await, fixture.number(&named).await);
+        // A statement waits for a lock only for a short time. Then the store repeats the statement,
+        // and between the two it holds no lock. So the counts are valid only if the same statement
+        // waits before and after them.
+        let counts = loop {
+            let before = observer.waiting().await;
+            if before.is_empty() {
+                continue;
+            }
+            let counts = (observer.number(&free).await, observer.number(&named).await);
+            if observer.waiting().await == before {
+                break counts;
+            }
+        };
         other.execute("rollback").await.unwrap();
-        (all, after)
+        counts
     };
     let ((), (all, after)) = tokio::join!(write, looks);
     let expected = i64::try_from(sorted.len() - middle - 1).unwrap();
@@ -278,26 +313,36 @@ async fn claim_waits_for_no_row_locked_by_another_writer() {
 async fn locked_task_holds_up_only_its_own_root() {
     let fixture = StoreFixture::postgres().await;
     let (held, free) = (fixture.task().await, fixture.task().await);
-    let mut other = fixture.holding(TASKS, held.0).await;
-    let mut next = fixture.next(held).await;
-    next.facts = vec![said("one")];
-    let stuck = async { fixture.store.commit(change(held, vec![next])).await.is_ok() };
-    let others = async {
-        waiting(&fixture, 1).await;
-        let began = Instant::now();
-        for text in ["one", "two", "three"] {
-            let mut next = fixture.next(free).await;
-            next.facts = vec![said(text)];
-            let written = fixture.store.commit(change(free, vec![next])).await;
-            assert!(written.is_ok(), "{written:?}");
-        }
-        let time = began.elapsed();
-        other.execute("rollback").await.unwrap();
-        time
-    };
-    let (written, time) = tokio::join!(stuck, others);
-    assert!(written);
     // The change of the locked task is tried again on an ordinary connection, where it waits up to
-    // two seconds for the lock. The commits of the other root took less time, so they did not wait.
-    assert!(time < Duration::from_millis(1900), "{time:?}");
+    // two seconds for the lock. If the commits of the other root take less time, they do not wait.
+    let limit = Duration::from_millis(1900);
+    let mut fastest = Duration::MAX;
+    // A busy machine may delay the commits of a round, so one fast round of several is enough.
+    // Commits that waited for the lock would be slow in every round.
+    for _ in 0..5 {
+        let mut other = fixture.holding(TASKS, held.0).await;
+        let mut next = fixture.next(held).await;
+        next.facts = vec![said("one")];
+        let stuck = async { fixture.store.commit(change(held, vec![next])).await.is_ok() };
+        let others = async {
+            waiting(&fixture, 1).await;
+            let began = Instant::now();
+            for text in ["one", "two", "three"] {
+                let mut next = fixture.next(free).await;
+                next.facts = vec![said(text)];
+                let written = fixture.store.commit(change(free, vec![next])).await;
+                assert!(written.is_ok(), "{written:?}");
+            }
+            let time = began.elapsed();
+            other.execute("rollback").await.unwrap();
+            time
+        };
+        let (written, time) = tokio::join!(stuck, others);
+        assert!(written);
+        fastest = fastest.min(time);
+        if fastest < limit {
+            break;
+        }
+    }
+    assert!(fastest < limit, "{fastest:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdpoint::store::{CommitError, Store, TaskFilter, TreeSnapshot};
@@ -319,34 +319,41 @@ both! {
             fixture.store.clone()
         };
         let over = Arc::new(AtomicBool::new(false));
+        let reads = [0; 2].map(|_| Arc::new(AtomicUsize::new(0)));
         let mut readers = tokio::task::JoinSet::new();
-        for salt in 0..2 {
-            let (store, grown, over) = (fixture.store.clone(), grown.clone(), Arc::clone(&over));
+        for (salt, reads) in reads.iter().enumerate() {
+            let (store, grown) = (fixture.store.clone(), grown.clone());
+            let (over, reads) = (Arc::clone(&over), Arc::clone(reads));
             readers.spawn(async move {
-                let (mut reads, mut after) = (0, 0);
+                let mut after = 0;
                 while !over.load(Ordering::Relaxed) {
                     let tree = store.tree(grown.root, after).await.unwrap().unwrap();
                     agrees(&grown, &tree, after);
-                    reads += 1;
+                    reads.fetch_add(1, Ordering::Relaxed);
                     // The first reader reads the whole tree each time; the other reader reads only
                     // the new items.
                     after = if salt == 0 { 0 } else { tree.last_event };
                 }
-                reads
             });
         }
-        let mut writers = tokio::task::JoinSet::new();
-        for salt in 0..4_usize {
-            let store = if salt.is_multiple_of(2) { fixture.store.clone() } else { other.clone() };
-            writers.spawn(write_on(store, grown.clone(), salt, 80));
+        let have_read = || reads.iter().all(|reads| reads.load(Ordering::Relaxed) > 10);
+        // The writers go on until each reader has read often enough, at most for ten rounds.
+        let mut rounds = 0;
+        while rounds == 0 || (rounds < 10 && !have_read()) {
+            let mut writers = tokio::task::JoinSet::new();
+            for salt in 0..4_usize {
+                let store = if salt.is_multiple_of(2) { fixture.store.clone() } else { other.clone() };
+                writers.spawn(write_on(store, grown.clone(), salt, 80));
+            }
+            writers.join_all().await;
+            rounds += 1;
         }
-        writers.join_all().await;
         over.store(true, Ordering::Relaxed);
-        let reads = readers.join_all().await;
-        assert!(reads.iter().all(|reads| *reads > 10), "{reads:?}");
+        readers.join_all().await;
+        assert!(have_read(), "{reads:?}");
         let tree = read(&fixture, grown.root).await;
         agrees(&grown, &tree, 0);
-        assert_eq!(tree.rows[0].model_calls, 4 * 80);
+        assert_eq!(tree.rows[0].model_calls, rounds * 4 * 80);
         other.close().await;
     }
 

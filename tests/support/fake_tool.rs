@@ -120,7 +120,8 @@ async fn execute(
         });
         ledger.len()
     };
-    inner.seen.send_replace(count);
+    // Another execution may have counted further since the lock was released.
+    inner.seen.send_modify(|seen| *seen = count.max(*seen));
     let mut open = inner.open.subscribe();
     let _ = open.wait_for(|open| *open).await;
     let (status, body) = inner.answer.lock().unwrap().clone();

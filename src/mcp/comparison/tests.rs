@@ -135,9 +135,9 @@ async fn comparison_counts_for_a_minute_but_never_for_the_start_of_an_approved_c
         compared.await.unwrap();
     }
     assert_eq!((lists(&server), stale()), (2, [false, false, true]));
-    age(&comparison, Duration::from_secs(58));
+    age(&comparison, Duration::from_secs(50));
     assert_eq!(stale(), [false, false, true]);
-    age(&comparison, Duration::from_secs(3));
+    age(&comparison, Duration::from_secs(11));
     assert_eq!(stale(), [true; 3]);
     let compared = comparison.compare(Need::Start, "s", &client, &locked, &none);
     compared.await.unwrap();

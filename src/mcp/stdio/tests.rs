@@ -61,7 +61,7 @@ impl Served {
             start: LONG,
             list: LONG,
             probe: Duration::from_secs(5),
-            alive: SHORT,
+            alive: LONG,
             pause: Duration::ZERO,
         };
         Self {

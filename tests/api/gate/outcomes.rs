@@ -62,7 +62,8 @@ on_both! {
     }
 
     async fn permit_that_runs_out_makes_a_once_call_doubtful_and_its_report_answers(on: On) {
-        let app = gate(on, "run_within: 200ms").await;
+        // The permit is still valid when the service writes its answer, even on a busy machine.
+        let app = gate(on, "run_within: 2s").await;
         let call = ask(&app, &bash("ls"), 5).await;
         assert_eq!(told(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
         let mut now = look(&app, &call, 0).await;

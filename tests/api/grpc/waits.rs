@@ -1,6 +1,9 @@
 //! Tests of checks that wait for a person: how many may wait at once, and clients that leave.
 
+use std::time::Duration;
+
 use holdpoint::task::time::Time;
+use holdpoint::world::{Clock as _, SystemClock};
 
 use super::*;
 use crate::support::test_app::{Actor, Reply};
@@ -31,11 +34,22 @@ async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
     }
 }
 
-/// Returns whether a client waits for the call of this request.
-async fn is_present(app: &TestApp, request: &Value) -> bool {
+/// Returns the stored time up to which a client counts as waiting for the call of this request.
+async fn asker_until(app: &TestApp, request: &Value) -> Time {
     let task = request["task_id"].as_str().unwrap().parse().unwrap();
     let row = app.store().task(task).await.unwrap().unwrap();
-    row.asker_until.is_some_and(|until| until > Time(0))
+    row.asker_until.unwrap_or(Time(0))
+}
+
+/// Returns whether a client waits for the call of this request.
+async fn is_present(app: &TestApp, request: &Value) -> bool {
+    asker_until(app, request).await > Time(0)
+}
+
+/// Returns whether a client waits for the call of this request for minutes. A client that may not
+/// wait also counts as present, but only for seconds, until its answer is ready.
+async fn waits_for_minutes(app: &TestApp, request: &Value) -> bool {
+    asker_until(app, request).await > SystemClock.now() + Duration::from_mins(1)
 }
 
 async fn approve(app: &TestApp, request: &Value) {
@@ -70,11 +84,12 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
             let list = app.owner().get("/v1/requests").await;
             for request in list.body["requests"].as_array().unwrap() {
                 if request["tool_calls"].to_string().contains("date")
-                    && is_present(app, request).await
+                    && waits_for_minutes(app, request).await
                 {
                     break 'free held;
                 }
             }
+            crate::support::pause().await;
         }
     };
     let reply = gate::ask(app, &gate::bash("make more"), 300).await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::{ASKING, ask, items};
-use super::{answer, digest, linked, page, press, yaml};
+use super::{answer, digest, ended, linked, page, press, yaml};
 use crate::support::fake_chat_completions::says;
 use crate::support::links::{DECIDING, OTHER_KEY, PEOPLE, SEALING_KEY, link};
 use crate::support::test_app::{ACCOUNTS, On, TestApp};
@@ -31,6 +31,7 @@ on_both! {
             let said = ["action", "by", "via", "door", "reason"].map(|member| &decision[member]);
             assert_eq!(said, [&json!("approve"), &json!(user), &Value::Null, &json!("link"), &json!("fine")]);
             assert!(page(&app, &path).await.text.contains(&format!("Approved by {user}")));
+            ended(&app, &held.task, "Completed").await;
         }
         assert_eq!(app.tool.ledger().len(), 2);
         app.stop().await;
@@ -68,6 +69,7 @@ on_both! {
             assert_eq!(reply.status, 303, "{kind}: {}", reply.text);
             let decision = &decisions(&app, &question.task).await[0];
             assert_eq!((&decision["action"], &decision["door"]), (&json!("respond"), &json!("link")), "{kind}");
+            ended(&app, &question.task, "Completed").await;
         }
         app.stop().await;
     }
@@ -83,6 +85,7 @@ on_both! {
         let statuses: Vec<u16> = replies.iter().map(|reply| reply.status).collect();
         assert_eq!(statuses.iter().filter(|status| **status == 303).count(), 1, "{statuses:?}");
         assert_eq!(statuses.iter().filter(|status| **status == 409).count(), 99, "{statuses:?}");
+        ended(&app, &held.task, "Completed").await;
         assert_eq!(decisions(&app, &held.task).await.len(), 1);
         assert_eq!(app.tool.ledger().len(), 1);
         app.stop().await;

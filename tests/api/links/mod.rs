@@ -63,6 +63,14 @@ async fn press_from(app: &TestApp, path: &str, fields: &[(&str, &str)], origin: 
     browser.send(Method::POST, path, Some((kind, body))).await
 }
 
+/// Waits until a task has ended. Asserts that its status is `status`. The reply to an answer by link
+/// does not wait for the task.
+async fn ended(app: &TestApp, task: &str, status: &str) {
+    app.owner().events(task, None).await;
+    let task = app.owner().get(&format!("/v1/tasks/{task}")).await;
+    assert_eq!(task.str("/status"), status, "{}", task.text);
+}
+
 /// Opens the page of a link and sends its form with this action; `more` are further fields.
 async fn answer(app: &TestApp, path: &str, action: &str, more: &[(&str, &str)]) -> Reply {
     let digest = digest(&page(app, path).await);

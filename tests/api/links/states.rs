@@ -2,10 +2,10 @@
 
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
-use super::{answer, digest, linked, page, page_in, press};
+use super::{answer, digest, ended, linked, page, page_in, press};
 use crate::support::fake_chat_completions::says;
 use crate::support::links::link;
-use crate::support::test_app::{Held, On, TestApp};
+use crate::support::test_app::{On, TestApp};
 
 /// Asserts that the page contains these words in English and in Chinese, and that it has a form if
 /// and only if `form` is set.
@@ -18,13 +18,6 @@ async fn says_in_both(app: &TestApp, path: &str, words: [&[&str]; 2], form: bool
         }
         assert_eq!(shown.text.contains("<form"), form, "{}", shown.text);
     }
-}
-
-/// Waits until a task has ended. Asserts that its status is `status`.
-async fn ended(app: &TestApp, held: &Held, status: &str) {
-    app.owner().events(&held.task, None).await;
-    let task = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
-    assert_eq!(task.str("/status"), status, "{}", task.text);
 }
 
 on_both! {
@@ -67,7 +60,7 @@ on_both! {
         let digest = digest(&page(&app, &path).await);
         app.model.then(says("done"));
         app.database.execute("update intervention_request set expires_at = 1").await;
-        ended(&app, &held, "Completed").await;
+        ended(&app, &held.task, "Completed").await;
         says_in_both(&app, &path, [&["No answer came in time"], &["逾期无人答复"]], false).await;
         let late = press(&app, &path, &[("digest", &digest), ("action", "approve")]).await;
         assert_eq!(late.status, 410);

@@ -33,7 +33,7 @@ async fn held(app: &TestApp) -> (Value, String) {
 }
 
 /// Returns the time until which the asker of a task's call counts as present.
-async fn asker_until(app: &TestApp, task: &str) -> Option<Time> {
+pub(super) async fn asker_until(app: &TestApp, task: &str) -> Option<Time> {
     let row = app.store().task(task.parse().unwrap()).await.unwrap();
     row.unwrap().asker_until
 }

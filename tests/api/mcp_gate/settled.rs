@@ -65,7 +65,7 @@ on_both! {
     async fn call_whose_outcome_is_unknown_is_told_as_one_that_may_have_run(on: On) {
         let app = gate(on, "").await;
         app.tool.answers(502, "gone");
-        let reply = call(&app, "1", &refund(5)).await;
+        let reply = call(&app, "5", &refund(5)).await;
         let (text, is_error) = told(&reply);
         assert!(text.starts_with("It may have run. Do not repeat it.") && is_error, "{text}");
         assert!(text.contains("A person is asked at http"), "{text}");

@@ -2,26 +2,20 @@
 
 use std::time::Duration;
 
+use holdpoint::task::time::Time;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::repeats::asker_until;
 use super::{about, answer, call, older, post, refund};
 use crate::api::gate::{AGENT, gate, yaml};
 use crate::support::leaping_clock::Leaping;
-use crate::support::test_app::{On, Reply, TestApp};
+use crate::support::test_app::{On, TestApp};
 
-fn messages(reply: &Reply) -> Vec<Value> {
-    assert!(
-        reply
-            .header("content-type")
-            .starts_with("text/event-stream"),
-        "{}",
-        reply.text
-    );
-    let lines = reply
-        .text
-        .lines()
-        .filter_map(|line| line.strip_prefix("data: "));
+/// Returns the messages of an event stream, given the response's content type and body.
+fn messages(content_type: &str, text: &str) -> Vec<Value> {
+    assert!(content_type.starts_with("text/event-stream"), "{text}");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("data: "));
     lines
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
@@ -44,32 +38,52 @@ async fn call_that_waits_is_a_stream_with_comments_and_progress_and_then_its_res
     let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
     let mut params = refund(120);
     params["_meta"] = json!({"progressToken": "t1"});
-    let message = older("tools/call", &params);
-    let person = async {
+    let body = older("tools/call", &params).to_string().into_bytes();
+    let agent = app.actor(AGENT).header("prefer", "wait=300");
+    let body = Some(("application/json", body));
+    let held = async {
         let request = until_held(&app).await;
         clock.leap(Duration::from_secs(2));
-        clock.leap(Duration::from_secs(16));
-        let path = format!(
-            "/resume/{}/approve",
-            request["request_id"].as_str().unwrap()
-        );
-        app.approver().header("prefer", "wait=0").hit(&path).await;
+        request
     };
-    let (reply, ()) = tokio::join!(post(&app, "60", &message), person);
-    assert!(reply.text.starts_with(":\n\n"), "{}", reply.text);
-    let messages = messages(&reply);
+    let (mut response, request) =
+        tokio::join!(agent.sent(Method::POST, "/mcp/refunds", body), held);
+    let content_type = response.headers()["content-type"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    // The request is stored a moment before the waiting call reads it. Until then, the progress
+    // says only that the call is under way.
+    let (under_way, waiting) = ("The call is under way.", "Waiting for finance to approve.");
+    let mut text = String::new();
+    while !text.contains(waiting) {
+        clock.leap(Duration::from_secs(16));
+        let chunk = response.chunk().await.unwrap().expect("it goes on");
+        text += &String::from_utf8_lossy(&chunk);
+    }
+    let path = format!(
+        "/resume/{}/approve",
+        request["request_id"].as_str().unwrap()
+    );
+    app.approver().header("prefer", "wait=0").hit(&path).await;
+    while let Some(chunk) = response.chunk().await.unwrap() {
+        text += &String::from_utf8_lossy(&chunk);
+    }
+    assert!(text.starts_with(":\n\n"), "{text}");
+    let messages = messages(&content_type, &text);
     let (result, steps) = messages.split_last().unwrap();
     assert_eq!(result["result"]["content"][0]["text"], "{\"ok\":true}");
-    assert!(!steps.is_empty(), "{}", reply.text);
+    let mut is_waiting = false;
     for (number, step) in (1..).zip(steps) {
-        let params = json!({
-            "progressToken": "t1", "progress": number, "message": "Waiting for finance to approve.",
-        });
+        is_waiting |= step["params"]["message"] == waiting;
+        let message = if is_waiting { waiting } else { under_way };
+        let params = json!({"progressToken": "t1", "progress": number, "message": message});
         assert_eq!(
             *step,
             json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
         );
     }
+    assert!(is_waiting, "{text}");
     app.stop().await;
 }
 
@@ -79,17 +93,22 @@ async fn canceled_request_gets_no_answer_and_its_approval_waits_for_the_next_cal
     let mut message = older("tools/call", &refund(120));
     message["id"] = json!("seven");
     let leaves = async {
-        until_held(&app).await;
+        let request = until_held(&app).await;
         let params = json!({"requestId": "seven", "reason": "no time"});
         let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
         let body = Some(("application/json", told.to_string()));
-        app.actor(AGENT)
-            .send(Method::POST, "/mcp/refunds", body)
-            .await
+        let agent = app.actor(AGENT);
+        let told = agent.send(Method::POST, "/mcp/refunds", body).await;
+        (told, request["task_id"].as_str().unwrap().to_owned())
     };
-    let (reply, told) = tokio::join!(post(&app, "60", &message), leaves);
+    let (reply, (told, task)) = tokio::join!(post(&app, "60", &message), leaves);
     assert_eq!((told.status, reply.status), (202, 200));
-    assert_eq!(messages(&reply), Vec::<Value>::new(), "{}", reply.text);
+    let said = messages(reply.header("content-type"), &reply.text);
+    assert_eq!(said, Vec::<Value>::new(), "{}", reply.text);
+    // The service stores a moment after the reply that the client has left.
+    while asker_until(&app, &task).await != Some(Time(0)) {
+        crate::support::pause().await;
+    }
     let held = call(&app, "0", &refund(120)).await;
     assert_eq!(about(&held)["state"], "pending");
     answer(&app, &held, &json!({"action": "approve"})).await;

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    agent_of, approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays,
-    play, prompts, results, statuses, still, task, tree, trees, turn, typed,
+    agent_of, approve, begin, call, done, give, id, lawful, of, only, open, outcomes, patient,
+    paused, pays, play, prompts, results, statuses, still, task, tree, trees, turn, typed,
 };
 use crate::support::test_app::{On, Reply, TestApp};
 
@@ -102,7 +102,7 @@ on_both! {
     }
 
     async fn call_running_while_its_tree_is_canceled_gets_a_late_result(on: On) {
-        let app = trees(on, "").await;
+        let app = patient(on).await;
         app.tool.close();
         let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
         let body = json!({"input": json!([[works]]).to_string()});

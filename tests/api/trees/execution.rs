@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::super::approval_cycle::on_both;
 use super::super::request_kinds::items;
 use super::{
-    approve, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play, prompts,
-    refund, results, still, task, text, tree, trees, turn, typed, with,
+    approve, call, done, give, id, lawful, of, only, open, outcomes, patient, paused, pays, play,
+    prompts, refund, results, still, task, text, tree, trees, turn, typed, with,
 };
 use crate::support::test_app::On;
 
@@ -43,7 +43,7 @@ on_both! {
     }
 
     async fn tree_works_with_one_running_task_at_a_time(on: On) {
-        let app = with(on, "", |yaml| format!("server: {{ max_running: 1 }}\n{yaml}")).await;
+        let app = with(on, "", |yaml| yaml.replace("wait: 60s }", "wait: 60s, max_running: 1 }")).await;
         let three = turn(&[give("clerk", &[looks(1)]), give("clerk", &[looks(2)]), give("scribe", &[looks(3)])]);
         let wide = turn(&[give("analyst", &[three]), give("clerk", &[looks(4)]), give("analyst", &[turn(&[give("clerk", &[looks(5)])])])]);
         let root = done(&app, &[wide, json!("end")]).await;
@@ -59,7 +59,7 @@ on_both! {
     }
 
     async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_on(on: On) {
-        let app = trees(on, "").await;
+        let app = patient(on).await;
         app.tool.close();
         let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
         let body = json!({"input": json!([turn(&[works]), "supervisor: without"]).to_string()});

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use holdpoint::engine::Refusal;
 use holdpoint::engine::gate::{
-    GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal, ReportedOutcome,
+    GateCall, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
+    ReportedOutcome,
 };
 use holdpoint::people::Caller;
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
@@ -18,7 +19,7 @@ use holdpoint::task::time::Time;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::super::engine_harness::{alice, claimed, outcomes, person, whole};
+use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, person, whole};
 use super::{agent, approve, ask, asking, harness, proposal, refund, until_present};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -48,6 +49,30 @@ fn report_of(task: holdpoint::task::id::TaskId, outcome: ReportedOutcome) -> Out
         outcome,
         content: "made".to_owned(),
     }
+}
+
+/// Asks for a call whose outcome becomes unknown. Returns the call as an asker sees it after that.
+pub async fn in_doubt(
+    harness: &EngineHarness,
+    engine: &Arc<holdpoint::engine::Engine>,
+    proposal: Proposal,
+) -> GateCall {
+    let call = engine.ask(&agent(), &proposal).await.unwrap().call;
+    if call.state == GateState::Doubtful {
+        return call;
+    }
+    // The ask's wait was over before the outcome was stored.
+    while !matches!(
+        harness.open(call.task_id).await[..],
+        [(_, RequestKind::Reconcile)]
+    ) {
+        crate::support::pause().await;
+    }
+    let known = Proposal {
+        identity: Identity::Call(call.task_id),
+        ..proposal
+    };
+    engine.ask(&agent(), &known).await.unwrap().call
 }
 
 both! {
@@ -108,7 +133,8 @@ both! {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         harness.tool.answers(504, "late");
-        let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, Duration::from_secs(1));
+        // An asker of a doubtful call waits to the end, and the call must be doubtful by then.
+        let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, Duration::from_secs(5));
         let call = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
@@ -123,24 +149,24 @@ both! {
     async fn tool_in_doubt_is_held_in_its_session(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let small = |order: u32, session: &str| Proposal {
+        let small = |order: u32, session: &str, wait| Proposal {
             session_id: Some(session.to_owned()),
-            ..proposal("refund", &format!(r#"{{"order":{order},"amount":5}}"#), Duration::from_secs(1))
+            ..proposal("refund", &format!(r#"{{"order":{order},"amount":5}}"#), wait)
         };
         harness.tool.answers(504, "late");
-        let doubtful = engine.ask(&agent(), &small(1, "a")).await.unwrap().call;
+        let doubtful = in_doubt(&harness, &engine, small(1, "a", Duration::from_secs(1))).await;
         harness.tool.answers(200, "{}");
-        let held = engine.ask(&agent(), &small(2, "a")).await.unwrap().call;
+        let held = engine.ask(&agent(), &small(2, "a", Duration::from_secs(1))).await.unwrap().call;
         assert_eq!((held.state, held.decision), (GateState::Pending, GateDecision::Pending));
         assert!(held.reason.unwrap().contains("may have run"));
-        let elsewhere = engine.ask(&agent(), &small(3, "b")).await.unwrap().call;
+        let elsewhere = engine.ask(&agent(), &small(3, "b", LONG)).await.unwrap().call;
         assert_eq!(elsewhere.outcome, Some(Outcome::Succeeded));
         let [(request, RequestKind::Reconcile)] = harness.open(doubtful.task_id).await[..] else {
             panic!("one reconcile request")
         };
         let said = whole(Action::Respond, Some(Value::from("it ran")));
         engine.decide(&alice(), request, said, None).await.unwrap();
-        let after = engine.ask(&agent(), &small(4, "a")).await.unwrap().call;
+        let after = engine.ask(&agent(), &small(4, "a", LONG)).await.unwrap().call;
         assert_eq!(after.outcome, Some(Outcome::Succeeded));
     }
 
@@ -289,7 +315,8 @@ both! {
         let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
         approve(&harness, &engine, task).await;
         assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
-        let call = ask(&harness.engine(8), 1, Duration::from_secs(1)).await.call;
+        let again = proposal("refund", &refund(1), Duration::from_secs(1));
+        let call = in_doubt(&harness, &harness.engine(8), again).await;
         assert_eq!((call.task_id, call.state), (task, GateState::Doubtful));
         assert_eq!(harness.executions(task, "/refund"), 0);
         let lost = report_of(holdpoint::task::id::TaskId(crate::store::store_fixture::fresh()), ReportedOutcome::Succeeded);

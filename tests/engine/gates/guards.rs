@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::super::engine_harness::{alice, claimed, outcomes, whole};
 use super::super::random_gates::Replica;
-use super::failures::{LONG, asking_by, bash, by_key};
+use super::failures::{LONG, asking_by, bash, by_key, in_doubt};
 use super::{agent, approve, ask, every_call, harness, proposal, refund, until_present};
 use crate::store::store_fixture::both;
 
@@ -110,16 +110,16 @@ both! {
     async fn tool_in_doubt_is_held_although_an_equal_call_was_delivered(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let small = || proposal("refund", SMALL, Duration::from_secs(1));
-        let first = engine.ask(&agent(), &small()).await.unwrap();
+        let small = |wait| proposal("refund", SMALL, wait);
+        let first = engine.ask(&agent(), &small(LONG)).await.unwrap();
         let task = first.call.task_id;
         first.delivery.unwrap().delivered();
         until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
         harness.tool.answers(504, "late");
         let other = proposal("refund", r#"{"order":2,"amount":5}"#, Duration::from_secs(1));
-        let doubtful = engine.ask(&agent(), &other).await.unwrap().call;
+        let doubtful = in_doubt(&harness, &engine, other).await;
         assert_eq!(doubtful.state, GateState::Doubtful);
-        let held = engine.ask(&agent(), &small()).await.unwrap().call;
+        let held = engine.ask(&agent(), &small(Duration::from_secs(1))).await.unwrap().call;
         assert_eq!((held.state, harness.tool.count()), (GateState::Pending, 2));
         assert!(held.reason.unwrap().contains("may have run"));
     }
@@ -162,7 +162,7 @@ both! {
             assert_eq!(permit.map(|permit| permit.attempt), Some(1));
         }
         harness.fixture.forward(Duration::from_mins(11));
-        let over = engine.ask(&agent(), &by_key("k", Some("r1"), bash(Duration::from_secs(1)))).await.unwrap().call;
+        let over = in_doubt(&harness, &engine, by_key("k", Some("r1"), bash(Duration::from_secs(1)))).await;
         assert_eq!((over.state, over.decision, over.permit), (GateState::Doubtful, GateDecision::Pending, None));
     }
 

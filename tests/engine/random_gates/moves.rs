@@ -163,7 +163,12 @@ impl World<'_> {
                 self.seed,
                 self.journals().await
             );
-            tokio::task::yield_now().await;
+            // The replica's only thread may be suspended for longer than many polls take.
+            if polls > 1_000 {
+                crate::support::pause().await;
+            } else {
+                tokio::task::yield_now().await;
+            }
         }
         let now = self.now().await;
         for presence in &mut self.presences {

@@ -70,16 +70,22 @@ on_both! {
 
     async fn many_questions_of_a_minute_are_two_mails(on) {
         let post = Post::start(on, BOB_ONLY).await;
-        for _ in 0..30 {
+        // Some of the first nine questions are in the first mail, and more than 20 questions wait.
+        for _ in 0..9 {
             post.app.held().await;
         }
         let first = &post.server.reached(1).await[0];
         let early = listed(first);
+        for _ in 9..30 {
+            post.app.held().await;
+        }
         post.until(|found| found.iter().filter(|one| one["state"] == "sent").count() == early).await;
         post.leap(4 * MINUTE);
         // A further question waits for the end of the interval, however often the sender polls.
         post.app.held().await;
         assert_eq!(post.server.all().len(), 1);
+        // The second mail has only those questions whose deliveries are stored at its time.
+        post.counted(&[("sent", early), ("due", 31 - early)]).await;
         post.leap(2 * MINUTE);
         let found = post.counted(&[("sent", 31), ("due", 0)]).await;
         assert_eq!(found.len(), 31);

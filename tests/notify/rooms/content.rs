@@ -121,7 +121,9 @@ async fn hostile_names_and_messages_stay_text() {
             .then(crate::support::fake_chat_completions::says("done"));
         let path = format!("/resume/{}/approve", held.request);
         assert_eq!(app.actor(BOB).hit(&path).await.status, 200);
-        let all = slack.until(|all| all[0].bodies.len() == 2).await;
+        let all = slack
+            .until(|all| all.first().is_some_and(|posted| posted.bodies.len() == 2))
+            .await;
         let expected = format!("Approved by {escaped}, ");
         assert!(all[0].text().starts_with(&expected), "{}", all[0].text());
     }

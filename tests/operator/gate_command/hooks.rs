@@ -169,7 +169,7 @@ async fn parallel_hooks_run_one_approved_call_once() {
     let children: Vec<_> = (0..6)
         .map(|at| {
             begin(
-                service.gate(&["hook", "claude-code"], "3s"),
+                service.gate(&["hook", "claude-code"], "10s"),
                 before(&format!("p{at}"), "make").to_string().as_bytes(),
             )
         })
@@ -194,6 +194,7 @@ async fn hook_that_is_killed_leaves_a_question_that_starts_nothing() {
     service.open().await;
     child.kill().unwrap();
     child.wait().unwrap();
+    service.has_noticed_gone_clients().await;
     service.decide(&json!({"action": "approve"})).await;
     assert_eq!(service.items("tool_started").await.len(), 0);
     let again = service.hook("codex", &[], &before("k", "make"), "5s");

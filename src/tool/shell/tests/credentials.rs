@@ -27,8 +27,10 @@ async fn credential_is_in_the_commands_environment_and_in_no_command_line() {
         tool.settings.credential_names(),
         BTreeSet::from(["crm".to_owned()])
     );
+    // The command reads the command lines of the whole machine. No other test uses these values,
+    // because the command lines of tests that run at the same time are read, too.
     for value in [
-        "hunter2-hunter2",
+        "in-no-line-hunter2",
         "$(echo x) `id` \"q\" 'q'",
         "clé-中文-😀",
         "{{credential:crm.token}}",
