@@ -12,15 +12,16 @@ import os
 import shutil
 import signal
 import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 
+import gate
 import messages
 from machine import CountingProxy, Load, Postgres, Process, free_port, memory_of, status_of
+from tables import spread, table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -33,8 +34,8 @@ READS = [
     "/inbox", "/inbox/decided", "/tasks",
 ]
 INPUT = "Please refund order A-1001, the customer was charged twice (42.50 EUR)."
-# A run is refused over these limits: the change of the fake model's CPU time for a cycle between rounds, and the
-# processors that other processes used.
+# A run is refused over these limits: the change of the fake model's CPU time for a cycle between rounds (with --gate, of
+# a bare handler's for a call), and the processors that other processes used.
 MOST_DRIFT = 0.15
 MOST_FOREIGN_CORES = 0.3
 
@@ -50,6 +51,7 @@ def options():
     parser.add_argument("--replicas", type=int, default=1, metavar="N", help="also N processes on one database")
     parser.add_argument("--growth", type=int, default=0, metavar="ROWS", help="also a database with ROWS paused tasks")
     parser.add_argument("--messages", action="store_true", help="webhooks and streams of the inbox instead of ceilings")
+    parser.add_argument("--gate", action="store_true", help="calls at a gate against bare handlers, with the goals (default --conc 1,64)")
     parser.add_argument("--seconds", type=float, metavar="S", help="the length of a measurement (default 3)")
     parser.add_argument("--rounds", type=int, metavar="N", help="the number of rounds (default 3)")
     parser.add_argument("--json", metavar="FILE", help="also write every measurement to a file")
@@ -57,12 +59,14 @@ def options():
     chosen = parser.parse_args()
     if chosen.sqlite and chosen.replicas > 1:
         parser.error("--replicas needs Postgres")
+    if chosen.gate and (chosen.sqlite or chosen.messages or chosen.ceilings or chosen.growth or chosen.replicas > 1):
+        parser.error("--gate has its own ceilings on Postgres, and no other mode beside it")
     chosen.warmup = 0.3 if chosen.smoke else 1.0
     chosen.seconds = chosen.seconds or (0.7 if chosen.smoke else 3.0)
     chosen.rounds = chosen.rounds or (1 if chosen.smoke else 3)
-    chosen.conc = [int(each) for each in (chosen.conc or ("8" if chosen.smoke else "1,64,256")).split(",")]
+    chosen.conc = [int(each) for each in (chosen.conc or ("1,64" if chosen.gate else "8" if chosen.smoke else "1,64,256")).split(",")]
     everything = "pg3,batch3,batch5,sqlite5" if chosen.smoke else "sqlite5" if chosen.sqlite else "batch3,batch5"
-    everything = "" if chosen.messages else everything
+    everything = "" if chosen.messages else ",".join(gate.BARE) if chosen.gate else everything
     chosen.ceilings = list(filter(None, (chosen.ceilings or everything).split(",")))
     return chosen
 
@@ -78,11 +82,12 @@ def build(manifest, profile):
 
 class Variant:
     """A server to measure. `ceiling` is a mode of the ceiling, `binary` a built service. `settings` are the texts that
-    follow its configuration: the last one for the measurement, those before it to fill the database."""
+    follow its configuration: the last one for the measurement, those before it to fill the database. `call` is the tool
+    and the decision of a call at a gate, None where a cycle is measured."""
 
-    def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0, settings=("",)):
+    def __init__(self, name, ceiling=None, binary=None, sqlite=False, replicas=1, growth=0, settings=("",), call=None):
         self.name, self.ceiling, self.binary, self.settings = name, ceiling, binary, settings
-        self.sqlite, self.replicas, self.growth = sqlite, replicas, growth
+        self.sqlite, self.replicas, self.growth, self.call = sqlite, replicas, growth, call
         self.is_filled = False
 
     @property
@@ -91,8 +96,14 @@ class Variant:
 
 
 def variants(chosen, services):
-    found = [Variant(f"ceil-{mode}", ceiling=mode, sqlite=mode.startswith("sqlite")) for mode in chosen.ceilings]
+    found = [
+        Variant(f"ceil-{mode}", ceiling=mode, sqlite=mode.startswith("sqlite"), call=gate.BARE.get(mode))
+        for mode in chosen.ceilings
+    ]
     for name, binary in services.items():
+        if chosen.gate:
+            found += [Variant(f"{name}, {case}", binary=binary, call=call) for case, call in gate.CASES.items()]
+            continue
         if chosen.messages:
             found += [Variant(f"{name}, {label}", binary=binary, sqlite=chosen.sqlite, settings=texts) for label, texts in messages.SETTINGS.items()]
             continue
@@ -159,8 +170,10 @@ class Bench:
         self.postgres.sql("checkpoint")
         return self.postgres.url(variant.database)
 
-    def configuration(self, settings):
+    def configuration(self, variant, settings):
         """The file of the service's configuration with further settings."""
+        if variant.call:
+            return os.path.join(HERE, "gate.yaml")
         if not settings:
             return os.path.join(HERE, "holdpoint.yaml")
         path = os.path.join(self.folder, "holdpoint.yaml")
@@ -177,7 +190,7 @@ class Bench:
 
     def serve(self, variant, database, settings=None):
         """Starts the variant's processes; returns them with their addresses."""
-        configuration = self.configuration(variant.settings[-1] if settings is None else settings)
+        configuration = self.configuration(variant, variant.settings[-1] if settings is None else settings)
         started, targets = [], []
         for _ in range(variant.replicas):
             address = f"127.0.0.1:{free_port()}"
@@ -279,7 +292,7 @@ class Bench:
             "model": [self.fake.pid],
         }
         counted = {} if variant.sqlite else self.postgres.counters(variant.database)
-        load = self.load(targets, concurrency, groups)
+        load = self.load(targets, concurrency, groups, call=variant.call)
         per_cycle = {}
         if not variant.sqlite:
             after = self.postgres.counters(variant.database)
@@ -292,14 +305,12 @@ class Bench:
             per_cycle["hot_share"] = hot / all_updates if all_updates else None
         report, used = load.report, load.used
         per_thousand = 1000 / report["cycles"]
-        return per_cycle | {
+        requests = report["requests"].items()
+        latencies = {f"{request}_{quantile}_ms": time for request, times in requests for quantile, time in times.items()}
+        return per_cycle | latencies | {
             "variant": variant.name,
             "concurrency": concurrency,
             "cycles_per_second": report["cycles"] / report["seconds"],
-            "create_p50_ms": report["create"]["p50"],
-            "create_p99_ms": report["create"]["p99"],
-            "approve_p50_ms": report["approve"]["p50"],
-            "approve_p99_ms": report["approve"]["p99"],
             "server_cpu_s_per_1000": used["server"] * per_thousand,
             "postgres_cpu_s_per_1000": used["postgres"] * per_thousand,
             "model_cpu_us": used["model_us"] / max(1, used["model_cycles"]),
@@ -307,9 +318,9 @@ class Bench:
             "foreign_cores": max(0.0, used["others"] / report["seconds"]),
         }
 
-    def load(self, targets, concurrency, groups, seconds=None, rate=0):
-        program = f"{self.programs}/load"
-        load = Load(program, targets, concurrency, seconds or self.chosen.seconds, self.chosen.warmup, groups, self.model, rate)
+    def load(self, targets, concurrency, groups, seconds=None, rate=0, call=None):
+        program, seconds = f"{self.programs}/load", seconds or self.chosen.seconds
+        load = Load(program, targets, concurrency, seconds, self.chosen.warmup, groups, self.model, rate, call)
         if load.report["errors"] or not load.report["cycles"]:
             raise RuntimeError(f"{load.report['errors']} cycles failed, the first with: {load.report['first_error']}")
         return load
@@ -320,7 +331,7 @@ class Bench:
         proxy = CountingProxy(self.postgres.port)
         started, targets = self.serve(variant, self.postgres.url(variant.database, proxy.port))
         before = proxy.counted()
-        load = self.load(targets, 1, {})
+        load = self.load(targets, 1, {}, call=variant.call)
         after = proxy.counted()
         self.stop(started)
         return {name: (after[name] - before[name]) / load.report["finished"] for name in before}
@@ -349,22 +360,6 @@ class Bench:
                 timed.append([f"GET {path}", str(person), f"{times[99]:.1f}", f"{times[197]:.1f}", f"{times[-1]:.1f}"])
         self.stop(started)
         return timed
-
-
-def spread(values, digits=2):
-    """The median with the smallest and the largest value."""
-    values = [value for value in values if value is not None]
-    if not values:
-        return "–"
-    middle, low, high = (f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
-    return middle if low == high else f"{middle} [{low}–{high}]"
-
-
-def table(head, rows):
-    print("| " + " | ".join(head) + " |\n|---|" + "---:|" * (len(head) - 1))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
-    print()
 
 
 RATIOS = {
@@ -409,12 +404,14 @@ def print_tables(measured, found, concurrency):
     ])
 
 
-def drift_of(measured):
-    """How far the fake model's CPU time for a cycle moved between the rounds of one variant: the largest of all."""
-    groups = {}
+def drift_of(measured, is_gate):
+    """How far the fake model's CPU time for a cycle moved between the rounds of one variant: the largest of all. Calls
+    at a gate need no model: there the time of the bare handlers counts."""
+    name, groups = "server_cpu_s_per_1000" if is_gate else "model_cpu_us", {}
     for one in measured:
-        groups.setdefault((one["variant"], one["concurrency"]), []).append(one["model_cpu_us"])
-    return max((max(times) / min(times) - 1, *key) for key, times in groups.items())
+        if not is_gate or one["variant"].startswith("ceil-"):
+            groups.setdefault((one["variant"], one["concurrency"]), []).append(one[name])
+    return max((max(times) / min(times) - 1 if min(times) else 0, *key) for key, times in groups.items())
 
 
 def describe(services, is_built):
@@ -456,9 +453,10 @@ def run(chosen, folder):
                 for variant in found if number % 2 == 0 else reversed(found):
                     one = bench.measure(variant, concurrency) | {"round": number}
                     measured.append(one)
+                    cycles = "calls/s" if variant.call else f"cycles/s, model {one['model_cpu_us']:.0f} µs"
                     print(
                         f"round {number + 1} of {chosen.rounds}, {concurrency} at once: {variant.name}:"
-                        f" {one['cycles_per_second']:.0f} cycles/s, model {one['model_cpu_us']:.0f} µs,"
+                        f" {one['cycles_per_second']:.0f} {cycles},"
                         f" foreign processes {one['foreign_cores']:.1f} cores",
                         file=sys.stderr,
                     )
@@ -471,7 +469,7 @@ def run(chosen, folder):
                 reads[variant.name] = bench.reads(variant)
     finally:
         bench.stop_all()
-    return about, found, measured, counted, reads
+    return about, services, found, measured, counted, reads
 
 
 def main():
@@ -482,23 +480,28 @@ def main():
     folder = tempfile.mkdtemp(prefix="holdpoint-bench-")
     os.chmod(folder, 0o711)  # the account of Postgres passes through
     try:
-        about, found, measured, counted, reads = run(chosen, folder)
+        about, services, found, measured, counted, reads = run(chosen, folder)
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
         sys.exit(f"bench: {error}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for concurrency in chosen.conc:
-        print_tables(measured, found, concurrency)
+        if chosen.gate:
+            gate.print_tables(measured, found, services, concurrency)
+        else:
+            print_tables(measured, found, concurrency)
+    unit = "call" if chosen.gate else "cycle"
     if counted:
-        print("## Messages to Postgres for a cycle, one cycle at a time\n")
-        table(["a cycle", "statements", "pings"], [
+        print(f"## Messages to Postgres for a {unit}, one {unit} at a time\n")
+        table([f"a {unit}", "statements", "pings"], [
             [name, f"{each['statements']:.2f}", f"{each['pings']:.2f}"] for name, each in counted.items()
         ])
     for name, timed in reads.items():
         print(f"## Lists: {name}, 200 reads each\n")
         table(["list", "the caller's tasks", "p50 ms", "p99 ms", "longest"], timed)
-    drift, variant, concurrency = drift_of(measured)
-    print(f"Drift: the fake model's CPU time for a cycle moved by {drift:.0%} at most ({variant}, {concurrency} at once).")
+    drift, variant, concurrency = drift_of(measured, chosen.gate)
+    program = "a bare handler" if chosen.gate else "the fake model"
+    print(f"Drift: {program}'s CPU time for a {unit} moved by {drift:.0%} at most ({variant}, {concurrency} at once).")
     foreign = max(one["foreign_cores"] for one in measured)
     print(f"Foreign processes used up to {foreign:.1f} processors.")
     is_refused = (drift > MOST_DRIFT or foreign > MOST_FOREIGN_CORES) and not chosen.smoke

@@ -252,9 +252,11 @@ class CountingProxy:
 class Load:
     """One run of the load generator, with CPU times sampled at both ends of its window."""
 
-    def __init__(self, program, targets, concurrency, seconds, warmup, groups, model, rate=0):
+    def __init__(self, program, targets, concurrency, seconds, warmup, groups, model, rate=0, call=None):
         command = [program, "--targets", ",".join(targets), "--concurrency", str(concurrency)]
         command += ["--seconds", str(seconds), "--warmup", str(warmup), "--rate", str(rate)]
+        if call:
+            command += ["--tool", call[0], "--decision", call[1]]
         self.groups, self.model = groups, model
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as load:
             self.own = load.pid

@@ -6,10 +6,16 @@
 //! the measured window, so that the caller can sample processes at these moments. Then it prints
 //! the results as one line of JSON.
 //!
-//! `load --targets ADDRESS[,ADDRESS…] [--concurrency 1] [--warmup 1] [--seconds 3] [--rate 0]`
+//! `load --targets ADDRESS[,ADDRESS…] [--concurrency 1] [--warmup 1] [--seconds 3] [--rate 0]
+//! [--tool NAME --decision allow|deny]`
 //!
 //! With `--rate` above 0, all workers together begin at most that many cycles per second.
+//!
+//! With `--tool`, a cycle is one request: `POST /v1/gate/calls` proposes a call of this tool. The
+//! answer must be 200 with this decision. Each call has other arguments, so that none continues an
+//! earlier one.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -17,10 +23,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hdrhistogram::Histogram;
+use http::StatusCode;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
@@ -46,9 +54,25 @@ struct Pending {
     request_id: String,
 }
 
+/// The part of the answer to a proposed call that the generator checks.
+#[derive(Deserialize)]
+struct Verdict {
+    decision: String,
+}
+
+/// A call that the workers propose at a gate, and the decision that they expect.
+struct GateCall {
+    tool: String,
+    decision: String,
+    /// The number of proposed calls. Makes the arguments of each call unique.
+    proposed: AtomicU64,
+}
+
 /// State that all workers share.
 #[derive(Default)]
 struct Run {
+    /// `None` if a cycle creates and approves a task.
+    gate_call: Option<GateCall>,
     measuring: AtomicBool,
     stopped: AtomicBool,
     /// The number of successful cycles since the start, including the warm-up.
@@ -57,19 +81,50 @@ struct Run {
     first_error: Mutex<Option<String>>,
 }
 
-/// The durations of requests in microseconds, for cycles that ended in the measured window.
-struct Times {
-    create: Histogram<u64>,
-    approve: Histogram<u64>,
+/// The durations of requests in microseconds, for cycles that ended in the measured window. Each
+/// request of a cycle has a histogram.
+type Times = Vec<Histogram<u64>>;
+
+impl Run {
+    /// The names of a cycle's requests.
+    fn requests(&self) -> &'static [&'static str] {
+        match self.gate_call {
+            None => &["create", "approve"],
+            Some(_) => &["call"],
+        }
+    }
+
+    fn times(&self) -> Times {
+        let histogram = |_| Histogram::new_with_bounds(1, 120_000_000, 3).expect("valid bounds");
+        self.requests().iter().map(histogram).collect()
+    }
+
+    /// Runs one cycle. Returns the duration of each request.
+    async fn cycle(&self, connection: &mut Connection) -> Result<Vec<Duration>, String> {
+        match &self.gate_call {
+            None => cycle(connection).await,
+            Some(call) => call.propose(connection).await,
+        }
+    }
 }
 
-impl Times {
-    fn new() -> Self {
-        let histogram = || Histogram::new_with_bounds(1, 120_000_000, 3).expect("valid bounds");
-        Self {
-            create: histogram(),
-            approve: histogram(),
+impl GateCall {
+    async fn propose(&self, connection: &mut Connection) -> Result<Vec<Duration>, String> {
+        let Self { tool, decision, .. } = self;
+        let order = self.proposed.fetch_add(1, Relaxed);
+        let body = format!(
+            r#"{{"gate":"orders","tool":"{tool}","arguments":{{"order":{order},"amount_cents":4250}}}}"#
+        );
+        let start = Instant::now();
+        let (status, verdict): (_, Verdict) = connection.post("/v1/gate/calls", body).await?;
+        let took = start.elapsed();
+        if status != StatusCode::OK || verdict.decision != *decision {
+            return Err(format!(
+                "call of {tool} is {status} with the decision {}, not {decision}",
+                verdict.decision
+            ));
         }
+        Ok(vec![took])
     }
 }
 
@@ -80,15 +135,23 @@ struct Connection {
 }
 
 impl Connection {
-    async fn post(&mut self, path: &str, body: &'static str) -> Result<Task, String> {
-        let answer = self.send(path, body).await;
+    async fn post<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<(StatusCode, T), String> {
+        let answer = self.send(path, body.into()).await;
         if answer.is_err() {
             self.sender = None;
         }
         answer
     }
 
-    async fn send(&mut self, path: &str, body: &'static str) -> Result<Task, String> {
+    async fn send<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, T), String> {
         let error = |error: hyper::Error| format!("POST {path}: {error}");
         if self.sender.is_none() {
             self.sender = Some(self.connect().await?);
@@ -99,7 +162,7 @@ impl Connection {
             .header("host", &self.address)
             .header("content-type", "application/json")
             .header("authorization", AUTHORIZATION)
-            .body(Full::new(Bytes::from_static(body.as_bytes())))
+            .body(Full::new(body))
             .expect("a valid request");
         let response = sender.send_request(request).await.map_err(error)?;
         let status = response.status();
@@ -113,7 +176,9 @@ impl Connection {
         if !status.is_success() {
             return Err(format!("POST {path}: {status}: {}", text()));
         }
-        serde_json::from_slice(&body).map_err(|error| format!("POST {path}: {error}: {}", text()))
+        let answer = serde_json::from_slice(&body);
+        let answer = answer.map_err(|error| format!("POST {path}: {error}: {}", text()))?;
+        Ok((status, answer))
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
@@ -133,27 +198,27 @@ impl Connection {
     }
 }
 
-/// Runs one cycle. Returns the durations of the first and of the second request.
-async fn cycle(connection: &mut Connection) -> Result<(Duration, Duration), String> {
+/// Creates and approves a task. Returns the durations of the two requests.
+async fn cycle(connection: &mut Connection) -> Result<Vec<Duration>, String> {
     let start = Instant::now();
-    let task = connection.post("/v1/tasks", TASK).await?;
+    let (_, task): (_, Task) = connection.post("/v1/tasks", TASK).await?;
     let paused = Instant::now();
     let (true, Some(request)) = (task.status == "Paused", task.pending.first()) else {
         return Err(format!("created task is {}, not Paused", task.status));
     };
     let path = format!("/resume/{}", request.request_id);
-    let task = connection.post(&path, APPROVAL).await?;
+    let (_, task): (_, Task) = connection.post(&path, APPROVAL).await?;
     if task.status != "Completed" || task.output.as_deref() != Some(OUTPUT) {
         return Err(format!(
             "approved task is {} with the output {:?}",
             task.status, task.output
         ));
     }
-    Ok((paused - start, paused.elapsed()))
+    Ok(vec![paused - start, paused.elapsed()])
 }
 
 async fn work(run: Arc<Run>, address: String, pause: Option<Duration>) -> Times {
-    let mut times = Times::new();
+    let mut times = run.times();
     let mut connection = Connection {
         address,
         sender: None,
@@ -164,12 +229,13 @@ async fn work(run: Arc<Run>, address: String, pause: Option<Duration>) -> Times 
         if let Some(ticks) = &mut ticks {
             ticks.tick().await;
         }
-        match cycle(&mut connection).await {
-            Ok((create, approve)) => {
+        match run.cycle(&mut connection).await {
+            Ok(durations) => {
                 run.finished.fetch_add(1, Relaxed);
                 if run.measuring.load(Relaxed) && !run.stopped.load(Relaxed) {
-                    times.create.saturating_record(micros(create));
-                    times.approve.saturating_record(micros(approve));
+                    for (histogram, duration) in times.iter_mut().zip(durations) {
+                        histogram.saturating_record(micros(duration));
+                    }
                 }
             }
             Err(error) => {
@@ -191,8 +257,12 @@ async fn measure(
     warmup: Duration,
     window: Duration,
     rate: f64,
+    gate_call: Option<GateCall>,
 ) -> Value {
-    let run = Arc::new(Run::default());
+    let run = Arc::new(Run {
+        gate_call,
+        ..Run::default()
+    });
     let cycles_at_once = f64::from(u32::try_from(concurrency).expect("few workers"));
     let pause = (rate > 0.0).then(|| Duration::from_secs_f64(cycles_at_once / rate));
     let workers: Vec<_> = targets
@@ -210,21 +280,25 @@ async fn measure(
     let seconds = start.elapsed().as_secs_f64();
     println!("end");
 
-    let mut all = Times::new();
+    let mut all = run.times();
     for worker in workers {
         let times = worker.await.expect("no worker panics");
-        all.create.add(&times.create).expect("equal bounds");
-        all.approve.add(&times.approve).expect("equal bounds");
+        for (histogram, part) in all.iter_mut().zip(&times) {
+            histogram.add(part).expect("equal bounds");
+        }
     }
-    let cycles = all.create.len();
+    let cycles = all[0].len();
+    let named = run.requests().iter().zip(&all);
+    let requests: HashMap<_, _> = named
+        .map(|(name, times)| (*name, milliseconds(times)))
+        .collect();
     json!({
         "seconds": seconds,
         "cycles": cycles,
         "finished": run.finished.load(Relaxed),
         "errors": run.errors.load(Relaxed),
         "first_error": run.first_error.lock().expect("no worker panics").take(),
-        "create": milliseconds(&all.create),
-        "approve": milliseconds(&all.approve),
+        "requests": requests,
     })
 }
 
@@ -246,12 +320,19 @@ fn main() {
         .split(',')
         .map(str::to_owned)
         .collect();
+    let tool = option("--tool", "");
+    let gate_call = (!tool.is_empty()).then(|| GateCall {
+        tool,
+        decision: option("--decision", "allow"),
+        proposed: AtomicU64::default(),
+    });
     let report = measure(
         targets,
         option("--concurrency", "1").parse().expect("a number"),
         seconds("--warmup", "1"),
         seconds("--seconds", "3"),
         option("--rate", "0").parse().expect("cycles a second"),
+        gate_call,
     );
     let report = tokio::runtime::Builder::new_current_thread()
         .enable_all()

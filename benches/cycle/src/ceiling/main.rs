@@ -2,8 +2,8 @@
 //! recovery. Their rates are ceilings: upper bounds of the rate that a full service can reach on
 //! the same machine.
 //!
-//! `ceiling --mode pg3|batch3|batch5|sqlite5 --database URL|FILE [--listen 127.0.0.1:9001]
-//! [--model 127.0.0.1:9100] [--writers N]`
+//! `ceiling --mode pg3|batch3|batch5|sqlite5|gate0|gate1|gate1once --database URL|FILE
+//! [--listen 127.0.0.1:9001] [--model 127.0.0.1:9100] [--writers N]`
 //!
 //! | mode | changes of the store | model and tool |
 //! |---|---|---|
@@ -12,14 +12,17 @@
 //! | `batch5` | five, like the service; concurrent changes share commits | stream; tool over HTTP |
 //! | `sqlite5` | as `batch5`, but on `SQLite` | as `batch5` |
 //!
-//! A writer is a database connection that commits changes. By default, `batch5` has one writer: on
-//! two processors, the larger batches of a single writer gain more than the overlapping flushes of
-//! several writers.
+//! The modes `gate0`, `gate1` and `gate1once` are bare handlers for calls at a gate (`gate.rs`).
+//!
+//! A writer is a database connection that commits changes. By default, `batch5` and `gate1` have
+//! one writer: on two processors, the larger batches of a single writer gain more than the
+//! overlapping flushes of several writers.
 
 mod client;
 mod committer;
 mod cycle_of_five;
 mod cycle_of_three;
+mod gate;
 mod postgres;
 mod sqlite;
 
@@ -45,6 +48,7 @@ async fn router(mode: &str, writers: Option<usize>, database: &str, client: Clie
             cycle_of_five::router(store, client)
         }
         "sqlite5" => cycle_of_five::router(sqlite::open(database), client),
+        "gate0" | "gate1" | "gate1once" => gate::router(mode, database, writers.unwrap_or(1)).await,
         _ => panic!("no mode {mode}"),
     }
 }
