@@ -44,7 +44,7 @@ pub struct StoredResend {
 
 /// The maximum number of deliveries that a POST with a key makes due. One statement makes them due,
 /// and must not keep other writers waiting.
-pub const MAX_KEYED: i64 = 20_000;
+const MAX_KEYED: i64 = 20_000;
 
 /// The deliveries that a POST makes due.
 #[derive(Clone, Debug)]

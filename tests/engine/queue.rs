@@ -29,7 +29,7 @@ impl Clock for Sleepless {
     }
 
     async fn sleep(&self, _: Duration) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
