@@ -78,7 +78,7 @@ impl World {
         // The timeout exceeds the time for which the tool does not answer.
         let yaml = yaml
             .replace("{tool}", &tool.url)
-            .replace("timeout: 5s", "timeout: 5m");
+            .replace("timeout: 5s", "timeout: 40s");
         let text = format!(
             "{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 5s }}\n"
         );
