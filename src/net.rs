@@ -265,4 +265,4 @@ fn lost_failure(error: &reqwest::Error) -> Failure {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -63,11 +63,17 @@ async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
     Ok((answer.body, answer.is_truncated))
 }
 
-#[tokio::test]
-async fn refused_connection_is_reported_as_not_sent() {
-    // The socket keeps its port but does not listen, so no other process can take the port.
+/// Returns a socket whose address refuses connections. The socket keeps its port but does not
+/// listen, so no other process can take the port.
+pub(crate) fn refusing_socket() -> tokio::net::TcpSocket {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket
+}
+
+#[tokio::test]
+async fn refused_connection_is_reported_as_not_sent() {
+    let socket = refusing_socket();
     let url = format!("http://{}/", socket.local_addr().unwrap());
     assert_eq!(
         get(&Net::new().unwrap(), &url).await,
@@ -133,9 +139,7 @@ async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
 
 #[tokio::test]
 async fn connection_that_is_never_made_is_not_a_lost_request() {
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let listener = socket.listen(1).unwrap();
+    let listener = refusing_socket().listen(1).unwrap();
     let address = listener.local_addr().unwrap();
     // The listener never accepts a connection. Once its queue is full, connecting hangs.
     let mut queue = Vec::new();

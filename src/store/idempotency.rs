@@ -12,7 +12,7 @@ use std::slice;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
-use super::record::record;
+use super::record::{Record, record};
 use super::{ReadError, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::id::{RequestId, TaskId};
@@ -106,26 +106,14 @@ impl Store {
         path: &str,
         key: &str,
     ) -> Result<Option<IdempotencyRow>, ReadError> {
-        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
-        let text = |text: &str| Value::Text(text.to_owned());
-        let values = vec![
-            text(tenant),
-            Value::Texts(spellings),
-            text(path),
-            text(key),
-            Value::Now,
-        ];
         let statement = if path.ends_with(GATE_CALLS) {
             KEY_OF_CALL
         } else {
             KEY
         };
-        let mut records: Vec<KeyRecord> = self.db().all(statement, values).await?;
-        let own = records
-            .iter()
-            .position(|record| record.user_id == user.as_str())
-            .unwrap_or(0);
-        let record = (own < records.len()).then(|| records.swap_remove(own));
+        let is_own = |record: &KeyRecord| record.user_id == user.as_str();
+        let (caller, post) = ((tenant, user), (path, key));
+        let record = self.key_record(statement, caller, post, is_own).await?;
         Ok(record.map(|record| IdempotencyRow {
             tenant: record.tenant,
             person: user.folded(),
@@ -136,6 +124,33 @@ impl Store {
             task_id: TaskId(record.task_id),
             request_id: record.request_id.map(RequestId),
         }))
+    }
+
+    /// Returns the row of a key, which `statement` finds under any stored spelling of the user's id.
+    /// If there are several rows, prefers the row for which `is_own` returns true: the row of the
+    /// caller's own spelling.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub(super) async fn key_record<R: Record>(
+        &self,
+        statement: Sql,
+        (tenant, user): (&str, &UserId),
+        (path, key): (&str, &str),
+        is_own: impl Fn(&R) -> bool,
+    ) -> Result<Option<R>, ReadError> {
+        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
+        let text = |text: &str| Value::Text(text.to_owned());
+        let values = vec![
+            text(tenant),
+            Value::Texts(spellings),
+            text(path),
+            text(key),
+            Value::Now,
+        ];
+        let mut records: Vec<R> = self.db().all(statement, values).await?;
+        let own = records.iter().position(is_own).unwrap_or(0);
+        Ok((own < records.len()).then(|| records.swap_remove(own)))
     }
 
     /// Removes at most one batch of expired keys. Returns whether there may be more.

@@ -6,8 +6,6 @@
 //! in the statements), and an expired key counts as unused. The row of a key for deliveries
 //! concerns no task, so its `task_id` is the nil id.
 
-use std::slice;
-
 use rusqlite::Transaction;
 use uuid::Uuid;
 
@@ -303,21 +301,9 @@ impl Store {
         path: &str,
         key: &str,
     ) -> Result<Option<StoredResend>, ReadError> {
-        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
-        let text = |text: &str| Value::Text(text.to_owned());
-        let values = vec![
-            text(tenant),
-            Value::Texts(spellings),
-            text(path),
-            text(key),
-            Value::Now,
-        ];
-        let mut found: Vec<StoredRecord> = self.db().all(STORED, values).await?;
-        let own = found
-            .iter()
-            .position(|record| record.user_id == user.as_str())
-            .unwrap_or(0);
-        let record = (own < found.len()).then(|| found.swap_remove(own));
+        let is_own = |record: &StoredRecord| record.user_id == user.as_str();
+        let (caller, post) = ((tenant, user), (path, key));
+        let record = self.key_record(STORED, caller, post, is_own).await?;
         Ok(record.map(|record| StoredResend {
             body_digest: record.body_digest,
             count: usize::try_from(record.resent).unwrap_or(0),

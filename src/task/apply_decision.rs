@@ -236,7 +236,7 @@ impl Progress {
             .map_or(state.arguments_text(), |edit| &edit.arguments_text)
             .to_owned();
         if answer.action == Action::Reject {
-            let reason = answer.reason.clone().or_else(|| decision.reason.clone());
+            let reason = decision.reason_about(id).map(str::to_owned);
             self.rejections.add(id, &name, &text, reason);
         }
         if matches!(phase, Phase::Approved(_)) {

@@ -80,6 +80,16 @@ pub(crate) fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
 }
 
+/// Returns the member names and indexes that lead from the top of a value to the place of a JSON
+/// pointer.
+#[must_use]
+pub(crate) fn pointer_steps(pointer: &str) -> Vec<String> {
+    let steps = pointer.split('/').skip(1);
+    steps
+        .map(|step| step.replace("~1", "/").replace("~0", "~"))
+        .collect()
+}
+
 /// Replaces each string, member name and number of `value` by the text that `map` returns for it.
 /// Each is mapped separately, so that the result is JSON whatever `map` returns. A number that
 /// `map` changes becomes a string.

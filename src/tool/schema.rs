@@ -10,7 +10,7 @@ use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value, json};
 
 use super::schema_rewriter::{depth_flaw, in_place_schemas, resolve, rewrite};
-use crate::task::text::{cut, pointer};
+use crate::task::text::{cut, pointer, pointer_steps};
 
 /// The maximum length of a schema as JSON text, in bytes.
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
@@ -40,10 +40,7 @@ impl SchemaFlaw {
     /// Returns the keys and indexes that lead from the top of the schema to the place.
     #[must_use]
     pub(crate) fn keys(&self) -> Vec<String> {
-        let steps = self.pointer.split('/').skip(1);
-        steps
-            .map(|step| step.replace("~1", "/").replace("~0", "~"))
-            .collect()
+        pointer_steps(&self.pointer)
     }
 }
 
@@ -197,6 +194,9 @@ impl CompiledSchema {
 /// [`CompiledSchema::closed`]. `None` if `schema` has flaws.
 #[must_use]
 pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
+    if depth_flaw(schema).is_some() {
+        return None;
+    }
     let rewritten = rewrite(schema, true);
     rewritten.flaws.is_empty().then_some(rewritten.schema)
 }

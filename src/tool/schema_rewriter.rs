@@ -90,7 +90,7 @@ pub(super) struct Rewriter<'s> {
 }
 
 /// Rewrites a schema: resolves every local `$ref` to a copy and, if `close` is true, refuses
-/// undeclared members. Finds every flaw, except in a schema that is nested too deeply.
+/// undeclared members. Finds every flaw but [`depth_flaw`], without which the schema must be.
 pub(super) fn rewrite(schema: &Value, close: bool) -> Rewritten {
     let mut rewriter = Rewriter {
         root: schema,
@@ -100,16 +100,8 @@ pub(super) fn rewrite(schema: &Value, close: bool) -> Rewritten {
         flaws: BTreeSet::new(),
         patterns: BTreeMap::new(),
     };
-    if let Some(flaw) = depth_flaw(schema) {
-        rewriter.flaws.insert(flaw);
-    }
-    let schema = if rewriter.flaws.is_empty() {
-        rewriter.rewrite_root()
-    } else {
-        Value::Bool(false)
-    };
     Rewritten {
-        schema,
+        schema: rewriter.rewrite_root(),
         flaws: rewriter.flaws,
         patterns: rewriter.patterns,
     }

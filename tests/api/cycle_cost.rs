@@ -12,8 +12,6 @@ use crate::support::forwarder::Forwarder;
 use crate::support::test_app::TestApp;
 
 const CYCLES: usize = 20;
-/// The number of cycles whose round trips are counted.
-const COUNTED_CYCLES: usize = 40;
 /// The expected round trips of one cycle: five commits, and one read of the request with its task's
 /// journal.
 const TRIPS: usize = 6;
@@ -58,21 +56,43 @@ async fn takes_six_round_trips(app: &TestApp, line: &Forwarder) {
     for _ in 0..3 {
         cycle(app).await;
     }
-    let mut trips = Vec::new();
-    for _ in 0..COUNTED_CYCLES {
-        let before = line.round_trips();
-        cycle(app).await;
-        trips.push(line.round_trips() - before);
-    }
-    trips.sort_unstable();
     // The relay and the worker also read from time to time. A cycle takes longer on a slow machine
-    // and then includes more such reads. The third lowest count is that of a cycle without such a
-    // read, even if most cycles include one.
-    assert_eq!(trips[2], TRIPS, "round trips of each cycle: {trips:?}");
+    // and then includes more such reads, so the cycles are then counted again.
+    let mut counted = Vec::new();
+    for _ in 0..4 {
+        let mut trips = Vec::new();
+        for _ in 0..CYCLES {
+            let before = line.round_trips();
+            cycle(app).await;
+            trips.push(line.round_trips() - before);
+        }
+        trips.sort_unstable();
+        if trips[CYCLES / 4] == TRIPS {
+            return;
+        }
+        counted.push(trips);
+    }
+    panic!("round trips of each cycle: {counted:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn updates_of_a_cycle_touch_no_index_of_agent_task() {
+    // While another connection's snapshot is open, Postgres cannot make room on a full page, and an
+    // update then goes to another page. So the updates are then counted again.
+    let mut counted = Vec::new();
+    for _ in 0..3 {
+        let (all, hot) = updates_of_cycles().await;
+        if hot * 100 >= all * 95 {
+            return;
+        }
+        counted.push((all, hot));
+    }
+    panic!("updates of `agent_task`, and how many are HOT: {counted:?}");
+}
+
+/// Returns the number of updates of `agent_task` in [`CYCLES`] cycles on a new database, and how
+/// many of them are HOT.
+async fn updates_of_cycles() -> (i64, i64) {
     let database = Database::postgres().await;
     let app = TestApp::at(database.url()).await;
     for _ in 0..CYCLES {
@@ -82,19 +102,15 @@ async fn updates_of_a_cycle_touch_no_index_of_agent_task() {
     let mut connection = PgConnection::connect(database.url()).await.unwrap();
     let updates = i64::try_from(4 * CYCLES).unwrap();
     // Postgres publishes the counts after the service's connections have ended.
-    let (all, hot) = loop {
+    loop {
         let row = connection
             .fetch_one("select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'agent_task'")
             .await
             .unwrap();
         let (all, hot): (i64, i64) = (row.get(0), row.get(1));
         if all >= updates {
-            break (all, hot);
+            return (all, hot);
         }
         crate::support::pause().await;
-    };
-    // While another connection's snapshot is open, Postgres cannot make room on a full page, and an
-    // update then goes to another page. If one of the four updates of a cycle touched an index, at
-    // most three of four updates would be HOT.
-    assert!(hot * 100 >= all * 85, "{hot} of {all} updates are HOT");
+    }
 }

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::task::time::Time;
-use holdpoint::world::Clock;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::approval_cycle::on_both;
+use crate::support::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
 use crate::support::event_stream::{Event, Said, Watch};
 use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, TestApp};
@@ -215,35 +214,13 @@ on_both! {
     }
 }
 
-/// A clock that leaps, and whose sleeps of 500 ms never end. The worker sleeps for 500 ms between
-/// its rounds, so with this clock it does not look for overdue requests when time has passed.
-struct Unswept(Arc<Leaping>);
-
-#[async_trait::async_trait]
-impl Clock for Unswept {
-    fn now(&self) -> Time {
-        self.0.now()
-    }
-
-    fn uptime(&self) -> Duration {
-        self.0.uptime()
-    }
-
-    async fn sleep(&self, time: Duration) {
-        if time == Duration::from_millis(500) {
-            std::future::pending::<()>().await;
-        }
-        self.0.sleep(time).await;
-    }
-}
-
 /// The test runs on `SQLite`, where the service compares the deadline with the clock that the test
 /// moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deadline_is_told_although_nothing_has_closed_the_request() {
     let clock = Leaping::new();
     let yaml = yaml("{ groups: [finance] }, expires_in: 10m");
-    let unswept = Arc::new(Unswept(Arc::clone(&clock)));
+    let unswept = EndlessSleep::of(clock.clone(), |time| time == BETWEEN_ROUNDS);
     let app = TestApp::timed(On::Sqlite, &yaml, unswept).await;
     let Held { request, .. } = app.held().await;
     let mut watch = stream(&app.approver(), "").await;

@@ -433,7 +433,7 @@ async fn life(
     // Sub-agents are started on two levels.
     say(people, &first, &format!("tree {number}")).await;
     people.settle(&first).await;
-    // Nobody answers a request, so it expires.
+    // A request expires, because the test does not answer it.
     say(people, &first, &format!("short {number}")).await;
     people.settle(&first).await;
     // The task is canceled while a call is in flight, so the call's result comes late. If the call

@@ -9,29 +9,11 @@ use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::people::Caller;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
-use holdpoint::task::time::Time;
-use holdpoint::world::{Clock, SystemClock};
+use holdpoint::world::SystemClock;
 
 use super::engine_harness::{EngineHarness, alice, go, person};
 use crate::store::store_fixture::both;
-
-/// The machine's clock, except that no sleep ends. So a command waits for a slot without a limit.
-struct Sleepless;
-
-#[async_trait::async_trait]
-impl Clock for Sleepless {
-    fn now(&self) -> Time {
-        SystemClock.now()
-    }
-
-    fn uptime(&self) -> Duration {
-        SystemClock.uptime()
-    }
-
-    async fn sleep(&self, _: Duration) {
-        std::future::pending::<()>().await;
-    }
-}
+use crate::support::endless_sleep::EndlessSleep;
 
 /// Claims as many tasks as there are free slots and drives them. Returns the tasks that this round
 /// ended, in the order of `tasks`.
@@ -61,7 +43,7 @@ both! {
     async fn command_waits_for_a_slot_of_its_process_before_its_task_is_queued(fixture) {
         let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
         // With the machine's clock, the first task could take longer than the wait for a slot.
-        let engine = Engine::new(EngineParts { clock: Arc::new(Sleepless), ..harness.parts(1) });
+        let engine = Engine::new(EngineParts { clock: EndlessSleep::new(|_| true), ..harness.parts(1) });
         harness.tool.close();
         let (alice, wait) = (alice(), Duration::from_millis(50));
         engine.create(&alice, go(), None).await.unwrap();

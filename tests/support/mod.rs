@@ -4,6 +4,7 @@
 pub mod api_contract;
 pub mod database;
 pub mod dice;
+pub mod endless_sleep;
 pub mod event_stream;
 pub mod fake_chat_completions;
 pub mod fake_mail_server;

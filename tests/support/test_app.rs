@@ -4,19 +4,18 @@
 mod actor;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdpoint::app::{DatabaseOptions, Replica};
 use holdpoint::config::Source;
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::store::Store;
-use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, RandomIds, SystemClock};
 use holdpoint::{app, config};
 use serde_json::{Value, json};
 
 use super::database::Database;
+use super::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
 use super::fake_chat_completions::FakeModel;
 use super::fake_tool::FakeTool;
 
@@ -157,7 +156,8 @@ impl TestApp {
     /// a deadline passes.
     pub async fn unswept(on: On, yaml: &str) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
-        Self::by_clock(Arc::new(Unswept), database(on).await, yaml, model, tool).await
+        let clock = EndlessSleep::new(|time| time == BETWEEN_ROUNDS);
+        Self::by_clock(clock, database(on).await, yaml, model, tool).await
     }
 
     /// Like `with`, but with this clock instead of the machine's.
@@ -356,27 +356,6 @@ async fn database(on: On) -> Database {
     match on {
         On::Sqlite => Database::sqlite(),
         On::Postgres => Database::postgres().await,
-    }
-}
-
-/// The machine's clock, except that the worker's sleep between two rounds never ends.
-struct Unswept;
-
-#[async_trait::async_trait]
-impl Clock for Unswept {
-    fn now(&self) -> Time {
-        SystemClock.now()
-    }
-
-    fn uptime(&self) -> Duration {
-        SystemClock.uptime()
-    }
-
-    async fn sleep(&self, time: Duration) {
-        if time == Duration::from_millis(500) {
-            std::future::pending::<()>().await;
-        }
-        SystemClock.sleep(time).await;
     }
 }
 

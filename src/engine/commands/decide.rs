@@ -16,7 +16,6 @@ use crate::engine::session::TaskSession;
 use crate::people::Caller;
 use crate::people::authorization::{may_decide, required_approvals};
 use crate::store::{CommitError, RequestRow};
-use crate::task::call_state::{CallState, EditedArguments};
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::decision::{Action, Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
@@ -290,26 +289,21 @@ impl Engine {
         call: CallId,
         text: &str,
     ) -> Result<(JudgedEdit, Option<Judgement>), Refusal> {
-        let known = session.own.progress.call(call).cloned();
-        let (Some(known), Some(request)) = (
-            known,
+        let (Some(state), Some(request)) = (
+            session.own.progress.call(call),
             open.spec.own_calls().find(|own| own.tool_call_id == call),
         ) else {
             return Err(Refusal::Internal);
         };
-        if known.attempts > 0 {
+        if state.attempts > 0 {
             let detail = "`approve` or `reject`: this call has been sent, and is known by its key with these arguments";
             return Err(invalid(
                 &format!("/decisions/{call}/action"),
                 detail.to_owned(),
             ));
         }
-        let edited = Some(EditedArguments {
-            arguments_text: text.to_owned(),
-            by: caller.user_id.to_string(),
-        });
-        let state = CallState { edited, ..known };
-        let now = self.verdict(session, agent, &state).await;
+        let name = state.call.name.as_str();
+        let now = self.verdict_on(session, agent, (name, text)).await;
         let refused = |detail: String| invalid(&format!("/decisions/{call}/arguments"), detail);
         let (approves, new_judgement) =
             judgement_after_edit(&now, &open.spec.terms).map_err(refused)?;
@@ -322,7 +316,7 @@ impl Engine {
         } else {
             request.rule.clone()
         };
-        let Some(entry) = self.offered(agent, &state.call.name) else {
+        let Some(entry) = self.offered(agent, name) else {
             return Err(refused(
                 "this call cannot be edited: its tool is gone".to_owned(),
             ));

@@ -48,7 +48,7 @@ pub(crate) async fn respond(
         let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);
         insert_header(response.headers_mut(), LOCATION, &location);
     }
-    mark_replayed(response.headers_mut(), &accepted);
+    mark_replayed(response.headers_mut(), accepted.replayed);
     Ok(response)
 }
 
@@ -83,15 +83,12 @@ async fn respond_after_wait(
     Ok(response)
 }
 
-/// Adds `Idempotency-Replayed` if the response repeats the result of an earlier POST with the same
+/// Adds `Idempotency-Replayed` if `replayed`, that is, if the response repeats the result of an earlier POST with the same
 /// `Idempotency-Key`.
-pub(crate) fn mark_replayed(headers: &mut HeaderMap, accepted: &Accepted) {
-    if accepted.replayed {
-        insert_header(
-            headers,
-            HeaderName::from_static("idempotency-replayed"),
-            "true",
-        );
+pub(crate) fn mark_replayed(headers: &mut HeaderMap, replayed: bool) {
+    if replayed {
+        let name = HeaderName::from_static("idempotency-replayed");
+        insert_header(headers, name, "true");
     }
 }
 

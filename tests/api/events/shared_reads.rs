@@ -1,16 +1,14 @@
 //! Tests that a process reads a task's new events once for all of the task's streams.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::task::time::Time;
-use holdpoint::world::{Clock, SystemClock};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 
 use super::super::approval_cycle::on_both;
 use crate::support::database::Database;
+use crate::support::endless_sleep::EndlessSleep;
 use crate::support::event_stream::durable;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::forwarder::Forwarder;
@@ -61,14 +59,19 @@ async fn round_trips(readers: usize) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_streams_of_a_task_read_its_new_events_as_often_as_one() {
-    let (one, many) = (round_trips(1).await, round_trips(READERS).await);
+    // The worker and the relay read from time to time, and fifty streams take longer than one. So
+    // the numbers are compared again on a slow machine.
+    let mut measured = Vec::new();
+    for _ in 0..3 {
+        let (one, many) = (round_trips(1).await, round_trips(READERS).await);
+        if many < 2 * one {
+            return;
+        }
+        measured.push((one, many));
+    }
     // If an event is committed during a read, the next read gets it, so the number of reads varies.
-    // The worker and the relay read from time to time, and fifty streams take longer than one. But
-    // if each stream read for itself, every message would cost at least one read per stream.
-    assert!(
-        many < one + READERS * MESSAGES / 2,
-        "{many} round trips with {READERS} streams, {one} with one"
-    );
+    // But if each stream read for itself, every message would cost at least one read per stream.
+    panic!("round trips with one stream, and with {READERS}: {measured:?}");
 }
 
 on_both! {
@@ -101,33 +104,14 @@ on_both! {
     }
 }
 
-/// The machine's clock, except that the time limit for a client that does not read never passes.
-struct PatientWithSlowClients;
-
-#[async_trait::async_trait]
-impl Clock for PatientWithSlowClients {
-    fn now(&self) -> Time {
-        SystemClock.now()
-    }
-
-    fn uptime(&self) -> Duration {
-        SystemClock.uptime()
-    }
-
-    async fn sleep(&self, time: Duration) {
-        if time == Duration::from_secs(30) {
-            std::future::pending::<()>().await;
-        }
-        SystemClock.sleep(time).await;
-    }
-}
-
 /// The slow client reads its stream up to `caught_up`, and the rest once the task has completed. On
 /// a busy machine, the task may take longer than the service waits for a client that does not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_stream_beside_a_fast_one_misses_no_event() {
     let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
-    let app = TestApp::timed(On::Sqlite, &yaml, Arc::new(PatientWithSlowClients)).await;
+    // The time limit for a client that does not read never passes.
+    let patient = EndlessSleep::new(|time| time == Duration::from_secs(30));
+    let app = TestApp::timed(On::Sqlite, &yaml, patient).await;
     let held = app.held().await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();

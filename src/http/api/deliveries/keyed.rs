@@ -4,12 +4,11 @@
 use std::future::Future;
 
 use axum::response::Response;
-use http::header::HeaderName;
 
 use crate::engine::{IdempotencyKey, Refusal};
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
-use crate::http::api::respond::insert_header;
+use crate::http::api::respond::mark_replayed;
 use crate::http::server::body::PostRequest;
 use crate::http::server::caller::{must_administer, must_create};
 use crate::http::server::problem::Problem;
@@ -28,10 +27,7 @@ pub(super) struct Resent {
 impl Resent {
     /// Adds the header `Idempotency-Replayed` if an earlier POST had made the deliveries due.
     pub(super) fn mark(&self, mut response: Response) -> Response {
-        if self.replayed {
-            let name = HeaderName::from_static("idempotency-replayed");
-            insert_header(response.headers_mut(), name, "true");
-        }
+        mark_replayed(response.headers_mut(), self.replayed);
         response
     }
 }

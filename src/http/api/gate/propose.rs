@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{GateSurface, gate_problem, timed_ask};
 use crate::engine::gate::{AskProgress, GateAnswer, GateDecision, Identity, Proposal};
 use crate::http::Http;
-use crate::http::api::respond::insert_header;
+use crate::http::api::respond::{insert_header, mark_replayed};
 use crate::http::api::tasks::message_body;
 use crate::http::server::body::PostRequest;
 use crate::http::server::delivered_body::delivered_body;
@@ -124,10 +124,7 @@ fn respond(http: &Http, posted: &PostRequest, answer: GateAnswer, prefer: Prefer
         let name = HeaderName::from_static("preference-applied");
         insert_header(headers, name, &applied);
     }
-    if answer.replayed {
-        let name = HeaderName::from_static("idempotency-replayed");
-        insert_header(headers, name, "true");
-    }
+    mark_replayed(headers, answer.replayed);
     if answer.call.decision == GateDecision::Pending {
         *response.status_mut() = StatusCode::ACCEPTED;
     }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::header::HeaderName;
 use serde_json::Value;
 
 use super::gate_problem;
 use crate::engine::gate::{OutcomeReport, ReportedOutcome};
 use crate::http::Http;
-use crate::http::api::respond::insert_header;
+use crate::http::api::respond::mark_replayed;
 use crate::http::server::body::PostRequest;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::json;
@@ -71,10 +70,7 @@ pub(crate) async fn report_gate_outcome(
         Ok((call, replayed)) => {
             let call = GateCall::from_call(&call, &posted.caller, &http.settings);
             let mut response = Json(call).into_response();
-            if replayed {
-                let name = HeaderName::from_static("idempotency-replayed");
-                insert_header(response.headers_mut(), name, "true");
-            }
+            mark_replayed(response.headers_mut(), replayed);
             Ok(response)
         }
         Err(refusal) => Err(gate_problem(&http, &posted.caller, refusal).await),

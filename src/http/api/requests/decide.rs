@@ -198,7 +198,7 @@ async fn respond(
             LOCATION,
             &format!("{}/resume/{id}", path_prefix(&http.settings.public_url)),
         );
-        respond::mark_replayed(response.headers_mut(), &accepted);
+        respond::mark_replayed(response.headers_mut(), accepted.replayed);
         return Ok(response);
     }
     respond::respond(http, posted, accepted, SuccessStatus::Ok, permit).await

@@ -56,7 +56,7 @@ pub(crate) async fn cancel_task(
     let accepted = cancel(&http, &posted, id, body).await?;
     let mut response =
         Json(access::current_task(&http, &posted.caller, accepted.task_id).await?).into_response();
-    mark_replayed(response.headers_mut(), &accepted);
+    mark_replayed(response.headers_mut(), accepted.replayed);
     Ok(response)
 }
 

@@ -9,6 +9,7 @@ use crate::engine::FieldError;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::RequestKind;
+use crate::task::text::pointer_steps;
 
 /// A form of a request's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,12 +153,7 @@ fn field_mistake(
     fields: &BTreeMap<String, String>,
     error: &FieldError,
 ) -> FieldMistake {
-    let parts: Vec<String> = error
-        .pointer
-        .split('/')
-        .skip(1)
-        .map(|part| part.replace("~1", "/").replace("~0", "~"))
-        .collect();
+    let parts = pointer_steps(&error.pointer);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (field, rest): (Option<String>, &[&str]) = match parts.as_slice() {
         ["remember", part] => (Some(format!("remember.{part}")), &[]),

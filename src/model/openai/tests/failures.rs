@@ -107,9 +107,7 @@ async fn lost_or_refused_connection_is_retried_and_its_address_is_never_shown() 
     let (answer, endpoint, _) = ask(vec![String::new(), hello()]).await;
     assert_eq!(answer.unwrap().text.as_deref(), Some("hello"));
     assert_eq!(endpoint.seen().len(), 2);
-    // The socket keeps its port but does not listen, so no other process can take the port.
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let socket = crate::net::tests::refusing_socket();
     let gone = format!("http://{}", socket.local_addr().unwrap());
     let (model, clock) = client(Settings {
         retries: 2,

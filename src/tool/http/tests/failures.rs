@@ -91,9 +91,7 @@ async fn silent_endpoint_is_unknown_at_the_timeout() {
 
 #[tokio::test]
 async fn request_that_was_provably_not_sent_is_a_failure() {
-    // The socket keeps its port but does not listen, so no other process can take the port.
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let socket = crate::net::tests::refusing_socket();
     let closed = format!("http://{}", socket.local_addr().unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let no_tls = format!("https://{}", listener.local_addr().unwrap());

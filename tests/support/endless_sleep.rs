@@ -1,0 +1,47 @@
+//! A clock some of whose sleeps never end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::task::time::Time;
+use holdpoint::world::{Clock, SystemClock};
+
+/// The time for which the worker sleeps between two rounds. If this sleep never ends, the worker does
+/// not look for overdue requests when time has passed.
+pub const BETWEEN_ROUNDS: Duration = Duration::from_millis(500);
+
+/// A clock whose sleeps never end if their duration fulfils a condition.
+pub struct EndlessSleep {
+    clock: Arc<dyn Clock>,
+    is_endless: fn(Duration) -> bool,
+}
+
+impl EndlessSleep {
+    /// Builds a clock from the machine's clock.
+    pub fn new(is_endless: fn(Duration) -> bool) -> Arc<Self> {
+        Self::of(Arc::new(SystemClock), is_endless)
+    }
+
+    /// Builds a clock from `clock`.
+    pub fn of(clock: Arc<dyn Clock>, is_endless: fn(Duration) -> bool) -> Arc<Self> {
+        Arc::new(Self { clock, is_endless })
+    }
+}
+
+#[async_trait::async_trait]
+impl Clock for EndlessSleep {
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.clock.uptime()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        if (self.is_endless)(time) {
+            std::future::pending::<()>().await;
+        }
+        self.clock.sleep(time).await;
+    }
+}
