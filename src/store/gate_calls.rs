@@ -7,13 +7,12 @@
 //! Both searches are bounded, so their cost does not depend on how many calls this user or other
 //! people have made.
 
-use std::slice;
-
 use uuid::Uuid;
 
-use super::db::{Sql, Value};
+use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::tasks::corrupt;
+use super::users::spelled;
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
@@ -24,100 +23,94 @@ use crate::task::user::UserId;
 /// and the newest pending requests of the user.
 const MAX_SCANNED_ROWS: i64 = 1000;
 
-/// Selects two groups of calls of the tool $5, at most 20 calls in each group. The calls of the
-/// first group have one of the keys $6, and are open or have ended since $7. If there are more than
-/// 20 such calls, running calls are preferred, then results that wait for their askers, then paused
-/// calls. The second group has the other pending calls of the tool; calls with an unknown outcome
-/// are preferred.
+/// Selects two groups of calls of the tool $5, at most 20 calls for each spelling of the user's id
+/// in each group. The calls of the first group have one of the keys $6, and are open or have ended
+/// since $7. If there are more than 20 such calls, running calls are preferred, then results that
+/// wait for their askers, then paused calls. The second group has the other pending calls of the
+/// tool; calls with an unknown outcome are preferred.
 ///
 /// The two texts differ because `SQLite` has no lateral join. On `SQLite`, a subquery that depends
-/// on the outer row takes the place of a lateral join. On Postgres, each `limit` (even a limit of
-/// one row) makes the planner search by the outer row instead of walking an index.
+/// on the outer row takes the place of a lateral join, and row numbers that of a limit for each
+/// spelling. On Postgres, each `limit` (even a limit of one row) makes the planner search by the
+/// outer row instead of walking an index.
 const EQUAL: Sql = Sql {
-    postgres: "
-select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
+    postgres: sql!(@pg []
+        "
+select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
        exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
             and coalesce(r.status, '') = 'pending') as outcome_unknown,
        exists (select 1 from intervention_request r where r.root_task_id = c.task_id
             and coalesce(r.status, '') in ('responded', 'resumed')) as is_decided,
        (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $9::bigint) as moment
   from (
-    (select x.* from unnest($3::text[]) as p (user_id)
-      cross join unnest($6::text[]) as k (call_key)
-      cross join lateral (select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
-           from agent_task t
-          where t.tenant = $1 and t.agent = $2 and t.user_id = p.user_id and t.session_id = $4 and t.call_tool = $5
-            and t.call_key = k.call_key
-          order by t.task_id desc limit $8) x
-      where x.status in ('Running', 'Paused') or x.updated_at >= $7
-      order by case when x.status = 'Running' then 0 when x.status = 'Paused' then 2
-                when x.asker_until = 0 then 1 else 3 end, x.task_id desc limit 20)
+    (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from unnest($6::text[]) as k (call_key)
+          cross join lateral (select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
+               from agent_task t
+              where t.tenant = $1 and t.agent = $2 and t.user_id = p.user_id and t.session_id = $4 and t.call_tool = $5
+                and t.call_key = k.call_key
+              order by t.task_id desc limit $8) x
+          where x.status in ('Running', 'Paused') or x.updated_at >= $7
+          order by case when x.status = 'Running' then 0 when x.status = 'Paused' then 2
+                    when x.asker_until = 0 then 1 else 3 end, x.task_id desc limit 20) y)
      union all
-    (select x.* from unnest($3::text[]) as p (user_id)
-      cross join lateral (select r.root_task_id, r.kind from intervention_request r
-          where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending'
-          order by r.request_id desc limit $8) q
-      cross join lateral (select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
-           from agent_task t
-          where t.task_id = q.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
-            and t.call_key <> all($6::text[])
-          limit 1) x
-      order by q.kind = 'reconcile' desc, x.task_id desc limit 20)
-  ) c order by c.task_id desc",
-    sqlite: "
-select c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
+    (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from (select r.root_task_id, r.kind from intervention_request r
+              where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending'
+              order by r.request_id desc limit $8) q
+          cross join lateral (select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
+               from agent_task t
+              where t.task_id = q.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
+                and t.call_key <> all($6::text[])
+              limit 1) x
+          order by q.kind = 'reconcile' desc, x.task_id desc limit 20) y)
+  ) c order by c.task_id desc"
+    ),
+    sqlite: sql!(@lite []
+        "
+select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
        exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
             and coalesce(r.status, '') = 'pending') as outcome_unknown,
        exists (select 1 from intervention_request r where r.root_task_id = c.task_id
             and coalesce(r.status, '') in ('responded', 'resumed')) as is_decided, $9 as moment
   from (
-    select * from (
-        select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
-          from json_each($3) p cross join json_each($6) k cross join agent_task t
-         where t.task_id in (select i.task_id from agent_task i
-                where i.tenant = $1 and i.agent = $2 and i.user_id = p.value and i.session_id = $4
-                  and i.call_tool = $5 and i.call_key = k.value
-                order by i.task_id desc limit $8)
-           and (t.status in ('Running', 'Paused') or t.updated_at >= $7)
-         order by case when t.status = 'Running' then 0 when t.status = 'Paused' then 2
-                when t.asker_until = 0 then 1 else 3 end, t.task_id desc limit 20)
+    select p.user_id, t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at,
+           row_number() over (partition by p.user_id order by case when t.status = 'Running' then 0
+                when t.status = 'Paused' then 2 when t.asker_until = 0 then 1 else 3 end, t.task_id desc) as place
+      from " (people 1 3 10) " p cross join json_each($6) k cross join agent_task t
+     where t.task_id in (select i.task_id from agent_task i
+            where i.tenant = $1 and i.agent = $2 and i.user_id = p.user_id and i.session_id = $4
+              and i.call_tool = $5 and i.call_key = k.value
+            order by i.task_id desc limit $8)
+       and (t.status in ('Running', 'Paused') or t.updated_at >= $7)
      union all
-    select * from (
-        select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
-          from json_each($3) p cross join intervention_request r cross join agent_task t
-         where r.request_id in (select i.request_id from intervention_request i
-                where i.tenant = $1 and i.gate = $2 and i.gate_user = p.value and i.status = 'pending'
-                order by i.request_id desc limit $8)
-           and t.task_id = r.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
-           and t.call_key not in (select value from json_each($6))
-         order by r.kind = 'reconcile' desc, t.task_id desc limit 20)
-  ) c order by c.task_id desc",
+    select p.user_id, t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at,
+           row_number() over (partition by p.user_id order by r.kind = 'reconcile' desc, t.task_id desc) as place
+      from " (people 1 3 10) " p cross join intervention_request r cross join agent_task t
+     where r.request_id in (select i.request_id from intervention_request i
+            where i.tenant = $1 and i.gate = $2 and i.gate_user = p.user_id and i.status = 'pending'
+            order by i.request_id desc limit $8)
+       and t.task_id = r.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
+       and t.call_key not in (select value from json_each($6))
+  ) c where c.place <= 20 order by c.task_id desc"
+    ),
     by_key: true,
 };
 
-/// Counts the user's pending requests at a gate, up to $4. This number is the number of pending
-/// calls, because a pending call has exactly one pending request.
-///
-/// The two texts differ because `SQLite` has no lateral join. Postgres needs the lateral join,
-/// because the plan of a plain join is made only once, and would compare the user with each pending
-/// request of the gate.
-const OPEN: Sql = Sql {
-    postgres: "
-select count(*) as calls from (select 1
-  from unnest($3::text[]) as p (user_id)
- cross join lateral (select 1 from intervention_request r
-      where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending' limit $4) x
- limit $4) y",
-    sqlite: "
-select count(*) as calls from (select 1 from json_each($3) p cross join intervention_request r
-  where r.tenant = $1 and r.gate = $2 and r.gate_user = p.value and r.status = 'pending' limit $4)",
-    by_key: true,
-};
+/// Counts the pending requests at a gate for each spelling of the user's id, up to $4 for each.
+/// This number is the number of pending calls, because a pending call has exactly one pending
+/// request. The `limit` makes Postgres search by the user. Without it, the plan of the join, which
+/// is made only once, would compare the user with each pending request of the gate.
+const OPEN: Sql = sql!(
+    "select p.user_id, (select count(*) from (select 1 from intervention_request r
+      where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending' limit $4) x) as calls
+  from " (people 1 3 5) " p"
+)
+.by_key();
 
 pub(super) const STATEMENTS: &[Sql] = &[EQUAL, OPEN];
 
 record! {
     struct EqualRecord {
+        user_id: String,
         task_id: Uuid,
         version: i64,
         status: String,
@@ -133,6 +126,7 @@ record! {
 
 record! {
     struct Open {
+        user_id: String,
         calls: i64,
     }
 }
@@ -167,7 +161,7 @@ pub struct EqualCall {
 impl Store {
     /// Reads the earlier calls that affect how a new call of `tool` is handled, newest first. One
     /// user proposed all of them, in one session and at one gate. There are two groups, each of
-    /// at most 20 calls. The first group has the equal calls: the calls that have one of the
+    /// at most 20 calls for each spelling of the user's id. The first group has the equal calls: the calls that have one of the
     /// `keys`, and that are open or have ended since `since`. If there are more than 20 equal
     /// calls, running calls are preferred, then undelivered results, then paused calls. The second
     /// group has the other pending calls of the tool; calls with an unknown outcome are preferred.
@@ -188,18 +182,19 @@ impl Store {
         keys: &[String],
         since: Time,
     ) -> Result<Vec<EqualCall>, ReadError> {
-        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
+        let [names, name_keys] = spelled(user);
         let text = |text: &str| Value::Text(text.to_owned());
         let values = vec![
             text(tenant),
             text(gate),
-            Value::Texts(spellings),
+            names,
             text(session_id),
             text(tool),
             Value::Texts(keys.to_vec()),
             Value::Int(since.0),
             Value::Int(MAX_SCANNED_ROWS),
             Value::Now,
+            name_keys,
         ];
         let records: Vec<EqualRecord> = self.db().all(EQUAL, values).await?;
         let call = |record: EqualRecord| {
@@ -217,7 +212,10 @@ impl Store {
                 now: Time(record.moment),
             })
         };
-        records.into_iter().map(call).collect()
+        let own = records
+            .into_iter()
+            .filter(|record| user.is(&record.user_id));
+        own.map(call).collect()
     }
 
     /// Counts the pending calls of a user at a gate, up to `limit`.
@@ -231,15 +229,18 @@ impl Store {
         user: &UserId,
         limit: u32,
     ) -> Result<u32, ReadError> {
-        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
+        let [names, keys] = spelled(user);
         let values = vec![
             Value::Text(tenant.to_owned()),
             Value::Text(gate.to_owned()),
-            Value::Texts(spellings),
+            names,
             Value::Int(limit.into()),
+            keys,
         ];
-        let open: Option<Open> = self.db().one(OPEN, values).await?;
-        let calls = open.map_or(0, |open| open.calls);
-        u32::try_from(calls).map_err(|_| corrupt("a number of calls"))
+        let counts: Vec<Open> = self.db().all(OPEN, values).await?;
+        let own = counts.iter().filter(|open| user.is(&open.user_id));
+        let calls: i64 = own.map(|open| open.calls).sum();
+        let calls = u32::try_from(calls).map_err(|_| corrupt("a number of calls"))?;
+        Ok(calls.min(limit))
     }
 }

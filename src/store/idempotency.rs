@@ -7,12 +7,11 @@
 //! even before its row is removed, because the commit of the next command with this key replaces
 //! the row.
 
-use std::slice;
-
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::record::{Record, record};
+use super::users::spelled;
 use super::{ReadError, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::id::{RequestId, TaskId};
@@ -20,7 +19,7 @@ use crate::task::user::UserId;
 
 const KEY: Sql = sql!(
     "select tenant, user_id, path, key, body_digest, task_id, request_id from idempotency
-      where tenant = $1 and user_id " (any 2 text) " and path = $3 and key = $4
+      where tenant = $1 and user_id " (spelled 1 2 6) " and path = $3 and key = $4
         and (request_id is not null or created_at > " (now 5) " - 86400000000)"
 )
 .by_key();
@@ -34,7 +33,7 @@ const GATE_CALLS: &str = "/v1/gate/calls";
 /// commits nothing, and an expired key stays expired, because an ended call does not run again.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
-      where i.tenant = $1 and i.user_id " (any 2 text) " and i.path = $3 and i.key = $4
+      where i.tenant = $1 and i.user_id " (spelled 1 2 6) " and i.path = $3 and i.key = $4
         and (i.request_id is not null or i.created_at > " (now 5) " - 86400000000
             or (select t.status in ('Running', 'Paused') or t.updated_at > " (now 5) " - 86400000000
                   from agent_task t where t.task_id = i.task_id))"
@@ -111,9 +110,12 @@ impl Store {
         } else {
             KEY
         };
-        let is_own = |record: &KeyRecord| record.user_id == user.as_str();
         let (caller, post) = ((tenant, user), (path, key));
-        let record = self.key_record(statement, caller, post, is_own).await?;
+        let record: Option<KeyRecord> = self
+            .key_record(statement, caller, post, |record: &KeyRecord| {
+                &record.user_id
+            })
+            .await?;
         Ok(record.map(|record| IdempotencyRow {
             tenant: record.tenant,
             person: user.folded(),
@@ -127,8 +129,8 @@ impl Store {
     }
 
     /// Returns the row of a key, which `statement` finds under any stored spelling of the user's id.
-    /// If there are several rows, prefers the row for which `is_own` returns true: the row of the
-    /// caller's own spelling.
+    /// `spelling` returns the spelling in a row. If there are several rows, the row with the
+    /// caller's own spelling is preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -137,20 +139,17 @@ impl Store {
         statement: Sql,
         (tenant, user): (&str, &UserId),
         (path, key): (&str, &str),
-        is_own: impl Fn(&R) -> bool,
+        spelling: fn(&R) -> &str,
     ) -> Result<Option<R>, ReadError> {
-        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
         let text = |text: &str| Value::Text(text.to_owned());
-        let values = vec![
-            text(tenant),
-            Value::Texts(spellings),
-            text(path),
-            text(key),
-            Value::Now,
-        ];
+        let [names, keys] = spelled(user);
+        let values = vec![text(tenant), names, text(path), text(key), Value::Now, keys];
         let mut records: Vec<R> = self.db().all(statement, values).await?;
-        let own = records.iter().position(is_own).unwrap_or(0);
-        Ok((own < records.len()).then(|| records.swap_remove(own)))
+        records.retain(|record| user.is(spelling(record)));
+        let own = records
+            .iter()
+            .position(|record| spelling(record) == user.as_str());
+        Ok((!records.is_empty()).then(|| records.swap_remove(own.unwrap_or(0))))
     }
 
     /// Removes at most one batch of expired keys. Returns whether there may be more.

@@ -55,7 +55,7 @@ pub enum ResendTarget {
 
 const STORED: Sql = sql!(
     "select user_id, body_digest, resent from idempotency
-      where tenant = $1 and user_id " (any 2 text) " and path = $3 and key = $4
+      where tenant = $1 and user_id " (spelled 1 2 6) " and path = $3 and key = $4
         and created_at > " (now 5) " - 86400000000 and resent is not null"
 )
 .by_key();
@@ -301,9 +301,12 @@ impl Store {
         path: &str,
         key: &str,
     ) -> Result<Option<StoredResend>, ReadError> {
-        let is_own = |record: &StoredRecord| record.user_id == user.as_str();
         let (caller, post) = ((tenant, user), (path, key));
-        let record = self.key_record(STORED, caller, post, is_own).await?;
+        let record: Option<StoredRecord> = self
+            .key_record(STORED, caller, post, |record: &StoredRecord| {
+                &record.user_id
+            })
+            .await?;
         Ok(record.map(|record| StoredResend {
             body_digest: record.body_digest,
             count: usize::try_from(record.resent).unwrap_or(0),

@@ -30,6 +30,10 @@ impl Sql {
 /// - `(now n)`: the current time in microseconds; parameter `n` must be `Value::Now`;
 /// - `(any n type)`: after an expression, the condition that its value is in the list `$n`;
 /// - `(none n type)`: the condition that the list `$n` is empty;
+/// - `(people t n k)`: a subquery with one column, `user_id`: the spellings of a user id in the
+///   tenant `$t`. Parameters `n` and `k` must be those of `users::spelled`. Spellings whose key is
+///   not stored yet are among the rows, so the caller must drop the rows of other people;
+/// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
 /// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
 /// - `(first_of_changes)`: the rest of a statement that begins with the recursive common table
 ///   expression `back` and its first query. This query selects events of one change (root, number,
@@ -51,6 +55,14 @@ macro_rules! sql {
     };
     (@pg [$($out:tt)*] (none $n:literal $kind:ident) $($rest:tt)*) => {
         sql!(@pg [$($out)* "cardinality($", $n, "::", stringify!($kind), "[]) = 0",] $($rest)*)
+    };
+    (@pg [$($out:tt)*] (people $tenant:literal $names:literal $keys:literal) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "(select unnest($", $names, "::text[]) as user_id
+            union select spelling from user_spelling where tenant = $", $tenant, " and folded = any($", $keys, "::text[])
+            union select spelling from user_spelling where tenant = $", $tenant, " and folded is null)",] $($rest)*)
+    };
+    (@pg [$($out:tt)*] (spelled $tenant:literal $names:literal $keys:literal) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "= any(array",] (people $tenant $names $keys) ")" $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (task) $($rest:tt)*) => {
         sql!(@$engine [$($out)* "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id,
@@ -118,6 +130,14 @@ macro_rules! sql {
     };
     (@lite [$($out:tt)*] (any $n:literal text) $($rest:tt)*) => {
         sql!(@lite [$($out)* "in (select value from json_each($", $n, "))",] $($rest)*)
+    };
+    (@lite [$($out:tt)*] (people $tenant:literal $names:literal $keys:literal) $($rest:tt)*) => {
+        sql!(@lite [$($out)* "(select value as user_id from json_each($", $names, ")
+            union select spelling from user_spelling where tenant = $", $tenant, " and folded in (select value from json_each($", $keys, "))
+            union select spelling from user_spelling where tenant = $", $tenant, " and folded is null)",] $($rest)*)
+    };
+    (@lite [$($out:tt)*] (spelled $tenant:literal $names:literal $keys:literal) $($rest:tt)*) => {
+        sql!(@lite [$($out)* "in ",] (people $tenant $names $keys) $($rest)*)
     };
     (@lite [$($out:tt)*] (none $n:literal $kind:ident) $($rest:tt)*) => {
         sql!(@lite [$($out)* "json_array_length($", $n, ") = 0",] $($rest)*)

@@ -52,6 +52,20 @@ const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
 
+/// Returns the parameters of the condition `(spelled …)` in a statement (see `sql!`): the spellings
+/// that are known without a read, and the key under which the others are stored. A statement with
+/// this condition also returns rows of other people, whose keys are not stored yet, so the caller
+/// must drop each row for which [`UserId::is`] returns false.
+pub(super) fn spelled(user: &UserId) -> [Value; 2] {
+    let keys: Vec<String> = user
+        .folded()
+        .iter()
+        .map(|key| key.as_str().to_owned())
+        .collect();
+    let names = [vec![user.to_string()], keys.clone()].concat();
+    [Value::Texts(names), Value::Texts(keys)]
+}
+
 record! {
     struct Spelling {
         spelling: String,

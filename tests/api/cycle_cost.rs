@@ -1,9 +1,13 @@
-//! Counts the round trips to Postgres of one cycle (task → held → approved → completed). The count
-//! is taken on the wire, so statements, reads and pings all count.
+//! Counts the round trips to Postgres of one cycle (task → held → approved → completed), of a
+//! repeated POST and of a call at a gate. The count is taken on the wire, so statements, reads and
+//! pings all count.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
+use super::gate;
 use crate::notify::{BACKEND, yaml};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::says;
@@ -29,7 +33,7 @@ async fn cycle_takes_six_round_trips_to_the_database() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
     let app = TestApp::at(line.url()).await;
-    takes_six_round_trips(&app, &line).await;
+    assert_round_trips(&app, &line, TRIPS, cycle).await;
     app.stop().await;
 }
 
@@ -45,34 +49,75 @@ async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
         "tenants: [acme], events: [request.expired]",
     );
     let app = TestApp::at_with(line.url(), &yaml(&entry, &hook)).await;
-    takes_six_round_trips(&app, &line).await;
+    assert_round_trips(&app, &line, TRIPS, cycle).await;
     app.stop().await;
     let sql = "select cast(n_tup_ins as text) from pg_stat_user_tables where relname in ('notice', 'delivery')";
     assert_eq!(database.texts(sql).await, ["0", "0"]);
 }
 
-async fn takes_six_round_trips(app: &TestApp, line: &Forwarder) {
+/// The key's row refuses the insert of a new task. The reads find the key, under every spelling of
+/// the user's id, and the task.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeated_post_takes_a_refused_commit_and_two_reads() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at(line.url()).await;
+    app.model.then(says("done"));
+    let post = async |app: &TestApp| {
+        let owner = app.owner().header("idempotency-key", "a");
+        let body = json!({"agent": "billing", "input": "Refund order 17."});
+        let reply = owner.post("/v1/tasks", &body).await;
+        assert_eq!(reply.str("/status"), "Completed", "{}", reply.text);
+    };
+    assert_round_trips(&app, &line, 3, post).await;
+    app.stop().await;
+}
+
+/// The read finds the earlier calls that are equal, under every spelling of the user's id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn once_call_at_a_gate_takes_one_read_and_one_commit() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let yaml = gate::yaml("").replace(r#"args.command == \"ls\""#, r#"args.command != \"\""#);
+    let app = TestApp::at_with(line.url(), &yaml).await;
+    let number = AtomicUsize::new(0);
+    let propose = async |app: &TestApp| {
+        let body = gate::bash(&format!("ls {}", number.fetch_add(1, Ordering::Relaxed)));
+        let reply = gate::ask(app, &body, 0).await;
+        assert_eq!(reply.str("/decision"), "allow", "{}", reply.text);
+    };
+    assert_round_trips(&app, &line, 2, propose).await;
+    app.stop().await;
+}
+
+/// Asserts that each `act` takes `expected` round trips. The relay and the worker also read from
+/// time to time, so the lower quartile of several acts counts. An act takes longer on a slow
+/// machine and then includes more such reads, so the acts are then counted again.
+async fn assert_round_trips(
+    app: &TestApp,
+    line: &Forwarder,
+    expected: usize,
+    act: impl AsyncFn(&TestApp),
+) {
     app.store().stop_comparing();
     for _ in 0..3 {
-        cycle(app).await;
+        act(app).await;
     }
-    // The relay and the worker also read from time to time. A cycle takes longer on a slow machine
-    // and then includes more such reads, so the cycles are then counted again.
     let mut counted = Vec::new();
     for _ in 0..4 {
         let mut trips = Vec::new();
         for _ in 0..CYCLES {
             let before = line.round_trips();
-            cycle(app).await;
+            act(app).await;
             trips.push(line.round_trips() - before);
         }
         trips.sort_unstable();
-        if trips[CYCLES / 4] == TRIPS {
+        if trips[CYCLES / 4] == expected {
             return;
         }
         counted.push(trips);
     }
-    panic!("round trips of each cycle: {counted:?}");
+    panic!("round trips of each act: {counted:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

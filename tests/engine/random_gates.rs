@@ -228,9 +228,12 @@ impl World<'_> {
         self.check().await;
     }
 
-    /// Lets time pass and settles open requests until every call of the life has ended.
+    /// Lets time pass and settles open requests until every call of the life has ended. A process
+    /// may have begun to commit a new call before it was killed, and the database may write that
+    /// commit later. So all calls must be found ended twice, with time between.
     async fn ends(&mut self) {
-        for _ in 0..12 {
+        let mut found_ended = 0;
+        for _ in 0..14 {
             self.later(Duration::from_hours(4)).await;
             let mut open = false;
             for task in self.tasks().await {
@@ -243,7 +246,8 @@ impl World<'_> {
                     TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {}
                 }
             }
-            if !open {
+            found_ended = if open { 0 } else { found_ended + 1 };
+            if found_ended == 2 {
                 return;
             }
         }

@@ -363,6 +363,31 @@ both! {
     }
 }
 
+/// The key of a spelling is stored some time after the first row with the spelling.
+mod unfolded_spellings {
+    use super::*;
+
+    both! {
+        async fn calls_of_one_person_are_found_and_those_of_others_are_not(fixture) {
+            let alice = pending(&fixture, Call { user: "ALICE", ..CALL }, RequestKind::Approval).await;
+            let plain = pending(&fixture, CALL, RequestKind::Approval).await;
+            for _ in 0..25 {
+                pending(&fixture, Call { user: "BOB", ..CALL }, RequestKind::Approval).await;
+                pending(&fixture, Call { user: "BOB", key: "k:7", ..CALL }, RequestKind::Approval).await;
+            }
+            for folded in [false, true] {
+                let found = equal(&fixture, Time(0)).await;
+                assert_eq!(ids(&found), [plain, alice], "keys are stored: {folded}");
+                let open = async |user: UserId| fixture.store.open_calls("acme", "cli", &user, 30).await.unwrap();
+                assert_eq!(open("Alice".into()).await, 2);
+                assert_eq!(open(UserIds::Exact.id("ALICE")).await, 1);
+                assert_eq!(open("bob".into()).await, 30);
+                fixture.store.fold_spellings().await.unwrap();
+            }
+        }
+    }
+}
+
 /// Postgres counts the updates that touch no index (HOT updates) separately. Postgres publishes the
 /// counts when the connections of the store have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

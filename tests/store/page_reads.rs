@@ -101,10 +101,10 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
             .unwrap()
             .postgres
     };
-    let values = "'acme', 'cli', '{bob,Bob}', 'gate', 'refund', '{b:1,k:1}', 0, 1000, 0";
+    let values = "'acme', 'cli', '{Bob,bob}', 'gate', 'refund', '{b:1,k:1}', 0, 1000, 0, '{bob}'";
     let pages = pages_read(&fixture, find("q.kind = 'reconcile'"), values).await;
     assert!((50..500).contains(&pages), "{pages} pages");
-    let values = "'acme', 'cli', '{bob,Bob}', 100";
+    let values = "'acme', 'cli', '{Bob,bob}', 100, '{bob}'";
     let pages = pages_read(
         &fixture,
         find("r.gate_user = p.user_id and r.status = 'pending' limit $4"),

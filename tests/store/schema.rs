@@ -309,7 +309,7 @@ async fn calls_at_a_gate_are_found_by_their_keys_on_sqlite() {
             ],
         ),
         (
-            "count(*) as calls",
+            "as calls",
             ["intervention_request_gate (tenant=? AND gate=? AND gate_user=?)"; 2],
         ),
     ] {
