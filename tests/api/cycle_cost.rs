@@ -33,8 +33,6 @@ async fn cycle_takes_six_round_trips_to_the_database() {
     app.stop().await;
 }
 
-/// A commit whose events no receiver wants needs no additional statement and no additional
-/// parameter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
     let database = Database::postgres().await;
@@ -56,8 +54,8 @@ async fn takes_six_round_trips(app: &TestApp, line: &Forwarder) {
     for _ in 0..3 {
         cycle(app).await;
     }
-    // The relay and the worker also read from time to time. A cycle takes longer on a slow machine
-    // and then includes more such reads, so the cycles are then counted again.
+    // The relay and the worker also read from time to time. On a slow machine, a cycle includes
+    // more of their reads. So the test counts up to four times.
     let mut counted = Vec::new();
     for _ in 0..4 {
         let mut trips = Vec::new();
@@ -77,8 +75,8 @@ async fn takes_six_round_trips(app: &TestApp, line: &Forwarder) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn updates_of_a_cycle_touch_no_index_of_agent_task() {
-    // While another connection's snapshot is open, Postgres cannot make room on a full page, and an
-    // update then goes to another page. So the updates are then counted again.
+    // An open snapshot of another connection keeps Postgres from pruning full pages, so that
+    // updates are not HOT. So the test counts up to three times.
     let mut counted = Vec::new();
     for _ in 0..3 {
         let (all, hot) = updates_of_cycles().await;
