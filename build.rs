@@ -1,5 +1,5 @@
-//! Writes the lists of migrations that `store/open.rs` includes. For each database engine, the list
-//! has the number, the name and the text of each migration.
+//! Writes the Rust file `migrations.rs`, which `store/open.rs` includes: for each database engine,
+//! the number, name and text of every migration.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -34,7 +34,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the value of an environment variable that cargo sets for build scripts.
 #[expect(
     clippy::disallowed_methods,
     reason = "the program's world does not exist yet"
@@ -43,7 +42,8 @@ fn variable(name: &str) -> Result<String, env::VarError> {
     env::var(name)
 }
 
-/// Returns the paths of the `.sql` files in a folder, sorted by name and therefore by number.
+/// Returns the `.sql` files in a folder, sorted by name. Each name begins with the number of the
+/// migration.
 fn migrations(folder: &Path) -> Result<Vec<PathBuf>, std::io::Error> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -106,7 +106,6 @@ impl Seen {
     }
 }
 
-/// The service, which runs as a separate process.
 struct Service {
     child: Child,
     address: String,
@@ -205,7 +204,6 @@ policy: [ {{ name: reads, tools: [look], decide: allow }} ]
         task["task_id"].as_str().unwrap().to_owned()
     }
 
-    /// Approves the open request of a task.
     async fn approve(&self, task: &str) {
         let path = format!("/v1/tasks/{task}");
         let (_, shown) = self.ask("GET", &path, None).await.unwrap();
@@ -355,8 +353,8 @@ async fn one_task(service: &Service, address: &str) -> Seen {
     let memory = service.memory();
     let readers = Readers::at(address, vec![format!("/v1/tasks/{task}/events"); READERS]).await;
     let each = (service.memory() - memory) / READERS as f64;
-    // The task continues only once all readers have caught up, so that the measured times exclude
-    // the opening of the streams.
+    // The task continues after all readers have caught up, so that the measured times exclude the
+    // opening of the streams.
     let (began, processor) = (Instant::now(), service.processor());
     service.approve(&task).await;
     let seen = readers.seen().await;

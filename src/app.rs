@@ -50,8 +50,8 @@ use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     pub log_format: LogFormat,
-    /// A line for the log that says which configuration is in use. `None` if a flag or a variable
-    /// names the configuration.
+    /// A line for the log that says which configuration is in use. `None` if a flag or an
+    /// environment variable names the configuration.
     pub note: Option<&'static str>,
     /// The warnings about the configuration, logged at start.
     pub warnings: Vec<ReportLine>,
@@ -60,12 +60,11 @@ pub struct ServeOptions {
 
 /// How long a shutdown waits for calls in flight and for attempts to send messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
-/// The maximum duration of the rest of the shutdown, which begins once the calls and attempts in
-/// flight have ended. During that time, the last HTTP answers and commits complete, and connections
-/// end.
+/// How long the shutdown may take after the calls and attempts in flight have ended. Meanwhile, the
+/// last HTTP answers and commits complete, and the connections end.
 const SHUTDOWN_REMAINDER: Duration = Duration::from_secs(2);
 
-/// Adds the mistakes that the modules find in their parts of the configuration.
+/// Adds to `mistakes` the problems that each module finds in its part of the configuration.
 pub fn check(config: &Config, mistakes: &mut Mistakes) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     for settings in config.models.values() {
@@ -167,7 +166,7 @@ impl std::fmt::Debug for Replica {
 }
 
 impl Replica {
-    /// Opens the database, then listens and starts the worker.
+    /// Opens the database, binds the listeners and starts the workers.
     ///
     /// # Errors
     /// Fails if the replica cannot start. The error has the reason.
@@ -233,11 +232,11 @@ impl Replica {
     }
 
     /// Shuts down as on SIGTERM: reports not ready, begins no new work, answers waiting HTTP
-    /// requests, and gives calls in flight the time `DRAIN_TIMEOUT` to end. The replica listens
-    /// until these calls have ended, so that `/readyz` can report that the replica is not ready.
+    /// requests, and waits up to `DRAIN_TIMEOUT` for calls in flight. The replica listens until the
+    /// calls have ended, so that `/readyz` can report "not ready" meanwhile.
     pub async fn stop(self) {
-        // The engine and the sender stop first, so that no effect begins after `/readyz` has
-        // reported the shutdown.
+        // `biased` stops the engine and the sender first, so that no call and no message begins
+        // after `/readyz` has reported the shutdown.
         tokio::join!(
             biased;
             self.engine.shut_down(DRAIN_TIMEOUT),
@@ -274,8 +273,8 @@ fn spawn_workers(engine: Arc<Engine>, sender: Arc<Sender>) -> JoinHandle<()> {
     })
 }
 
-/// Opens the database. Sets the clock offset that the failpoints define, and reports the size of
-/// each batch as a metric.
+/// Opens the database, sets the clock offset of the failpoints, and reports the size of each batch
+/// as a metric.
 async fn open_store(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -324,7 +323,7 @@ fn engine_settings(config: &Config) -> engine::Settings {
     }
 }
 
-/// The parts of an engine that are built from the configuration alone.
+/// The parts of an engine that depend on the configuration alone.
 struct Components {
     models: BTreeMap<String, Arc<dyn ModelClient>>,
     catalog: Arc<Catalog>,
@@ -396,7 +395,6 @@ impl Components {
     }
 }
 
-/// Builds the gauges whose values are counted in the database.
 fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<Gauges> {
     let (store, clock) = (store.clone(), Arc::clone(clock));
     let count = Arc::new(
@@ -408,7 +406,6 @@ fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
 }
 
-/// Returns the function that renders the metrics together with the current gauges.
 fn metrics_renderer(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetrics {
     Arc::new(move || {
         let (metrics, gauges) = (metrics.clone(), Arc::clone(&gauges));
@@ -450,8 +447,8 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs this process as the guard of one shell command. Reads the command from standard input and
-/// returns the exit code.
+/// Runs this process as the guard of one shell command: a process that ends the command even if the
+/// service is killed. Reads the command from standard input. Returns the exit code.
 #[must_use]
 pub fn guard() -> u8 {
     u8::try_from(crate::tool::guard::guard_main(&[])).unwrap_or(1)
@@ -463,8 +460,6 @@ pub fn openapi() -> String {
     http::openapi::openapi_json()
 }
 
-/// Prints commands for trying out the demonstration, and says that the model of the demonstration
-/// is scripted.
 fn print_demo_guide(address: SocketAddr) {
     let text = format!(
         "\

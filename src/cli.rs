@@ -1,5 +1,5 @@
-//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration. The commands of `gate`
-//! have further exit codes. Results go to standard output, error messages to standard error.
+//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration; `gate` has further exit
+//! codes. Results go to standard output, error messages to standard error.
 
 mod gate;
 mod mcp;
@@ -165,13 +165,12 @@ fn print_error(code: u8, what: impl Display) -> u8 {
     code
 }
 
-/// The configuration file in the working directory. The service reads this file if neither
-/// `--config` nor `HOLDPOINT_CONFIG` names a file.
+/// The configuration file if `--config` and `HOLDPOINT_CONFIG` name none.
 const DEFAULT_FILE: &str = "holdpoint.yaml";
 
-/// Returns the source of the configuration: the file that `--config` names, else the file that
-/// `HOLDPOINT_CONFIG` names, else the default file if it exists, else the demonstration. Also
-/// returns a note for the user if neither `--config` nor `HOLDPOINT_CONFIG` is set.
+/// Returns the source of the configuration: the file of `--config`, else of `HOLDPOINT_CONFIG`,
+/// else the default file if it exists, else the demonstration. In the last two cases, also returns
+/// a note that tells the user about the source.
 fn source(
     common: &CommonOptions,
     environment: &Environment,
@@ -212,8 +211,8 @@ fn flags(common: &CommonOptions) -> Flags {
 struct Loaded {
     config: Config,
     report: Report,
-    /// A line for the user that names the source of the configuration. `None` if a flag or a
-    /// variable names the source.
+    /// A line that tells the user the source of the configuration. `None` if a flag or an
+    /// environment variable names the source.
     note: Option<&'static str>,
 }
 
@@ -233,8 +232,6 @@ fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, Str
     }
 }
 
-/// Loads the configuration. Prints the note that names the source of the configuration, and then
-/// the warnings.
 fn load_and_report(common: &CommonOptions, environment: &Environment) -> Result<Config, String> {
     let Loaded {
         config,
@@ -269,7 +266,6 @@ fn check(common: &CommonOptions, environment: &Environment) -> u8 {
     }
 }
 
-/// Sends a ping to one entry of `notify.to`, and prints the result.
 fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> u8 {
     let config = match load_and_report(common, environment) {
         Ok(config) => config,
@@ -319,8 +315,8 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// Runs `work` to its end. If threads are then still blocked, for example in name resolution, the
-/// process can end all the same.
+/// Runs `work` to its end. Does not wait for threads that are still blocked, for example in name
+/// resolution.
 fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let done = runtime.block_on(work);
@@ -422,7 +418,8 @@ fn health(common: &CommonOptions, environment: &Environment) -> u8 {
     }
 }
 
-/// Returns the address at which this machine reaches a service that listens on `address`.
+/// Returns `address` with loopback instead of the unspecified IP, so that this machine can connect
+/// to a service that listens there.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -432,7 +429,6 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Returns the status of the response to `GET /readyz`.
 fn readyz_status(address: SocketAddr) -> std::io::Result<u16> {
     let wait = Duration::from_secs(5);
     let mut stream = TcpStream::connect_timeout(&address, wait)?;

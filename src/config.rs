@@ -1,8 +1,7 @@
-//! Reads the YAML file, the environment and the flags into typed settings. Invariants: a flag
-//! overrides the environment, the environment overrides the file, and the file overrides the
-//! defaults. All mistakes are reported together, each with its place. Reports are redacted. If a
-//! variable or a flag sets a secret, `Config::unexpanded` has the name of the variable or flag
-//! instead of the value.
+//! Reads the settings. Precedence: flags, then environment variables, then the YAML file, then the
+//! defaults. Invariants: all mistakes are reported together, each with its place. Reports are
+//! redacted. If a variable or a flag sets a secret, `Config::unexpanded` has the name of the
+//! variable or flag instead of the value.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,7 +48,8 @@ pub mod tree;
 pub(crate) mod unexpanded;
 pub(crate) mod warnings;
 
-/// The configuration that runs as a demonstration if no configuration is named or found.
+/// The configuration of the demonstration. The demonstration runs if no configuration file is named
+/// or found.
 pub const DEMO: &str = include_str!("config/demo.yaml");
 /// The smallest configuration, with comments: the file that `init` writes.
 pub const SMALLEST: &str = include_str!("config/smallest.yaml");
@@ -62,8 +62,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns the source's name in reports of mistakes, the folder that relative paths start from,
-    /// the text, and whether the source is the demonstration.
+    /// Returns four values: the name of the source in reports, the base directory of relative
+    /// paths, the text, and whether the source is the demonstration.
     fn parts(self) -> (String, PathBuf, String, bool) {
         match self {
             Self::Demo => (
@@ -88,7 +88,7 @@ pub struct Config {
     pub demo: bool,
     pub server: ServerSettings,
     pub database: store::Settings,
-    /// The accounts. With `None`, every caller counts as the user `local`.
+    /// The accounts. If `None`, every caller is the user `local`.
     pub auth: Option<people::settings::Settings>,
     /// The keys that seal stored credentials and links.
     pub secrets: secret::settings::Settings,
@@ -107,12 +107,13 @@ pub struct Config {
     /// The rules, in the order of the file.
     pub policy: Vec<Rule>,
     pub notify: notify::Settings,
-    /// The configuration as JSON, with overrides applied, but with each `${…}` as written. The
+    /// The configuration as JSON, with overrides applied but with each `${…}` unexpanded. The
     /// digests of definitions are computed from this JSON.
     pub unexpanded: Value,
-    /// The name and the value of each secret. In texts from outside, the name replaces the value.
+    /// The name and the value of each secret. [`Config::redactor`] replaces each value by its name.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// The source of the variables and files in `${…}`, also for stored definitions.
+    /// The variables and files that `${…}` refers to. Stored definitions are expanded with them,
+    /// too.
     pub environment: Environment,
     /// The base of relative paths in `${file:…}`.
     pub directory: PathBuf,
@@ -123,7 +124,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the unexpanded definition at a path such as `&["tools", "pay"]`, or `Null`.
+    /// Returns the unexpanded definition at a path such as `&["tools", "pay"]`; `Null` if there is
+    /// none.
     #[must_use]
     pub fn unexpanded(&self, path: &[&str]) -> Value {
         path.iter()
@@ -132,7 +134,7 @@ impl Config {
             .unwrap_or(Value::Null)
     }
 
-    /// Returns a redactor of the configuration's secrets, for texts from outside the service.
+    /// Returns the redactor of the configuration's secrets.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(
@@ -143,7 +145,6 @@ impl Config {
     }
 }
 
-/// The top-level keys. A mistake in a section does not hide mistakes in other sections.
 const SECTIONS: [&str; 14] = [
     "server",
     "database",
@@ -162,7 +163,7 @@ const SECTIONS: [&str; 14] = [
 ];
 
 /// Loads a configuration. `check_modules` adds the mistakes that other modules find in their
-/// settings. `check_modules` gets all readable settings, even if there are mistakes already.
+/// settings. It runs even if mistakes were found before.
 ///
 /// # Errors
 /// Fails if there is a mistake. The error is the report of all mistakes.
@@ -227,7 +228,7 @@ pub fn load(
     }
 }
 
-/// Expands every `${…}` of the file. Returns the inserted values.
+/// Expands every `${…}` below `root`. Returns the inserted values.
 fn expand(
     root: &mut Node,
     environment: &Environment,
@@ -244,7 +245,8 @@ fn expand(
     interpolation.inserted
 }
 
-/// Reports each `${…}` in a schema, which models and approvers see, except in its texts.
+/// Reports each `${…}` in a tool's JSON Schema, which models and approvers see. A `${…}` in a
+/// `description` or a `title` is allowed.
 fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
     for one in inserted {
         if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {
@@ -255,8 +257,8 @@ fn check_schema_variables(inserted: &[InsertedValue], mistakes: &mut Mistakes) {
     }
 }
 
-/// Reads each section separately, and each entry of a section that is a map or a list of settings.
-/// A mistake in one of these parts does not keep the other parts from being read.
+/// Reads each section separately. If a section is a map or a list of settings, reads each of its
+/// entries separately. So a mistake in one part does not hide the mistakes in other parts.
 fn read_sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     if !matches!(root.kind, Kind::Map(_)) {
         mistakes.add(&[], format!("expected a map, found {}", root.noun()));
@@ -308,8 +310,8 @@ fn read_sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     }
 }
 
-/// Completes the settings after reading: the models' names, the tools' unexpanded definitions,
-/// relative paths, the database's URL, and the variables that a shell tool's environment passes on.
+/// Completes the settings: the models' names, the tools' unexpanded definitions, relative paths,
+/// the database's URL, and the variables that a shell tool's environment passes on.
 fn complete_settings(
     config: &mut Config,
     root: &Node,
@@ -352,7 +354,7 @@ fn complete_settings(
     }
 }
 
-/// Completes the working directory and the environment of each MCP server that is a child process.
+/// Sets the working directory and the environment of each MCP server that is a child process.
 fn complete_servers(
     servers: &mut BTreeMap<String, mcp::Settings>,
     root: &Node,
@@ -386,8 +388,8 @@ fn is_from_file(root: &Node, path: &[&str]) -> bool {
     )
 }
 
-/// Resolves `path`, which is the value at `place`. A relative path from the file is resolved from
-/// `directory`, the file's directory. A path from a variable or a flag is returned unchanged.
+/// Resolves `path`, the value at `place`. If the value comes from the file, the path is relative to
+/// `directory`. If it comes from a variable or a flag, the path is returned unchanged.
 fn resolve_path(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     if is_from_file(root, place) {
         directory.join(path).display().to_string()
@@ -403,8 +405,8 @@ fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> Path
     PathBuf::from(resolve_path(root, &["mcp_lock"], name, directory))
 }
 
-/// Sets each variable of `env` that has no value to the value in this process's environment. `env`
-/// is the environment of a command; `place` is the path of `env` in the configuration.
+/// If a variable of `env` has no value, takes its value from the environment of this process. `env`
+/// is the environment of a command, and `place` is its path in the configuration.
 fn pass_on_variables(
     place: &[&str],
     env: &mut shell::Env,
@@ -426,7 +428,7 @@ fn pass_on_variables(
     }
 }
 
-/// Resolves the relative path of a database file from the configuration's directory. Returns any
+/// Resolves the relative path in the URL of a SQLite database against `directory`. Returns any
 /// other URL unchanged.
 fn resolve_sqlite(url: &str, directory: &Path) -> String {
     let Some(rest) = url.strip_prefix("sqlite:") else {
@@ -447,10 +449,12 @@ fn resolve_sqlite(url: &str, directory: &Path) -> String {
 }
 
 /// Returns the values to redact, each with the name that is shown instead:
-/// - the value of each `${…}` in the file, unless it may be shown (`unexpanded::is_shown`);
-/// - the values that are always secret, however they are set (`unexpanded::is_key`);
-/// - the value of an override by an environment variable (`HOLDPOINT_…`), at a place that may hold
-///   a secret (`unexpanded::is_secret`);
+/// - the value of each `${…}` in the file, except at places that may be shown
+///   (`unexpanded::is_shown`);
+/// - the values that are always secret (`unexpanded::is_key`), also if they stand in the file
+///   itself;
+/// - each value that an environment variable (`HOLDPOINT_…`) sets at a place that may hold a secret
+///   (`unexpanded::is_secret`);
 /// - the password in the database's URL.
 fn secret_values(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secret<String>)> {
     let shown = inserted

@@ -1,11 +1,14 @@
-//! Failpoints: named points at which a test kills or freezes (stops) the real process. For example,
-//! there are points right before and right after each commit and each call. In a release build
-//! without the feature `failpoints`, the functions do nothing.
+//! Failpoints: named points in the code at which a test kills or freezes the real process, such as
+//! the points right before and right after each commit. A freeze stops the process with `SIGSTOP`.
+//! In a release build without the feature `failpoints`, the functions do nothing.
 //!
-//! One text arms the points. Example: with `tool_started.committed=abort@2;lease=3s;clock=120s`,
-//! the process dies as by `kill -9` when it reaches the point `tool_started.committed` for the
-//! second time. Leases last 3 s. The service adds 120 s to each time that it reads from Postgres'
-//! clock, so that the next process finds the leases of the killed process expired.
+//! [`arm`] takes a text of settings, such as `tool_started.committed=abort@2;lease=3s;clock=120s`:
+//! - `tool_started.committed=abort@2`: the process dies, as by `kill -9`, when it reaches the point
+//!   `tool_started.committed` for the second time.
+//! - `lease=3s`: leases last 3 s.
+//! - `clock=120s`: the process adds 120 s to each time that it reads from Postgres' clock. A
+//!   process that is started after a kill uses this, so that the leases of the killed process have
+//!   expired.
 
 /// Whether this build has failpoints.
 pub const COMPILED: bool = cfg!(any(debug_assertions, feature = "failpoints"));
@@ -17,13 +20,12 @@ mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
-    /// The minimum time that a sleep of 1 ms must take to prove that the process was stopped and
-    /// continued.
+    /// After a freeze, a sleep of 1 ms takes much longer than 1 ms. A sleep of at least this
+    /// duration proves that the process was stopped and continued.
     const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
-    /// The delay before a freeze. One commit can start calls of several tasks. Without the delay, a
-    /// freeze right after such a commit would often hit another task's call that has got its permit
-    /// but is not written yet. A process that is frozen at this moment can send the call after it
-    /// continues, as docs/guarantees.md says.
+    /// The delay before a freeze. It lets other tasks' calls, which already have the permit to
+    /// send, be written first. A process that freezes between the permit and the write sends the
+    /// call after it continues (see docs/guarantees.md).
     const FREEZE_DELAY: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();
@@ -36,7 +38,7 @@ mod armed {
 
     struct Point {
         freezes: bool,
-        /// The number of further hits until the point fires. With 1, the next hit fires the point.
+        /// The number of hits until the point fires. With 1, the next hit fires the point.
         remaining_hits: AtomicU64,
     }
 
@@ -94,8 +96,8 @@ mod armed {
             .ok_or_else(|| format!("{text}: seconds are expected, as in 3s"))
     }
 
-    /// Counts a hit of `point`. If `point` is armed for this hit, kills or freezes the process.
-    /// After a freeze, returns once the process is continued.
+    /// Counts a hit of `point`. If `point` fires at this hit, kills or freezes the process. After a
+    /// freeze, returns once the process is continued.
     pub fn reach(point: &str) {
         let Some(point) = ARMED.get().and_then(|armed| armed.points.get(point)) else {
             return;
@@ -110,8 +112,8 @@ mod armed {
             rustix::process::Signal::KILL
         };
         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-        // The signal may reach another thread first. Until the process stops, this thread must do
-        // nothing more.
+        // Another thread may receive the signal first. This thread must do nothing more until the
+        // process stops.
         if !point.freezes {
             std::process::abort();
         }
@@ -122,13 +124,12 @@ mod armed {
         }
     }
 
-    /// Returns the duration of leases that the text of [`arm`] sets. If it sets none, returns
-    /// `None`, and leases last as long as the service's own setting says.
+    /// Returns the duration of leases that the armed text sets; `None` if it sets none.
     pub fn lease_duration() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.lease)
     }
 
-    /// Returns the offset to add to Postgres' clock; `None` if the armed text sets no offset.
+    /// Returns the offset that the armed text adds to Postgres' clock; `None` if it sets none.
     pub fn clock_offset() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.clock)
     }
@@ -154,13 +155,13 @@ mod absent {
     #[inline]
     pub fn reach(_point: &str) {}
 
-    /// Returns `None`: leases last as the service sets them.
+    /// Returns `None`, because this build has no failpoints.
     #[inline]
     pub fn lease_duration() -> Option<Duration> {
         None
     }
 
-    /// Returns `None`: the database's clock is read without an offset.
+    /// Returns `None`, because this build has no failpoints.
     #[inline]
     pub fn clock_offset() -> Option<Duration> {
         None

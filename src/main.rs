@@ -1,4 +1,4 @@
-//! The binary: runs the command line, and exits with the exit code of the command.
+//! Runs the command line, and exits with the exit code of the command.
 
 use std::process::ExitCode;
 

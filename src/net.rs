@@ -1,13 +1,13 @@
-//! Sends all outbound HTTP requests: either with a client that reuses connections, or as single
-//! exchanges, each on its own connection. A tool call is a single exchange, because a peer may
-//! close a reused connection just as the next request is written, and then the outcome of that
-//! request is unknown. The Tokio task that waits for the permit to send also writes the request. So
-//! there is no wait for another task between the permit and the write.
+//! Sends all outbound HTTP requests. There are two ways: a client that reuses connections, and
+//! single exchanges, each on its own connection. Tool calls are single exchanges. On a reused
+//! connection, the peer may close the connection just as the request is written, and then the
+//! outcome of the call would be unknown. In a single exchange, the Tokio task that waits for the
+//! permit to send also writes the request, so no other task delays the write.
 //!
-//! Invariant: no request is repeated automatically, no redirect is followed, no proxy is taken from
-//! the environment, each body is read with a limit of bytes or of time, and each failure says
-//! whether anything can have been sent. Failure texts are fixed words without any URL, host or
-//! header.
+//! Invariant: requests are never repeated automatically, redirects are never followed, and the
+//! proxy settings of the environment are ignored. Each body is read with a limit of bytes or of
+//! time. Each failure says whether anything can have been sent. Failure texts are fixed words
+//! without URL, host or header.
 
 mod guarded_connection;
 mod single_exchange;
@@ -32,9 +32,8 @@ pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 
 /// The maximum time for name resolution, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time after which an idle reusable connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The maximum wait for the last bytes of a response whose content is already complete.
+/// The maximum wait for the end of a response after its content is complete.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The HTTP clients. Clones are cheap and share the reusable connections.
@@ -58,15 +57,14 @@ pub struct BufferedResponse {
 /// The limits within which a body is read.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
-    /// Once this many bytes are received, the response counts as received, even if the rest is
-    /// lost.
+    /// A response that is lost after this many bytes counts as received.
     pub enough_bytes: usize,
     /// The maximum number of bytes that are kept.
     pub max_bytes: usize,
 }
 
 impl Net {
-    /// Builds the clients. On a machine without any trusted certificate, plain HTTP works, and
+    /// Builds the clients. Without trusted certificates on this machine, plain HTTP works, and
     /// HTTPS fails before anything is sent.
     ///
     /// # Errors
@@ -84,7 +82,7 @@ impl Net {
         })
     }
 
-    /// Returns the client for requests that may be repeated, such as model calls. The client reuses
+    /// Returns the client for requests that may be repeated, such as model calls. It reuses
     /// connections.
     #[must_use]
     pub fn repeatable(&self) -> &Client {
@@ -128,18 +126,18 @@ const CONNECTION_LOST: &str = "the connection was lost before there was a comple
 /// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing of the request was sent: the request could not be built, no connection was made
-    /// (name resolution, TCP or TLS failed), the peer closed the connection before the write, or
-    /// the `SendPermit` refused the request.
+    /// Nothing of the request was sent: it could not be built, no connection was made (name
+    /// resolution, TCP or TLS failed), the peer closed the connection before the write, or the
+    /// `SendPermit` refused it.
     #[error("{0}")]
     NotSent(&'static str),
-    /// The request was or may have been sent, so its outcome is unknown.
+    /// A part of the request may have been sent, so its outcome is unknown.
     #[error("{0}")]
     Lost(&'static str),
 }
 
 impl Failure {
-    /// Classifies an error that occurred while a request was sent or its body was read.
+    /// Classifies an error of sending a request or of reading its response.
     #[must_use]
     pub fn from_error(error: &reqwest::Error) -> Self {
         if error.is_builder() {
@@ -149,8 +147,7 @@ impl Failure {
             return Self::NotSent(reqwest_connect_failure(error));
         }
         if error.is_timeout() {
-            // The timeout covers the whole request, including connecting. So it is possible that
-            // nothing was sent.
+            // The timeout also covers connecting, so it is unknown whether anything was sent.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| {
@@ -176,7 +173,6 @@ fn reqwest_connect_failure(error: &reqwest::Error) -> &'static str {
     connect_failure(io_kind(error))
 }
 
-/// Returns the reason why no connection could be made, in fixed words.
 pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     match kind {
         Some(io::ErrorKind::ConnectionRefused) => "the connection was refused",
@@ -189,8 +185,8 @@ pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
-/// Returns an error and the errors that caused it. If an I/O error wraps another error, `source`
-/// skips the wrapped error, so the wrapped error is taken directly.
+/// Returns an error and its causes. `io::Error::source` skips the wrapped error;
+/// `io::Error::get_ref` returns it.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);
@@ -209,9 +205,8 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
 /// Sends a request and waits until the response begins, at most `within`.
 ///
 /// # Errors
-/// Fails with any [`Failure`]. If `within` ends while connecting, the failure is `Lost` although
-/// nothing was sent. Callers send only requests that may be repeated, so they do not need to know
-/// whether anything was sent.
+/// Fails with any [`Failure`]. A timeout while connecting is `Lost`, although nothing was sent.
+/// This suffices, because callers send only requests that may be repeated.
 pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::from_error(&error)),
@@ -219,8 +214,8 @@ pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<R
     }
 }
 
-/// Returns the wait from `now` that a response asks for in `Retry-After` (seconds, or a date), at
-/// most `max_wait`. `None` if the header is missing or malformed.
+/// Returns the wait that the header `Retry-After` (seconds, or a date) asks for, counted from `now`
+/// and at most `max_wait`. Returns `None` if the header is missing or malformed.
 pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = text.parse::<f64>() {
@@ -234,11 +229,11 @@ pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option
     Some(wait.min(max_wait))
 }
 
-/// Waits at most `within` for the next bytes of a body. Returns these bytes; `None` if the body is
-/// complete.
+/// Waits at most `within` for the next bytes of a body, and returns them. Returns `None` if the
+/// body is complete.
 ///
 /// # Errors
-/// Fails with [`Failure::Lost`] if the body ended early, or if the time ran out.
+/// Fails with [`Failure::Lost`] if the body ends early or the time runs out.
 pub async fn next_bytes(
     response: &mut Response,
     within: Duration,
@@ -249,14 +244,14 @@ pub async fn next_bytes(
     }
 }
 
-/// Reads the rest of a body after the relevant part was read, so that the connection can be reused.
-/// Waits at most `DRAIN_TIMEOUT`, which is enough only for bytes that the peer has already sent.
+/// Reads the rest of a body whose content is complete, so that the connection can be reused. Waits
+/// at most `DRAIN_TIMEOUT`, which suffices for bytes that the peer has already sent.
 pub async fn drain(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
 }
 
-/// Classifies an error that occurred after the response began: always [`Failure::Lost`], because
+/// Classifies an error after the response began. The result is always [`Failure::Lost`], because
 /// the request was sent.
 fn lost_failure(error: &reqwest::Error) -> Failure {
     match Failure::from_error(error) {

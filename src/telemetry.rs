@@ -1,6 +1,7 @@
 //! Sets up logs and metrics for the whole process. The other modules do not use the metrics
-//! library: they emit `tracing` events. An ordinary event is a log line. An event with the target
-//! [`METRIC_TARGET`] is an observation and is not printed:
+//! library: they emit `tracing` events. An event with the target [`METRIC_TARGET`] is an
+//! observation: it is recorded in metrics and not printed. Every other event is a log line. The
+//! observations:
 //!
 //! | `metric` | fields | Prometheus metric, without its prefix `holdpoint_` |
 //! |---|---|---|
@@ -31,7 +32,7 @@
 //! ```
 //!
 //! Invariant: labels are names from the configuration and fixed words (statuses, kinds, outcomes,
-//! operations), never a tenant, user, id or text of a caller.
+//! operations). No label is a tenant, a user, an id or a text of a caller.
 
 mod backlog;
 mod deliveries;
@@ -60,8 +61,8 @@ use requests::RequestMetrics;
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
-/// The filter of log lines if `RUST_LOG` is unset or invalid. Whatever the filter is, libraries log
-/// only `warn` and `error`, because lower levels would print URLs, headers and statements.
+/// The filter of log lines if `RUST_LOG` is unset or invalid. With every filter, libraries log only
+/// `warn` and `error`, because lower levels would print URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// The format of log lines.
@@ -75,8 +76,8 @@ pub enum LogFormat {
 }
 
 /// Sends log lines to standard error and observations to the metrics. `filter` is the value of
-/// `RUST_LOG`. An invalid filter causes a warning and counts as unset. Only the first call in a
-/// process takes effect. A later call returns metrics that record nothing.
+/// `RUST_LOG`; an invalid filter causes a warning and counts as unset. Only the first call in a
+/// process takes effect. Later calls return metrics that record nothing.
 ///
 /// # Errors
 /// Fails if a metric cannot be built (see [`Metrics::new`]).
@@ -99,7 +100,6 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metri
     Ok(metrics)
 }
 
-/// Returns a subscriber with two layers: one prints log lines, the other records observations.
 fn layers<W>(
     metrics: Metrics,
     format: LogFormat,
@@ -111,8 +111,8 @@ where
 {
     let printed = filter_fn(|metadata: &Metadata<'_>| {
         let ours = metadata.target() == "holdpoint" || metadata.target().starts_with("holdpoint::");
-        // Events of `sqlx` are left out, because they would print parts of the database's URL. The
-        // store still learns of each failure, because `sqlx` also returns its errors.
+        // Events of `sqlx` would print parts of the database's URL. The store learns of each
+        // failure from the error that `sqlx` returns.
         let is_loud = *metadata.level() <= Level::WARN && !metadata.target().starts_with("sqlx");
         metadata.target() != METRIC_TARGET && (ours || is_loud)
     });
@@ -131,7 +131,7 @@ where
         .with(printing.with_filter(printed.and(filter)))
 }
 
-/// The metrics, which clones share. As a layer of `tracing`, records the events of `METRIC_TARGET`.
+/// A layer of `tracing` that records the observations. Clones share the metrics.
 #[derive(Clone)]
 pub struct Metrics(Arc<Instruments>);
 
@@ -141,15 +141,14 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// The counts that `telemetry::gauges` reads from the database. Tasks are counted by status, open
-/// requests by kind, and waiting deliveries by receiver (the `name` of an entry in `notify.to`).
+/// The counts that `telemetry::gauges` reads from the database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatabaseCounts {
-    /// Pairs of a status and the number of tasks with this status.
+    /// Pairs of a task status and the number of tasks with this status.
     pub tasks: Vec<(String, i64)>,
     /// The open requests of each kind.
     pub requests: Vec<Backlog>,
-    /// The waiting deliveries to each receiver.
+    /// The waiting deliveries to each receiver, by the `name` of its entry in `notify.to`.
     pub deliveries: Vec<Backlog>,
 }
 
@@ -178,16 +177,17 @@ const DURATION_BUCKETS: [f64; 17] = [
 const BATCH_SIZE_BUCKETS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 impl Metrics {
-    /// Builds all metrics. The metrics contain no observations yet.
+    /// Builds all metrics.
     ///
     /// # Errors
-    /// Fails if a name or a label of a metric is invalid. All are constants, and a test builds them.
+    /// Fails if a name or a label of a metric is invalid. They are constants, and a test builds
+    /// them.
     pub fn new() -> prometheus::Result<Self> {
         Ok(Self(Arc::new(Instruments::new()?)))
     }
 
     /// Returns all metrics in Prometheus' text format. The gauges of tasks, requests and deliveries
-    /// get their values from `counts`.
+    /// show `counts`.
     #[must_use]
     pub fn render(&self, counts: &DatabaseCounts) -> String {
         let all = &self.0;
@@ -255,14 +255,12 @@ impl Metrics {
     }
 }
 
-/// Sets the gauge of an MCP server to the observed `change`.
 fn set_server_gauge(gauge: &IntGaugeVec, observation: &Observation) {
     gauge
         .with_label_values(&[&observation.server])
         .set(observation.change);
 }
 
-/// Builds instruments and registers each instrument.
 struct Builder(Registry);
 
 impl Builder {
@@ -296,8 +294,8 @@ impl Builder {
         Ok(histogram)
     }
 
-    /// Registers `holdpoint_build_info` and the instruments that have no labels. Returns the gauge
-    /// of open event streams and the histogram of batch sizes.
+    /// Registers `holdpoint_build_info` and the instruments without labels. Returns the gauge of
+    /// open event streams and the histogram of batch sizes.
     fn unlabelled(&self) -> prometheus::Result<(IntGauge, Histogram)> {
         let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
         self.0.register(Box::new(streams.clone()))?;

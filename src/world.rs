@@ -1,7 +1,6 @@
-//! The clock, fresh ids and random bytes of the product. All other modules get the time, ids and
-//! randomness from this module. Tests replace the clock and the ids by other implementations of
-//! [`Clock`] and [`Ids`]. This module also has [`Mistakes`], the list to which the checks of all
-//! settings add their findings.
+//! The only source of the time, of fresh ids and of random bytes for all other modules. Tests
+//! replace the clock and the ids by their own [`Clock`] and [`Ids`]. Also has [`Mistakes`], the
+//! list of problems that the checks of a configuration find.
 
 #[cfg(test)]
 pub(crate) mod captured;
@@ -13,16 +12,16 @@ use uuid::Uuid;
 
 use crate::task::time::Time;
 
-/// The clock of this machine. Leases and deadlines follow the database's clock instead. With
-/// SQLite, the database's clock is the clock of this machine.
+/// This machine's clock. Leases and deadlines follow the database's clock instead; on SQLite, the
+/// two clocks are the same.
 #[async_trait]
 pub trait Clock: Send + Sync {
     /// Returns the wall-clock time.
     fn now(&self) -> Time;
 
-    /// Returns the time since the machine booted, including suspended time. Use this time for
-    /// intervals, such as the remaining time of a lease right before a call is sent, because
-    /// changes of the wall clock do not affect the uptime.
+    /// Returns the time since the machine booted, including suspended time. Changes of the wall
+    /// clock do not affect the uptime. So measure intervals with it, such as the remaining time of
+    /// a lease.
     fn uptime(&self) -> Duration;
 
     async fn sleep(&self, time: Duration);
@@ -57,8 +56,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// Creates `UUIDv7`s from the machine's clock and from random bytes. The ids increase within the
-/// process.
+/// Creates `UUIDv7`s from the machine's clock and random bytes. Within a process, each id is
+/// greater than the previous id.
 #[derive(Debug, Default)]
 pub struct RandomIds;
 
@@ -69,7 +68,8 @@ impl Ids for RandomIds {
     }
 }
 
-/// The system provides no random bytes. The caller must fail instead of continuing without them.
+/// The error if the system provides no random bytes. The caller must fail instead of continuing
+/// without them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the system gives no random bytes")]
 pub struct NoRandomness;
@@ -95,7 +95,8 @@ pub struct Mistakes {
     pub warnings: Vec<Mistake>,
 }
 
-/// One problem of a configuration. The texts never hold the value of a key, header or variable.
+/// One problem of a configuration. Its texts contain no values of keys, headers or variables,
+/// because such values may be secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The path of keys and indexes in the file, e.g. `["agents", "billing", "model"]` or

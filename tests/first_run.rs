@@ -15,7 +15,6 @@ use serde_json::Value;
 pub struct Demonstration {
     process: Child,
     output: BufReader<ChildStdout>,
-    /// The commands that the demonstration printed.
     pub commands: Vec<String>,
 }
 
@@ -68,7 +67,7 @@ impl Drop for Demonstration {
     fn drop(&mut self) {
         let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
         let _ = self.process.wait();
-        // The copying ends once no process of the group can write to the output any more.
+        // Waits until no process of the group holds the output open.
         let _ = std::io::copy(&mut self.output, &mut std::io::sink());
     }
 }
@@ -162,7 +161,6 @@ fn documented_commands_for_slow_models_work_as_shown() {
     );
 }
 
-/// Runs a shell command and returns its output.
 pub fn run(command: &str) -> String {
     let done = Command::new("sh")
         .args(["-c", command])

@@ -1,4 +1,4 @@
-//! The one integration-test crate.
+//! All integration tests, in one crate.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,7 +1,7 @@
 //! Tests the files that ship with the program: the image, the compose file and its configuration,
-//! the systemd unit, the npm package's file and the README's promises. The tests need neither a
-//! Docker engine nor systemd: they check the text of the files, and that the program accepts the
-//! configuration.
+//! the systemd unit, the npm package's file and the README's promises. The tests check the text of
+//! the files, and that the program accepts the configuration. So they run without Docker and
+//! systemd.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -91,7 +91,8 @@ fn compose_configuration_is_accepted_and_is_the_demonstration_with_an_account() 
     let keys = shipped.as_object_mut().expect("a map");
     assert!(keys.remove("server").is_some() && keys.remove("auth").is_some());
     let mut demo = yaml("src/config/demo.yaml");
-    // With accounts, a gate would need a key of its own, but Compose asks for only one key.
+    // The gates of the demonstration are left out: with accounts, a gate needs a key of its own,
+    // and Compose asks for one key.
     assert!(
         demo.as_object_mut()
             .expect("a map")
@@ -141,7 +142,8 @@ fn systemd_unit_gives_the_service_no_rights_and_lets_running_calls_end() {
         ("MemoryDenyWriteExecute", "yes"),
         ("SystemCallFilter", "@system-service"),
         ("SystemCallFilter", "~@privileged"),
-        // A shutdown takes at most 30 s. In the first 25 s, a shell tool may still end by itself.
+        // `mixed` sends SIGTERM to the main process alone, so a shell tool has 25 s to end by
+        // itself. A shutdown takes at most 30 s.
         ("KillMode", "mixed"),
         ("TimeoutStopSec", "45"),
         // The exit code of a wrong configuration.

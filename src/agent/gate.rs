@@ -1,5 +1,5 @@
-//! The settings of a gate. A gate is the place where agents that run elsewhere propose calls. A
-//! gate has tools, callers and times, but neither a model nor instructions.
+//! The settings of a gate, where agents that run elsewhere propose calls. A gate has tools, callers
+//! and times, but no model and no instructions.
 
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use crate::task::units::duration_text;
 const MAX_TIME: Duration = Duration::from_hours(24);
 /// The upper bound of `hold`. `server.wait` has the same upper bound.
 const MAX_HOLD: Duration = Duration::from_mins(5);
-/// The upper bound of `max_open`.
 const MAX_OPEN_CALLS: u32 = 1000;
 
 /// A gate, at which agents that run elsewhere propose calls as callers of the API.
@@ -202,7 +201,6 @@ impl From<&Gate> for PinnedGateSettings {
 }
 
 impl PinnedGateSettings {
-    /// Returns a copy of `current` with these pinned settings.
     pub(crate) fn apply_to(self, current: &Gate) -> Gate {
         let Self {
             use_within,

@@ -38,13 +38,12 @@ pub struct Agent {
     pub open_to: Option<OpenTo>,
     /// The agents that the model may call.
     pub sub_agents: Vec<SubAgent>,
-    /// The kinds of request that the model may open.
+    /// The kinds of question that the model may ask a person.
     pub human: Vec<HumanKind>,
     /// The settings if this is a gate, which has no model; `None` if this is an agent with a model.
     pub gate: Option<Box<Gate>>,
 }
 
-/// A tool as described to a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolDescription {
     pub name: String,
@@ -70,20 +69,18 @@ impl Agent {
         self.tools.iter().find(|offer| offer.name == name)
     }
 
-    /// Returns the sub-agent with exactly this name.
     #[must_use]
     pub fn sub_agent(&self, name: &str) -> Option<&SubAgent> {
         self.sub_agents.iter().find(|sub| sub.agent == name)
     }
 
-    /// Returns the kind of request that the tool of this name opens; `None` if the agent does not
-    /// have the tool.
+    /// Returns the kind of question that the tool `tool` asks a person; `None` if the agent lacks
+    /// the tool.
     #[must_use]
     pub fn human_request_kind(&self, tool: &str) -> Option<RequestKind> {
         RequestKind::from_tool(tool).filter(|_| self.human.iter().any(|kind| kind.tool() == tool))
     }
 
-    /// Whether the caller may use the agent.
     #[must_use]
     pub fn is_open_to(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
         self.open_to
@@ -120,9 +117,11 @@ impl Agents {
     /// come from `current`. For a gate, the settings that are not pinned also come from `current`.
     ///
     /// # Errors
-    /// `Damaged` if `definition` cannot be read, does not match the digest `version`, or belongs to
-    /// another agent. `Missing` if a `${…}` in `definition` cannot be expanded or expands to an
-    /// unknown tool name, or if `definition` is of a gate and `current` is not, or the reverse.
+    /// - `Damaged`: `definition` cannot be read, does not match the digest `version`, or belongs to
+    ///   another agent.
+    /// - `Missing`: a `${…}` in `definition` cannot be expanded, or expands to an unknown tool
+    ///   name.
+    /// - `Missing`: one of `definition` and `current` is an agent, and the other is a gate.
     pub fn pinned(
         &self,
         current: &Agent,
@@ -165,8 +164,8 @@ impl Agents {
         &self.default
     }
 
-    /// Returns the agent with this name; if `name` is `None`, the default agent. `None` if there is
-    /// no such agent, if the name is that of a gate, or if the caller may not use the agent.
+    /// Returns the agent `name`; the default agent if `name` is `None`. Returns `None` if the agent
+    /// is unknown, is a gate, or is not open to the caller.
     #[must_use]
     pub fn find(
         &self,

@@ -1,8 +1,10 @@
-//! Writes the definition of an agent, computes the definition's digest (the agent's version) and
-//! reads an agent back from its definition. Invariant: a definition is written from unexpanded
-//! values. For each tool, a definition has only the description and the schema that a model sees,
-//! with a digest of all settings of the tool. No secret can therefore enter a definition. A stored
-//! definition is trusted only if it matches its digest.
+//! Writes the definition of an agent, computes the definition's digest (the agent's version), and
+//! reads an agent back from its definition.
+//!
+//! Invariant: no secret enters a definition. A definition is written from unexpanded values, in
+//! which `${…}` still stands for a variable or a file. For each tool, it has the description and
+//! the schema that a model sees, and a digest of all settings of the tool. A stored definition is
+//! trusted only if it matches its digest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,8 +36,8 @@ pub(crate) struct UnexpandedTool {
 }
 
 /// Returns the definition of an agent as canonical JSON. The definition has the agent's name, the
-/// unexpanded `settings` (without `UNPINNED_KEYS`), the description, schema and digest of each
-/// tool, and the unexpanded descriptions of the sub-agents. `sub_agents` yields each sub-agent's
+/// unexpanded `settings` (without `UNPINNED_KEYS`), the tools (description, schema and digest of
+/// each) and the unexpanded descriptions of the sub-agents. `sub_agents` yields each sub-agent's
 /// name and unexpanded settings.
 #[must_use]
 pub(crate) fn definition<'a>(
@@ -96,7 +98,6 @@ impl VariableExpander {
         Self(Arc::new(expand))
     }
 
-    /// Expands every string in a value.
     fn expand_all(&self, value: &mut Value) -> Result<(), DefinitionError> {
         match value {
             Value::String(text) => *text = (self.0)(text).map_err(DefinitionError::Missing)?,
@@ -113,7 +114,6 @@ impl VariableExpander {
 }
 
 impl Default for VariableExpander {
-    /// Returns an expander that leaves texts unchanged.
     fn default() -> Self {
         Self::new(|text| Ok(text.to_owned()))
     }
@@ -138,7 +138,8 @@ pub enum DefinitionError {
     Missing(String),
 }
 
-/// The parsed part of a definition. The other members of a definition matter only for its digest.
+/// The part of a definition that is read back. The other members matter for the digest of the
+/// definition.
 #[derive(Deserialize)]
 struct StoredDefinition {
     name: String,
@@ -153,7 +154,7 @@ struct StoredDefinition {
 struct StoredAgent {
     #[serde(default)]
     description: String,
-    /// The name of the model; `None` only for a gate.
+    /// The name of the model; `None` for a gate.
     #[serde(default)]
     model: Option<String>,
     #[serde(default)]
@@ -186,7 +187,6 @@ struct StoredTool {
     parameters: Value,
 }
 
-/// Parses a definition, and expands each `${…}` in it.
 fn parse(
     definition: &str,
     expander: &VariableExpander,
@@ -217,8 +217,8 @@ pub(crate) fn read(
         return Err(DefinitionError::Damaged);
     }
     let offer = |name: String| {
-        // If the tool's name contains a `${…}`, it may have expanded to another name when the
-        // definition was stored.
+        // A `${…}` in the tool's name may have had another value when the definition was stored.
+        // Then `tools` has the tool under its old name.
         let stored_tool = tools.remove(&name).ok_or_else(|| {
             DefinitionError::Missing(format!("the definition has no tool {name:?}"))
         })?;

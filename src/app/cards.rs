@@ -1,6 +1,6 @@
 //! Builds the lists that clients see: the agents, and the tools of each gate. The descriptions come
-//! from the configuration and from the lock file. The list of a gate has only the tools that this
-//! service runs, each with the schema by which its calls are checked.
+//! from the configuration and from the lock file of MCP tools. A gate's list has the tools that
+//! this service runs, each with the schema that checks its calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use crate::tool::schema::{CompiledSchema, closed_schema};
 /// header.
 const HEADER: &str = "x-mcp-header";
 
-/// Returns the agents as `GET /v1/agents` shows them.
 pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
     let tool = |offer: &ToolDescription| {
         let spec = &catalog.get(&offer.name)?.spec;
@@ -50,7 +49,6 @@ pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
     cards.collect()
 }
 
-/// Returns the tools of each gate, keyed by the name of the gate.
 pub(super) fn gate_tools(
     config: &Config,
     agents: &Agents,
@@ -64,7 +62,8 @@ pub(super) fn gate_tools(
     gates.collect()
 }
 
-/// Returns the definition of a tool for clients; `None` for a tool that this service does not run.
+/// Returns the definition of a tool for clients. `None` if this service does not run the tool:
+/// external tools, agents and people.
 fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
     let reviewed = match spec.kind {
         ToolKind::Http | ToolKind::Shell => None,
@@ -101,15 +100,14 @@ fn output(schema: &Value) -> OutputCheck {
     }))
 }
 
-/// Returns the reviewed definition of a tool; `None` if the lock file does not have the tool.
 fn reviewed<'c>(config: &'c Config, name: &str) -> Option<&'c Value> {
     let mcp = config.tools.get(name)?.mcp.as_ref()?;
     let server = config.lock.servers.get(&mcp.server)?;
     server.tools.get(&mcp.tool).map(|tool| &tool.definition)
 }
 
-/// Returns the MCP annotations that follow from the configured effect. The annotations of the MCP
-/// server are not trusted.
+/// Returns the MCP annotations for the configured effect. The annotations of the MCP server itself
+/// are not trusted.
 fn annotations(effect: Effect) -> Value {
     match effect {
         Effect::ReadOnly => json!({"readOnlyHint": true}),
@@ -123,8 +121,8 @@ fn annotations(effect: Effect) -> Value {
 }
 
 /// Returns the schema without the keyword [`HEADER`], because only this service sends such headers
-/// to the MCP server. If `named` is true, the members of `schema` are properties, not keywords. A
-/// property with the name [`HEADER`] is kept.
+/// to the MCP server. If `named` is true, the members of `schema` are properties, and all of them
+/// are kept, whatever their names.
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {

@@ -1,4 +1,4 @@
-//! Opens the database at the start of the service, and waits for a database that cannot be reached.
+//! Opens the database at the start of the service. Retries while the database cannot be reached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::world::Clock;
 pub struct DatabaseOptions {
     /// `--restored`: the database is a restored backup or a promoted standby.
     pub restored: bool,
-    /// `--unsafe`: a database that may lose commits causes a warning instead of a refusal to start.
+    /// `--unsafe`: the service starts even if the database may lose commits, and logs a warning.
     pub permit_unsafe: bool,
 }
 
 /// How long the start waits for a database that does not answer.
 const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Opens the database, and retries for at most [`OPEN_TIMEOUT`] while the database is unavailable.
-/// The service does not listen before the database is open.
+/// Opens the database. While the database is unavailable, retries for at most [`OPEN_TIMEOUT`]. The
+/// service listens once the database is open.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -50,8 +50,8 @@ pub(super) async fn open(
     }
 }
 
-/// Stores the definitions of agents and gates. Retries for at most [`OPEN_TIMEOUT`] if the database
-/// has become unavailable since it was opened.
+/// Stores the definitions of agents and gates. While the database is unavailable, retries for at
+/// most [`OPEN_TIMEOUT`].
 pub(super) async fn store_definitions(
     store: &Store,
     agents: &Agents,

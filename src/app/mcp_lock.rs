@@ -21,8 +21,8 @@ pub struct ReviewResult {
     pub lock: Lock,
 }
 
-/// Lists the tools of the MCP server `only`, or of every MCP server if `only` is `None`, and
-/// compares these tools with the lock file. Adds `headers` to each request.
+/// Lists the tools of the MCP server `only`, or of every MCP server if `only` is `None`. Compares
+/// the tools with the lock file. Each request to a server gets the additional headers `headers`.
 ///
 /// # Errors
 /// Fails if a server cannot list its tools. The error names the server and the reason.

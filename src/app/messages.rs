@@ -1,5 +1,5 @@
-//! Builds the sender of messages, with the functions that render requests and events in messages.
-//! Sends the pings of the command `notify`.
+//! Builds the sender of messages, with the functions that render requests and events. Also sends
+//! the pings of the command `notify`.
 
 use std::sync::Arc;
 
@@ -41,8 +41,8 @@ pub(super) fn sender(
     ))
 }
 
-/// Returns the `Links` that make links in messages to people; `None` if `notify.links` is unset or
-/// no sealing key is valid.
+/// Returns the maker of the links in messages to people; `None` if `notify.links` is unset or no
+/// sealing key is valid.
 fn links(config: &Config, settings: &http::Settings) -> Option<Links> {
     let links = config.notify.links.clone()?;
     let public_url = settings.clone().without_trailing_slash().public_url;
@@ -72,12 +72,12 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
     }
 }
 
-/// Sends a ping to the entry `name` of `notify.to`. Returns the result of the ping, or `None` if
-/// there is no such entry.
+/// Sends a ping to the entry `name` of `notify.to`, and returns the result. Returns `None` if there
+/// is no such entry.
 ///
 /// # Errors
-/// Fails if TLS cannot be set up, or if the settings of the entry have mistakes. If only the
-/// attempt to send fails, the result has the reason in `problem`.
+/// Fails if TLS cannot be set up, or if the settings of the entry have mistakes. A ping that could
+/// not be sent is not an error: `problem` in its result has the reason.
 pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<PingResult>> {
     if !config.notify.to.iter().any(|entry| entry.name == name) {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Binds the listeners, serves them until the shutdown, and divides the file descriptors among
+//! Binds the listeners, and serves them until the shutdown. Divides the file descriptors among
 //! connections, database and tools.
 
 use std::net::SocketAddr;
@@ -19,11 +19,10 @@ use crate::http::server::descriptors::{self, DescriptorBudget};
 use crate::http::server::serve::Server;
 use crate::world::{Clock, SystemClock};
 
-/// The maximum number of connections to the separate listener of the metrics.
 const MAX_METRICS_CONNECTIONS: u32 = 16;
 
-/// Listens on an address. Returns the listener and the bound address, which has the actual port if
-/// `address` has port 0.
+/// Listens on `address`. If `address` has port 0, the returned address has the port that the system
+/// chose.
 ///
 /// # Errors
 /// Fails if the address cannot be bound.
@@ -49,8 +48,7 @@ pub(super) async fn bind_metrics(
     })
 }
 
-/// Divides the process's file descriptors among connections, database and tools, and logs the
-/// result.
+/// Divides the process's file descriptors among connections, database and tools. Logs the result.
 ///
 /// # Errors
 /// Fails if the process has too few descriptors.
@@ -83,8 +81,8 @@ pub(super) fn share(config: &Config) -> anyhow::Result<DescriptorBudget> {
     Ok(share)
 }
 
-/// Builds a server with at most `max_connections` connections. The server accepts HTTP/2 only if
-/// `agents` has a gate that is open to gateways, because only gRPC needs HTTP/2.
+/// Builds a server with at most `max_connections` connections. If a gate in `agents` can be reached
+/// over gRPC, the server also accepts HTTP/2, which gRPC needs.
 pub(super) fn server(
     router: Router,
     max_connections: u32,
@@ -99,13 +97,12 @@ pub(super) fn server(
     }
 }
 
-/// Builds the server for the separate address of the metrics.
 pub(super) fn metrics_server(router: Router, clock: &Arc<dyn Clock>) -> Server {
     server(router, MAX_METRICS_CONNECTIONS, None, clock)
 }
 
-/// Serves until `closed` is cancelled. After that, open connections may last for half of
-/// [`SHUTDOWN_REMAINDER`].
+/// Serves until `closed` is cancelled. Then gives open connections half of [`SHUTDOWN_REMAINDER`]
+/// to end.
 #[expect(
     clippy::disallowed_methods,
     reason = "the root of the process's own tasks; `Replica::stop` waits for it"
@@ -118,7 +115,8 @@ pub(super) fn spawn_servers(
         let served = servers
             .into_iter()
             .map(|(listener, server)| server.serve(listener, closed.clone()));
-        // Limits the wait for clients that do not read their responses.
+        // Without this limit, a client that does not read its response would keep the server from
+        // ending.
         let ended = async {
             closed.cancelled().await;
             SystemClock.sleep(SHUTDOWN_REMAINDER / 2).await;

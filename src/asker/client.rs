@@ -1,6 +1,6 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
-//! Invariants: an answer whose status, decision and tool do not fit together is an error; a
-//! proposal is repeated only with the same idempotency key.
+//! Invariant: an answer whose status, decision and tool do not fit together is an error. A repeated
+//! proposal has the same idempotency key.
 
 use std::time::Duration;
 
@@ -20,14 +20,12 @@ const MAX_REQUEST_WAIT: Duration = Duration::from_secs(45);
 const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 /// The minimum time between two proposals of a call that is still pending.
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
-/// The maximum duration of one attempt to send a report. A hook may run for a fixed time (`GRACE`
-/// in `cli/gate.rs`) in addition to its wait. A hook that runs longer ends with the exit code that
-/// blocks the call. So that the attempt ends first, this duration is shorter than `GRACE`.
+/// The maximum duration of one attempt to send a report. It must be shorter than `GRACE` in
+/// `cli/gate.rs`: a hook that outlasts its wait by `GRACE` ends with the exit code that blocks the
+/// call.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// A call to propose.
 #[derive(Debug, Serialize)]
 pub struct ProposedCall<'c> {
     /// The name of the gate. May be `None` if only one gate is open to the key.
@@ -42,7 +40,8 @@ pub struct ProposedCall<'c> {
     /// The asker's own words about the call, shown to approvers as unverified.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub context: &'c str,
-    /// Whether the service may continue an equal earlier call that has another idempotency key.
+    /// Whether the proposal may join an equal earlier call that was proposed with another
+    /// idempotency key.
     pub attach: bool,
 }
 
@@ -79,13 +78,13 @@ pub struct ServiceAnswer {
     /// Whether a person changed the arguments.
     pub edited: bool,
     pub decision: Decision,
-    /// The outcome of the call; `None` until the call is settled.
+    /// The outcome of the call; `None` until the call has an outcome.
     pub outcome: Option<String>,
     /// One line about the verdict, for a model or a person.
     pub message: String,
     /// The people who approved the call; empty if a rule allowed the call.
     pub by: Vec<String>,
-    /// The permit to run the call. The asker must not run the call if this is `None`.
+    /// The permit to run the call. Without a permit, the asker must not run the call.
     pub permit: Option<Permit>,
     /// The result of a call that the service ran, or that a person supplied.
     pub result: Option<GateResult>,
@@ -94,12 +93,12 @@ pub struct ServiceAnswer {
     pub request: Option<Request>,
 }
 
-/// The right to run a call once. The service gives the permit to only one asker.
+/// The right to run a call once. The service gives the permit to a single asker.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permit {
     /// The time in milliseconds within which the call must start. The client counts this time from
-    /// the moment before it sends its request, so the permit never ends later for the client than
-    /// for the service.
+    /// the moment before it sends its request. The client's permit therefore ends no later than the
+    /// service's permit.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,
@@ -130,7 +129,6 @@ pub struct Verdict {
 /// The reason why there is no verdict.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// The service cannot be reached now.
     #[error("Holdpoint cannot be reached: {0}")]
     Unreachable(String),
     /// The service refused the request, or its answer is not understood.
@@ -143,7 +141,7 @@ pub struct GateClient {
     net: Net,
     settings: AskerSettings,
     /// The name by which the service knows this process. If an answer with a permit is lost, this
-    /// process repeats its request under the same name and gets the permit again.
+    /// process repeats its request with the same name and gets the permit again.
     runner: String,
 }
 

@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 use super::client::{AskError, Decision, GateClient, OutcomeReport, ProposedCall, ServiceAnswer};
 use super::hook_input::{HookEvent, HookInput};
 
-/// The exit code that blocks the call.
 pub const BLOCK_EXIT_CODE: u8 = 2;
 
 /// The program that runs the hook.
@@ -16,7 +15,7 @@ pub const BLOCK_EXIT_CODE: u8 = 2;
 pub enum Host {
     /// Claude Code, whose hooks may approve a call and change the arguments.
     ClaudeCode,
-    /// Codex, whose hooks may only refuse a call.
+    /// Codex, whose hooks may refuse a call but cannot approve or change it.
     Codex,
 }
 
@@ -24,8 +23,8 @@ pub enum Host {
 #[derive(Clone, Copy, Debug)]
 pub struct HookOptions {
     pub host: Host,
-    /// Whether a call that a rule allows skips the host's own permission prompt. A call that a
-    /// person approved always skips this prompt. This option has no effect on Codex.
+    /// Whether a call that a rule allows skips the permission prompt of Claude Code. A call that a
+    /// person approved always skips this prompt. The option has no effect on Codex.
     pub is_final: bool,
     /// Whether reports contain the tool's output.
     pub includes_content: bool,
@@ -122,13 +121,12 @@ pub async fn answer(client: &GateClient, settings: &HookSettings<'_>, text: &str
     }
 }
 
-/// The settings of one hook.
 #[derive(Clone, Copy, Debug)]
 pub struct HookSettings<'a> {
     pub options: HookOptions,
     /// The name of the gate. May be `None` if only one gate is open to the key.
     pub gate: Option<&'a str>,
-    /// How long the hook waits for the verdict on a held call.
+    /// How long the hook waits for a person to decide a held call.
     pub wait: std::time::Duration,
 }
 

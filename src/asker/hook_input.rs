@@ -11,7 +11,6 @@ use crate::task::json_members::Members;
 
 /// The maximum size of a hook's input, in bytes. Longer standard input is refused.
 pub const MAX_INPUT_BYTES: usize = 4 * 1024 * 1024;
-/// The maximum size of the content of a report, in bytes.
 const MAX_CONTENT_BYTES: usize = 64 * 1024;
 /// The maximum length of a `session_id` that the API accepts, in bytes.
 const MAX_SESSION_ID_BYTES: usize = 128;
@@ -36,8 +35,8 @@ pub struct HookInput<'t> {
 }
 
 impl<'t> HookInput<'t> {
-    /// Parses the input. If the event is unknown and the input has a call without a result, refuses
-    /// the input, because the host may be about to run that call.
+    /// Parses the input. Refuses an unknown event whose call has no result, because the host may be
+    /// about to run that call.
     ///
     /// # Errors
     /// Fails if the input is malformed or refused. The error is one line for a person.
@@ -110,8 +109,7 @@ impl<'t> HookInput<'t> {
     pub fn key(&self) -> Result<String, String> {
         let (session, tool_use) = (self.text("session_id")?, self.text("tool_use_id")?);
         let key = format!("{session}:{tool_use}");
-        // Ids with a colon are hashed. Otherwise, two different pairs of ids could give the same
-        // key.
+        // Ids with a colon are hashed, because two pairs of such ids could give the same key.
         let fits = key.len() <= 200
             && session
                 .bytes()

@@ -1,7 +1,9 @@
-//! The client side of a gate: proposes a call, waits for its verdict, reports its outcome, and
-//! translates between the gate's API and the hooks of coding agents. Invariant: only a complete,
-//! consistent answer of the service lets a call run. Every other result is an error, and on an
-//! error the hook or command refuses the call.
+//! The client side of a gate, for askers: an asker is an agent, a hook or a script that waits for
+//! the verdict on its call. The client proposes a call, waits for its verdict, reports its outcome,
+//! and translates between the gate's API and the hooks of coding agents.
+//!
+//! Invariant: a call runs only after a complete, consistent answer of the service. Every other
+//! result is an error, on which the hook or command refuses the call.
 
 pub mod client;
 pub mod hook;
@@ -27,7 +29,7 @@ pub struct AskerSettings {
     pub key: Option<String>,
     /// The name of the gate. May be `None` if only one gate is open to the key.
     pub gate: Option<String>,
-    /// How long the asker waits for the verdict on a held call.
+    /// How long the asker waits for a person to decide a held call.
     pub wait: Duration,
 }
 

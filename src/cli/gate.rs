@@ -1,6 +1,6 @@
-//! `holdpoint gate`: asks a running service whether a call may run. Invariant: no failure of this
-//! process counts as an allow. The work of `call` and `hook` runs in its own thread, so that a
-//! panic ends with exit code 2. A hook that hangs also ends with exit code 2.
+//! `holdpoint gate`: asks a running service whether a call may run. Invariant: a failure of this
+//! process never counts as an allow. The work of `call` and `hook` runs in a thread of its own, so
+//! a panic ends with exit code 2. A hook that hangs also ends with exit code 2.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -23,10 +23,10 @@ use crate::world::random_bytes;
 const DENIED: u8 = 10;
 /// The exit code for a call that is not decided yet.
 const PENDING: u8 = 11;
-/// The time that a hook may run in addition to its wait for a decision. It is longer than an
-/// attempt to send a report may take (`REPORT_TIMEOUT` in `asker/client.rs`).
+/// The time that a hook may run beyond its wait for a decision. It must exceed `REPORT_TIMEOUT` in
+/// `asker/client.rs`, the longest attempt to send a report.
 const GRACE: Duration = Duration::from_secs(8);
-/// The maximum wait of a hook. The coding agents end a hook after 600 s.
+/// The maximum wait of a hook. The coding agents kill a hook after 600 s.
 const MAX_WAIT: Duration = Duration::from_mins(9);
 /// The maximum number of attempts to send a report, one second apart.
 const MAX_REPORT_ATTEMPTS: usize = 5;
@@ -47,7 +47,6 @@ pub(super) enum Gate {
     },
 }
 
-/// A coding agent whose hooks `holdpoint gate` can answer.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Host {
     /// Claude Code.
@@ -69,7 +68,7 @@ impl From<Host> for hook::Host {
 pub(super) struct Hook {
     /// The coding agent that runs the hook.
     host: Host,
-    /// Let an allow by a rule also skip the coding agent's own permission prompt.
+    /// If a rule allows the call, also skip the coding agent's own permission prompt.
     #[arg(long = "final")]
     is_final: bool,
     /// Report outcomes without the tools' output.
@@ -84,8 +83,8 @@ pub(super) struct CallOptions {
     /// The arguments as a JSON object, or `-` for standard input.
     #[arg(default_value = "{}")]
     arguments: String,
-    /// The idempotency key: proposals with the same key are the same call. Without a key, an equal
-    /// call that is still waiting is continued.
+    /// The idempotency key: proposals with the same key are the same call. Without a key, the
+    /// command attaches to an equal call that still waits.
     #[arg(long)]
     key: Option<String>,
     /// Your own name for the conversation that the call belongs to. Default: `gate`.
@@ -124,8 +123,8 @@ pub(super) fn run(command: Gate, environment: &Environment) -> u8 {
     }
 }
 
-/// Runs `work` in a new thread, and returns its result. `None` if the thread cannot be started, if
-/// `work` panics, or if `work` exceeds the time `within`.
+/// Runs `work` in a new thread, and returns its result. Returns `None` if the thread cannot be
+/// started, if `work` panics, or if `work` takes longer than `within`.
 fn run_in_thread<T: Send + 'static>(
     within: Option<Duration>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -157,7 +156,7 @@ fn answer_hook(options: &Hook, settings: AskerSettings) -> u8 {
     let answer = answer
         .unwrap_or_else(|| HookAnswer::blocked("there was no answer in time, or the hook failed"));
     let _ = std::io::stderr().write_all(answer.stderr.as_bytes());
-    // If the host cannot read the answer, the call must not run.
+    // If the answer cannot be printed, the exit code must block the call.
     if print(&answer.stdout) == OK {
         answer.exit_code
     } else {
@@ -202,7 +201,6 @@ fn client(settings: AskerSettings) -> Result<GateClient, String> {
     GateClient::new(settings, runner).map_err(|error| error.to_string())
 }
 
-/// Returns 128 random bits in hexadecimal, as a unique name.
 fn random_name() -> Result<String, String> {
     let bytes = random_bytes::<16>().map_err(|error| error.to_string())?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
@@ -234,7 +232,7 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
         arguments,
         session_id: options.session.as_deref(),
         context: &options.context,
-        // Without `--key`, a repeated command continues the equal call that still waits.
+        // Without `--key`, a repeated command attaches to the equal call that still waits.
         attach: options.key.is_none(),
     };
     let (client, runtime) = (client(settings)?, runtime()?);
@@ -255,8 +253,8 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
     }
 }
 
-/// Prints the verdict's message to standard error, and returns `code`. If the options have no
-/// command, also prints the verdict to standard output; returns [`USAGE_ERROR`] if that fails.
+/// Prints the verdict's message to standard error, and returns `code`. Without a command to run,
+/// also prints the verdict to standard output; if this print fails, returns [`USAGE_ERROR`].
 fn print_verdict(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
     let url = match (&verdict.answer.decision, &verdict.answer.request) {
         (Decision::Pending, Some(request)) => format!(" {}", request.url),
@@ -269,7 +267,6 @@ fn print_verdict(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
     code
 }
 
-/// Runs the command of an allowed call, and reports the outcome.
 struct Runner<'r> {
     client: &'r GateClient,
     runtime: &'r tokio::runtime::Runtime,
@@ -312,7 +309,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Reports the outcome of the ended command. Returns the exit code that a shell would return.
+    /// Reports how the command ended. Returns the exit code that a shell would return.
     fn report_exit(&self, status: ExitStatus) -> u8 {
         match (status.code(), status.signal()) {
             (Some(0), _) => {
@@ -323,7 +320,7 @@ impl Runner<'_> {
                 self.report("failed", &format!("exit code {code}"));
                 u8::try_from(code).unwrap_or(1)
             }
-            // The effect of a killed command is unknown.
+            // A killed command may or may not have had its effect.
             (None, signal) => {
                 let signal = signal.unwrap_or_default();
                 self.report("unknown", &format!("ended by signal {signal}"));

@@ -13,7 +13,6 @@ use crate::app::{self, ReviewResult};
 use crate::config::environment::Environment;
 use crate::config::{self, McpConfig};
 
-/// The commands about MCP servers.
 #[derive(Debug, Subcommand)]
 pub(super) enum Mcp {
     /// List the servers' tools, show the differences from the lock file, and write the lock file.
@@ -78,7 +77,7 @@ fn lock(options: &LockOptions, environment: &Environment) -> Result<u8, (u8, Str
     finish(options, &config, &reviewed)
 }
 
-/// Writes the lock file if the servers' tools differ from the file and the person agrees.
+/// If the servers' tools differ from the lock file and the person agrees, writes the lock file.
 fn finish(
     options: &LockOptions,
     config: &McpConfig,
@@ -101,7 +100,6 @@ fn finish(
     )))
 }
 
-/// Asks the person at the terminal whether to write the lock file.
 fn confirm_write(path: &Path) -> Result<bool, (u8, String)> {
     if !std::io::stdin().is_terminal() {
         let why = "nothing was written: there is no terminal to ask at; read the differences, then pass --yes";
@@ -117,7 +115,7 @@ fn confirm_write(path: &Path) -> Result<bool, (u8, String)> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Replaces the file by a rename, so that a reader never sees a part of the new text.
+/// Writes a new file and renames it, so that a reader never sees a part of the new text.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");

@@ -64,7 +64,7 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Requires at least 1 connection, and warns if event streams could use all connections.
+/// Reports a `max_connections` of 0. Warns if event streams could use all connections.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],
@@ -153,13 +153,13 @@ fn frontends(server: &mut ServerSettings, mistakes: &mut Mistakes) {
     }
 }
 
-/// Parses a URL with the scheme `http` or `https` and a host; `None` for any other text.
+/// Parses an `http` or `https` URL with a host; `None` for any other text.
 pub(crate) fn parse_http_url(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
 
-/// Parses the public URL, to which links are appended, and removes the slash at its end. `None` if
+/// Parses the public URL, and removes the slash at its end because links are appended. `None` if
 /// the text is not an HTTP URL, or has a user, a query or a fragment.
 fn public_url(text: &str) -> Option<String> {
     let url = parse_http_url(text)?;
@@ -170,14 +170,12 @@ fn public_url(text: &str) -> Option<String> {
     is_bare.then(|| url.as_str().trim_end_matches('/').to_owned())
 }
 
-/// Reports a number that is zero.
 pub(crate) fn at_least_one(place: &[&str], count: u32, mistakes: &mut Mistakes) {
     if count == 0 {
         mistakes.add(place, "expected 1 or more");
     }
 }
 
-/// Reports a duration that is zero.
 pub(crate) fn positive(place: &[&str], duration: Duration, mistakes: &mut Mistakes) {
     if duration.is_zero() {
         mistakes.add(place, "expected more than 0");
@@ -272,7 +270,8 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else {
             continue;
         };
-        // Without a valid provider, the other keys of the model cannot be checked.
+        // The provider decides which other keys are allowed. Without a valid provider, they are not
+        // checked.
         let has_provider = node
             .get("provider")
             .is_some_and(|provider| !provider.broken);
@@ -283,7 +282,6 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the settings of a model. The required and the allowed keys depend on the provider.
 fn check_provider_keys(name: &str, model: &model::Settings, node: &Node, mistakes: &mut Mistakes) {
     let has = |key: &str| {
         node.get(key)

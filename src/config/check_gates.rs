@@ -37,7 +37,6 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a gate that has the same name as an agent or a tool.
 fn check_name_is_free(config: &Config, gate: &str, mistakes: &mut Mistakes) {
     let noun = if config.agents.contains_key(gate) {
         "an agent"
@@ -56,8 +55,8 @@ fn is_human(tool: &str) -> bool {
     HumanKind::ALL.iter().any(|kind| kind.tool() == tool)
 }
 
-/// Checks that each listed tool exists, is listed once, and is neither an agent nor a tool that
-/// asks a person.
+/// Checks that each listed tool exists and is listed once. Agents and tools that ask a person are
+/// not allowed.
 fn check_tools(
     config: &Config,
     gate_name: &str,
@@ -90,8 +89,8 @@ fn check_tools(
     }
 }
 
-/// Warns about a gate that no caller can use, and about rules that have too few approvers for calls
-/// at the gate.
+/// Warns about a gate that no caller can use, and about rules that require more approvers than
+/// calls at the gate can have.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let is_empty =
@@ -113,16 +112,16 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
         let detail = "nobody can use it: the gate takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
         mistakes.warn(&place, detail);
     }
-    // A key with `act_as` speaks for owners that the file does not name, so the possible approvers
-    // of their calls are not known.
+    // A key with `act_as` may speak for users whom the file does not name. The approvers of these
+    // users' calls are unknown, so the check is skipped.
     else if keys.iter().all(|key| !key.act_as) {
         check_approvers(config, gate_name, gate, &keys, mistakes);
     }
 }
 
-/// Warns about each rule that holds calls of the gate and requires more approvers than any of these
-/// calls can have. The possible approvers of a call depend on the key (one of `keys`) that proposes
-/// the call: the key's user owns the call, and may approve it only if the rule admits the owner.
+/// Warns about each rule whose calls at the gate can never get enough approvers. The number of
+/// possible approvers depends on which of the `keys` proposes the call: the key's user owns the
+/// call, and some rules do not let the owner approve.
 fn check_approvers(
     config: &Config,
     gate_name: &str,
@@ -159,13 +158,12 @@ fn keys_are_read(root: &Node) -> bool {
         && keys.is_none_or(|keys| keys.elements().iter().all(|key| !key.broken))
 }
 
-/// Whether callers may propose calls with this key.
 fn may_ask(key: &ApiKey) -> bool {
     let may = key.permissions();
     may.gate && !may.decide
 }
 
-/// Whether the gate is open to the user of the key, or to a user for whom the key may speak.
+/// Whether the gate is open to the key's user, or to a user for whom the key may speak.
 fn is_admitted(open_to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
     let Some(open_to) = open_to else { return true };
     let names_people = !open_to.users.is_empty() || !open_to.groups.is_empty();
@@ -173,7 +171,7 @@ fn is_admitted(open_to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
 }
 
 /// Checks that a key may speak for the user in `user_header`. Warns about settings that Envoy
-/// cannot follow: required reports, and rules that allow `edit`.
+/// cannot honor: required reports, and rules that allow `edit`.
 fn check_ext_authz(
     config: &Config,
     gate_name: &str,
@@ -205,7 +203,7 @@ fn check_ext_authz(
     }
 }
 
-/// Whether the rule applies to a call that callers may propose at the gate.
+/// Whether the rule matches any call that may be proposed at the gate.
 fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     let listed: BTreeSet<&str> = gate.tools.iter().map(String::as_str).collect();
     let judges_others = gate.other_tools == OtherTools::Judge;
@@ -215,8 +213,8 @@ fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     })
 }
 
-/// Warns about each tool at a gate if the tool takes a credential, because every call of such a
-/// tool asks a person for the credential.
+/// Warns about each tool at a gate that takes a credential: a person must enter the credential anew
+/// for every call of the tool.
 pub(crate) fn credentials(config: &Config, mistakes: &mut Mistakes) {
     for (gate_name, gate) in &config.gates {
         for (index, tool) in gate.tools.iter().enumerate() {

@@ -9,8 +9,8 @@ use super::tree::Node;
 use crate::people::link::LinkMay;
 use crate::world::Mistakes;
 
-/// Checks that links can be sealed, that links with `may: decide` are not opened over plain HTTP,
-/// and that links are valid for more than 0 seconds.
+/// Checks that there is a key to seal links, that links with `may: decide` are not opened over
+/// plain HTTP, and that links are valid for more than 0 seconds.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let Some(links) = &config.notify.links else {
         return;

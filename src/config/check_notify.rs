@@ -12,20 +12,18 @@ use crate::world::Mistakes;
 /// The only tenant in a service without accounts.
 const ONLY_TENANT: &str = "default";
 
-/// A function that returns whether a name is known.
 type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
 
-/// The names that an entry of `notify.to` may use. `agents` includes the gates.
+/// The names that entries of `notify.to` may use. `agents` includes the gates.
 struct KnownNames<'c> {
     tenants: BTreeSet<&'c str>,
     agents: BTreeSet<&'c str>,
-    /// The known groups. If the configuration has a key with `act_as`, `groups` and `users` are
-    /// `None`, because such a key may name groups and users that the file does not have.
+    /// The known groups. A key with `act_as` may name groups and users that the file does not have.
+    /// If there is such a key, `groups` and `users` are `None`.
     groups: Option<BTreeSet<&'c str>>,
     users: Option<BTreeSet<String>>,
 }
 
-/// Checks every entry whose settings could be read.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let known = KnownNames::from_config(config);
     for (index, entry) in config.notify.to.iter().enumerate() {
@@ -48,7 +46,6 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that exactly one key sets the channel of an entry.
 fn check_channel(place: &[&str], node: &Node, mistakes: &mut Mistakes) {
     let channels = CHANNELS
         .into_iter()

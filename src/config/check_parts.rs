@@ -12,8 +12,7 @@ use crate::tool::credential::REFERENCE_START;
 use crate::tool::schema::case_collisions;
 use crate::world::Mistakes;
 
-/// Reports a name that is not valid. `noun` is the kind of the named thing in the report, such as
-/// `a tool`.
+/// Reports an invalid name. The report calls the named thing `noun`, such as `a tool`.
 pub(crate) fn check_name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
     let is_charset_valid = name
         .chars()
@@ -101,9 +100,9 @@ fn json_noun(value: &Value) -> &'static str {
     }
 }
 
-/// Checks each `{{credential:NAME.FIELD}}` in the headers, `url` and `env` of tools (including the
-/// variables that `env` passes on), and in the headers of MCP servers. The credential and the field
-/// must exist, and `secrets.keys` must have a key to seal the credential.
+/// Checks each `{{credential:NAME.FIELD}}` in the headers, `url` and `env` of tools, and in the
+/// headers of MCP servers. `env` includes the variables that it passes on. The credential and the
+/// field must exist, and `secrets.keys` must have a key to seal the credential.
 pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root
@@ -165,7 +164,7 @@ fn check_reference(config: &Config, place: &[&str], reference: &str, mistakes: &
         mistakes.add(place, "a `{{credential:` has no `}}`");
         return;
     };
-    // Only a valid name is quoted. Any other text may be a secret that looks like a reference.
+    // An invalid name is not quoted: the text may be a secret that looks like a reference.
     let name = |word: &str| {
         word.chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
@@ -231,7 +230,8 @@ pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that each name in the lists of an agent exists, and is offered to the model only once.
+/// Checks that each name in the lists of an agent exists, and that no two lists offer the same
+/// name.
 fn check_offered_names(
     config: &Config,
     agent_name: &str,
@@ -280,8 +280,8 @@ fn check_offered_names(
     }
 }
 
-/// Whether an entry of a list of tools is a glob. A glob stands for tools of MCP servers
-/// (`mcp_tools.rs` expands globs).
+/// Whether an entry of a list of tools is a glob, which matches tools of MCP servers (see
+/// `mcp_tools::expand_globs`).
 pub(crate) fn is_glob(entry: &str) -> bool {
     entry.contains(['*', '?', '[', '{'])
 }
@@ -303,8 +303,8 @@ fn check_credentials_offer(
             "`credentials` is offered, but the section `credentials` is empty",
         );
     } else if config.credential_takers(agent).is_empty() {
-        // A tool that could not be read may take a credential, so the agent is reported only if all
-        // tools could be read.
+        // An unreadable tool may take a credential. So the mistake is reported only if all tools
+        // were read.
         let is_read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
         if config.tools_below(agent).into_iter().all(is_read) {
             let detail = format!(

@@ -14,7 +14,6 @@ use crate::policy::Decide;
 use crate::task::user::UserKey;
 use crate::world::Mistakes;
 
-/// Checks the accounts, the people, and the number of approvers of every rule.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let Some(auth) = &config.auth else { return };
     let written = root.get("auth").filter(|node| !node.broken);
@@ -66,7 +65,6 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     check_rules(config, auth, root, mistakes);
 }
 
-/// Checks the entries of `auth.people`.
 fn check_people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let tenants: BTreeSet<&str> = auth
         .api_keys
@@ -117,8 +115,7 @@ fn check_people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// If a person has a key, checks that the person's entry names no groups or the same groups as the
-/// key.
+/// If a person has a key, checks that the person's entry has no groups or the groups of the key.
 fn check_groups_of_key(
     auth: &Settings,
     person: &PersonSettings,
@@ -140,7 +137,6 @@ fn check_groups_of_key(
     }
 }
 
-/// Checks the user, the tenant and the groups of a key or of a person.
 fn check_names(
     user: &str,
     tenant: Option<&str>,
@@ -222,8 +218,7 @@ fn check_key(
     }
 }
 
-/// Checks, for every rule that holds calls, that some tenant has as many approvers as the rule
-/// requires.
+/// Reports each rule that holds calls and requires more approvers than any tenant has.
 fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let broken = |path: &[&str]| {
         root.at(path)

@@ -15,27 +15,24 @@ use crate::policy::{Decide, Expiry, Rule};
 use crate::task::verdict::{Approvers, Terms};
 use crate::world::Mistakes;
 
-/// An id that no person has. If the owner of a question has this id, no person gets the rights of
-/// an owner.
+/// An owner id that belongs to no person. A check with this owner grants no person the rights of an
+/// owner.
 const NO_OWNER: &str = "";
 
-/// The terms of a rule's questions. If `rule` is `None`, these are the terms of questions about
-/// calls that no rule matches.
+/// The terms of the questions that a rule opens. If `rule` is `None`: the terms of questions about
+/// calls that match no rule.
 struct QuestionTerms<'c> {
     rule: Option<&'c Rule>,
     approvers: Approvers,
     expires_in: Option<Duration>,
 }
 
-/// Reports each entry whose reminders come after the deadline of every question, and each entry
-/// that mails people who may not decide any question. Warns about rules whose questions reach no
-/// person.
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let is_readable = |path: &[&str]| root.at(path).is_none_or(|node| !node.broken);
     if !is_readable(&["auth"]) || !is_readable(&["policy"]) {
         return;
     }
-    // Without accounts, no message reaches a person.
+    // Without accounts, the directory is empty and no message reaches a person.
     let directory = config.directory().unwrap_or_default();
     let all_terms = all_question_terms(config);
     for (index, entry) in config.notify.to.iter().enumerate() {
@@ -61,8 +58,6 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Returns one line for each rule that holds calls. The line names the recipients of the rule's
-/// questions, each with the entry that sends to them. Returns no lines if there are no entries.
 pub(crate) fn recipient_lines(config: &Config) -> Vec<String> {
     if config.notify.to.is_empty() {
         return Vec::new();
@@ -114,8 +109,8 @@ fn is_in_time(entry: &EntrySettings, terms: &QuestionTerms<'_>) -> bool {
     when.is_none_or(|when| when.reminder_delay(terms.expires_in).is_some())
 }
 
-/// Whether an entry sends messages about questions with these `terms`, as far as the configuration
-/// file determines this.
+/// Whether an entry sends messages about questions with these `terms`. Its filters by tenant, agent
+/// and event are ignored.
 fn selects(entry: &EntrySettings, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
     let approvers = &terms.approvers;
     let user = |user: &String| {
@@ -135,14 +130,15 @@ fn selects(entry: &EntrySettings, terms: &QuestionTerms<'_>, directory: &Directo
     by_approvers && is_in_time(entry, terms)
 }
 
-/// Whether a person may decide questions with these `approvers`, as the owner or as another person.
+/// Whether a person may decide questions with these `approvers`, either as an approver or as the
+/// owner.
 fn may_decide_as_any(person: &Person, approvers: &Approvers, directory: &Directory) -> bool {
     let caller = directory.most_entitled_caller(person);
     let as_owner = approvers.owner && caller.permissions.decide;
     as_owner || may_decide(&caller, &person.tenant, NO_OWNER, approvers)
 }
 
-/// Returns the people who get mails of an entry about questions with these `terms`.
+/// Returns the people to whom an entry mails questions with these `terms`.
 fn mailed_people<'d>(
     entry: &EntrySettings,
     mail: &Mail,
@@ -205,8 +201,8 @@ fn check_recipients(
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
     let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
-    // A question that no rule opens can be decided only by the task's owner. Any person may own a
-    // task, so each name would reach such a question. It counts only if no rule opens questions.
+    // If no rule matches a call, the task's owner decides, and any person may be an owner. So the
+    // terms without a rule would accept every name. They are used only if no rule holds calls.
     let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
         of_rules().collect()
     } else {
@@ -230,8 +226,8 @@ fn check_recipients(
     }
 }
 
-/// Splits the named recipients into single names. Returns for each name its key (`groups` or
-/// `users`), its index in that list, and a `Named` that has only this name.
+/// Splits the recipients into single names. Each result has the name's key (`groups` or `users`),
+/// its index in that list, and a `Named` with this name alone.
 fn single_names(named: &Named) -> Vec<(&'static str, usize, Named)> {
     let groups = named.groups.iter().map(|group| Named {
         groups: vec![group.clone()],

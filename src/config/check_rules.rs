@@ -70,7 +70,7 @@ fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
 }
 
 /// Checks the entries of `tools`. Without `auth`, no rule may allow a tool that runs on this host.
-/// A rule that allows a `request_…` tool gets a warning.
+/// Warns about a rule that allows a `request_…` tool.
 fn check_tools(
     place: &RulePlace<'_>,
     config: &Config,
@@ -120,7 +120,6 @@ fn check_tools(
     }
 }
 
-/// Checks the length of the condition, and the terms of the requests.
 fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     let rule = place.rule;
     if rule.when.as_ref().is_some_and(|when| when.len() > 1024) {
@@ -148,9 +147,9 @@ fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the conditions of rules that offer a standing decision (`remember`). Reports a condition
-/// that an environment variable sets or that contains a `${…}`, because approvers read the
-/// condition and the service stores its digest.
+/// Checks the conditions of rules with `remember`. Reports a condition that contains a `${…}` or is
+/// set by an environment variable, because approvers read the condition and the service stores its
+/// digest.
 pub(super) fn check_remembered_conditions(
     root: &Node,
     inserted: &[InsertedValue],
@@ -184,8 +183,8 @@ fn check_remember(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// Returns the names in `callable` that a pattern matches; `None` if the pattern is not valid.
-/// `callable` must leave out the `request_…` tools, which a glob never matches.
+/// Returns the names in `callable` that match a pattern; `None` if the pattern is not valid. The
+/// caller leaves the `request_…` tools out of `callable`, so that no glob matches them.
 pub(super) fn matching_tools<'t>(
     pattern: &str,
     callable: &BTreeSet<&'t str>,

@@ -1,5 +1,5 @@
-//! Builds the directory of people, the agents, the rules and the specs of tools. Each of these
-//! parts needs settings of several modules.
+//! Builds the directory of people, the agents, the rules and the specs of tools. They are built
+//! here because each of them needs settings of several modules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,6 @@ use crate::tool::agent::spec;
 use crate::tool::catalog::Catalog;
 
 impl Config {
-    /// Returns the authenticator of HTTP requests.
     #[must_use]
     pub fn authenticator(&self) -> Box<dyn Authenticator> {
         match self.directory() {
@@ -33,15 +32,15 @@ impl Config {
         }
     }
 
-    /// Returns one line for each rule that holds calls. The line names the recipients of the rule's
-    /// questions, each with the entry of `notify.to` that sends to them. Returns no lines if there
-    /// are no entries.
+    /// Returns one line for each rule that holds calls. The line names each recipient of the rule's
+    /// questions, and the entry of `notify.to` that sends to the recipient. Returns no lines if
+    /// `notify.to` is empty.
     #[must_use]
     pub fn recipient_lines(&self) -> Vec<String> {
         check_reach::recipient_lines(self)
     }
 
-    /// Adds to the catalog the implementations of the MCP servers' tools.
+    /// Adds the implementations of the MCP servers' tools to the catalog.
     #[must_use]
     pub fn with_mcp_tools(
         &self,
@@ -73,21 +72,23 @@ impl Config {
         )
     }
 
-    /// Whether a gate lets the rules judge tools that the file does not name.
+    /// Whether a gate has `other_tools: judge`, so that the rules judge tools that the file does
+    /// not name.
     #[must_use]
     pub fn judges_other_tools(&self) -> bool {
         let mut gates = self.gates.values();
         gates.any(|gate| gate.other_tools == OtherTools::Judge)
     }
 
-    /// Returns the sealer of credentials and links with all valid keys; `None` if no key is valid.
+    /// Returns the sealer that encrypts credentials and links, with all valid keys. `None` if no
+    /// key is valid.
     #[must_use]
     pub fn sealer(&self) -> Option<Sealer> {
         self.secrets.sealer()
     }
 
-    /// Returns the `Links` that make links under this public URL; `None` if messages have no links,
-    /// or no sealing key is valid.
+    /// Returns the `Links` that make links under this public URL; `None` if `notify.links` is not
+    /// set or no sealing key is valid.
     #[must_use]
     pub fn links(&self, public_url: &str) -> Option<Links> {
         let settings = self.notify.links.clone()?;
@@ -109,8 +110,8 @@ impl Config {
     }
 
     /// Returns the function that expands stored definitions with the current variables and files.
-    /// The function refuses a value that is a secret of the current configuration, because people
-    /// and models see the expanded text.
+    /// It refuses to insert a secret of the current configuration, because people and models see
+    /// the expanded text.
     fn variable_expander(&self) -> VariableExpander {
         let (environment, directory) = (self.environment.clone(), self.directory.clone());
         let secrets = self.secret_values.clone();
@@ -128,8 +129,8 @@ impl Config {
         })
     }
 
-    /// Returns a tool as an agent's model sees it, and the tool's definition with its `${…}`
-    /// unexpanded. `None` if the tool does not exist, or its settings name no kind of tool.
+    /// Returns the description of a tool for an agent's model, and the tool's definition with its
+    /// `${…}` unexpanded. `None` if the tool does not exist, or its settings name no kind of tool.
     fn offered(&self, name: &str) -> Option<(ToolDescription, UnexpandedTool)> {
         let tool = self.tools.get(name).filter(|tool| tool.has_kind())?;
         let parameters = tool.parameters();
@@ -209,9 +210,9 @@ impl Config {
         }
     }
 
-    /// Returns the unexpanded settings of a gate that belong to its definition. A setting of
-    /// [`PinnedGateSettings`] that the file leaves out is included with its default, so that a call
-    /// keeps the values under which it was proposed.
+    /// Returns the part of a gate's settings that belongs to its stored definition, unexpanded. A
+    /// setting of [`PinnedGateSettings`] that the file leaves out is stored with its default,
+    /// because the default may change later.
     fn gate_definition(&self, gate: &str) -> Value {
         let written = self.unexpanded(&["gates", gate]);
         let member = |key: &&str| Some(((*key).to_owned(), written.get(*key)?.clone()));
@@ -254,8 +255,8 @@ impl Config {
         }
     }
 
-    /// Returns specs of the tools whose settings have mistakes: those for which `usable` is false.
-    /// Without such a spec, each rule that names the tool would also be reported as a mistake.
+    /// Returns a spec for each tool for which `usable` is false, because its settings have
+    /// mistakes. Without the spec, each rule that names the tool would be reported, too.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,
@@ -273,12 +274,12 @@ impl Config {
             })
     }
 
-    /// Returns specs of the tools that rules may name beside the configured tools: sub-agents and
-    /// `request_…` tools.
+    /// Returns specs of the sub-agents and of the `request_…` tools. Rules may name them, but they
+    /// are not configured under `tools`.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // An unknown sub-agent is reported at the agent that lists the sub-agent. The sub-agent
-        // gets a spec all the same, so that rules that name the sub-agent are not reported, too.
+        // An unknown sub-agent is reported at the agent that lists it. It gets a spec so that the
+        // rules that name it are not reported, too.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs
@@ -286,8 +287,9 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // A `request_…` tool that an agent lists but cannot be offered is a mistake of the agent.
-        // It gets a spec nevertheless, so that the rules that name it are not reported as well.
+        // A `request_…` tool may be listed by an agent to which it cannot be offered. This is
+        // reported at the agent. The tool gets a spec so that the rules that name it are not
+        // reported, too.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(placeholder_spec(kind.tool(), ToolKind::Human));
@@ -297,8 +299,7 @@ impl Config {
     }
 }
 
-/// Returns a spec that is used only to check rules. Except `name` and `kind`, its fields are
-/// placeholders.
+/// Returns a spec for the checks of rules. Its fields are placeholders, except `name` and `kind`.
 fn placeholder_spec(name: &str, kind: ToolKind) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),

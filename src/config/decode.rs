@@ -1,6 +1,6 @@
-//! Reads typed settings from the tree. serde stops at the first mistake, so this module reports the
-//! mistake, marks the node with the mistake as broken and reads the rest again. One run thus finds
-//! all mistakes. Invariant: no message quotes a value, only names of keys and the expected form.
+//! Reads typed settings from the tree. serde stops at the first mistake. So this module reports the
+//! mistake, marks its node as broken, and reads again without this node until all mistakes are
+//! found. Invariant: a message quotes names of keys and the expected form, but never a value.
 
 use std::fmt;
 
@@ -39,8 +39,8 @@ pub(crate) fn read<T: for<'de> Deserialize<'de> + Default>(
     }
 }
 
-/// Marks the node at a path as broken. Returns false if the node does not exist or is already
-/// broken.
+/// Marks the node at a path as broken. Returns false if there is no such node or it was broken
+/// before.
 pub(crate) fn mark_broken(node: &mut Node, path: &[String]) -> bool {
     let mut at = node;
     for step in path {
@@ -52,7 +52,8 @@ pub(crate) fn mark_broken(node: &mut Node, path: &[String]) -> bool {
     !std::mem::replace(&mut at.broken, true)
 }
 
-/// A mistake, with its path below the node that is being read. The innermost step comes first.
+/// A mistake and its path below the node that is being read. The innermost step of the path comes
+/// first.
 #[derive(Debug)]
 struct Fault {
     path: Vec<String>,
@@ -115,7 +116,7 @@ impl de::Error for Fault {
     }
 }
 
-/// Translates serde's description of the expected value into the words of the reports.
+/// Translates serde's description of an expected value into plain words.
 fn plain_words(expected: &dyn Expected) -> String {
     let words = expected.to_string();
     let plain = match words.as_str() {
@@ -160,7 +161,6 @@ fn listed(words: &[&str]) -> String {
         .join(", ")
 }
 
-/// A serde deserializer of a node.
 struct Reader<'n>(&'n Node);
 
 impl<'de> de::Deserializer<'de> for Reader<'de> {
@@ -227,7 +227,8 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     ) -> Result<V::Value, Fault> {
         match &self.0.kind {
             Kind::Map(_) => self.deserialize_any(visitor),
-            // For a struct, serde would also accept a list of the values of its fields.
+            // A list is not accepted as a struct. serde would take its elements as the values of
+            // the fields.
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) => Err(
                 de::Error::custom(format_args!("expected a map, found {}", self.0.noun())),
             ),
@@ -240,7 +241,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     }
 }
 
-/// The elements of a list, except broken elements.
+/// Iterates over the elements of a list, without the broken elements.
 struct Elements<'n> {
     elements: &'n [Node],
     next: usize,
@@ -267,7 +268,7 @@ impl<'de> de::SeqAccess<'de> for Elements<'de> {
     }
 }
 
-/// The entries of a map, except entries whose mistake was already reported (`Node::broken`).
+/// Iterates over the entries of a map, without the broken entries.
 struct Entries<'n> {
     entries: std::slice::Iter<'n, Entry>,
     value: Option<&'n Entry>,

@@ -1,12 +1,12 @@
 //! Reads environment variables, the configuration file, the lock file, and the files of
-//! `${file:…}`. No other module reads them. All other code takes an [`Environment`] as a parameter,
-//! so that a test can supply its own variables and files.
+//! `${file:…}`. Other code takes an [`Environment`] as a parameter, so that a test can supply its
+//! own variables and files.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The environment variables and the readable files. If `files` is `None`, all files of the file
+/// The environment variables and the readable files. If `files` is `None`, every file of the file
 /// system can be read.
 #[derive(Clone, Default)]
 pub struct Environment {

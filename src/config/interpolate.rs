@@ -1,6 +1,6 @@
 //! Expands `${NAME}`, `${NAME:-default}`, `${file:/path}` and `$${` (a literal `${`) in the strings
-//! of the parsed tree. Invariant: each inserted value is recorded with its place, so that it can be
-//! redacted; no message quotes a value.
+//! of the parsed tree. Invariants: each inserted value is recorded with its place, so that it can
+//! be redacted. No message quotes a value.
 
 use std::path::Path;
 
@@ -19,22 +19,20 @@ pub(crate) struct InsertedValue {
     pub value: Secret<String>,
 }
 
-/// A run that expands every `${…}` below a node.
+/// The state while every `${…}` below a node is expanded.
 pub(crate) struct Interpolation<'a> {
-    /// The source of variables and files.
     pub environment: &'a Environment,
     /// The base of relative paths in `${file:…}`.
     pub directory: &'a Path,
-    /// The values inserted so far.
     pub inserted: Vec<InsertedValue>,
     pub mistakes: &'a mut Mistakes,
 }
 
-/// Returns the expanded text, and the values that were inserted into it.
+/// Returns the expanded text and the values that were inserted into it.
 ///
 /// # Errors
 /// Fails if a `${…}` is malformed, or if its variable or file is missing. The error describes the
-/// mistake, or names the variable or file. The error never contains a value.
+/// mistake or names the variable or file, but never contains a value.
 pub(crate) fn expand_text(
     text: &str,
     environment: &Environment,

@@ -8,11 +8,10 @@ use super::environment::Environment;
 use super::tree::{self, Entry, Kind, Node, Origin};
 use crate::world::Mistakes;
 
-/// The prefix of the variables that the service reads itself.
 const PREFIX: &str = "HOLDPOINT_";
 
-/// Variables that are read but override no key. The commands of `holdpoint gate` read the last
-/// four.
+/// The variables that override no key. The commands of `holdpoint gate` read all of them except
+/// `HOLDPOINT_CONFIG`.
 const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_CONFIG",
     "HOLDPOINT_URL",
@@ -20,7 +19,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// A variable that is read only by builds with failpoints.
+/// A variable that builds with failpoints read. Other builds warn that it is ignored.
 const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
@@ -37,10 +36,9 @@ pub struct Flags {
 }
 
 /// Applies the environment variables to the tree. Shorter paths are applied first, so that `…__A`
-/// and `…__A__B` may both be set. If the file lacks a key, the override adds the key. `known` has
-/// the keys of the file's schema, and determines the spelling of an added key: names are compared
-/// without regard to case, `-` and `_`. A key that is not in `known` gets the variable's spelling
-/// in lower case.
+/// and `…__A__B` may both be set. A key that the file lacks is added. Its spelling comes from
+/// `known`, the keys of the file's schema, which are compared without regard to case, `-` and `_`.
+/// A key that is not in `known` is added in lower case.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
@@ -88,15 +86,14 @@ pub fn apply_flags(root: &mut Node, flags: &Flags) {
     for (flag, section, key, value) in overrides {
         if let Some(value) = value {
             let node = Node::new(Origin::Flag(flag), Kind::Text(value.clone()));
-            // `put` fails only if the section is not a map. That mistake is reported when the
-            // section is read.
+            // `put` fails if the section is not a map. `read_sections` reports this mistake later.
             let _ = put(root, &[section.to_owned(), key.to_owned()], node, &[]);
         }
     }
 }
 
-/// Returns the length and the steps (in lower case) of the path of the key that a variable
-/// overrides. Returns `None` if the variable is not an override.
+/// Returns the path of the key that a variable overrides: its length, and its steps in lower case.
+/// Returns `None` if the variable overrides no key.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;
@@ -167,7 +164,6 @@ fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, Str
         .ok_or_else(|| format!("the list has no element `{step}`"))
 }
 
-/// Returns the value of a key of a map. Adds the key if it is missing.
 fn entry<'n>(
     entries: &'n mut Vec<Entry>,
     step: &str,

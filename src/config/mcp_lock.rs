@@ -1,5 +1,5 @@
-//! Loads the part of the configuration that the review of MCP servers needs. The rest of the
-//! configuration is not checked, because it usually names tools that are not reviewed yet.
+//! Loads the part of the configuration that the review of MCP servers needs. The other parts are
+//! not checked, because they usually name unreviewed tools.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -30,8 +30,8 @@ pub struct McpConfig {
 }
 
 impl McpConfig {
-    /// Returns a redactor for the values that `${…}` inserted into the configuration. It does not
-    /// redact values at places that may be shown.
+    /// Returns a redactor for the values that `${…}` inserted into the configuration. Values at
+    /// places that may be shown (`unexpanded::is_shown`) are not redacted.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(
@@ -45,7 +45,7 @@ impl McpConfig {
 /// Loads the MCP servers and their lock file.
 ///
 /// # Errors
-/// Fails if these parts have mistakes. The error is the report of all these mistakes.
+/// Fails if the servers or the lock file have mistakes. The error is the report of all mistakes.
 pub fn load_mcp(
     source: Source,
     environment: &Environment,

@@ -1,5 +1,5 @@
 //! Adds the reviewed tools of MCP servers to the configured tools, as if they were in the file.
-//! Invariant: a `${…}` is expanded only in texts of the operator, never in texts of a server.
+//! Invariant: a `${…}` is expanded in texts of the operator, and never in texts of a server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,6 @@ use crate::tool::catalog;
 use crate::tool::mcp::{ReviewedTool, Settings as McpTool};
 use crate::world::Mistakes;
 
-/// The default of `mcp_lock`.
 pub(crate) const DEFAULT_LOCK_FILE: &str = "holdpoint.mcp.json";
 
 /// Reads the lock file, adds its tools to the configuration, and fills in the entries in `tools`
@@ -58,7 +57,6 @@ pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes)
     expand_globs(config, &exposed, mistakes);
 }
 
-/// The advice in the report if the lock file does not have a server or a tool.
 const REVIEW_ADVICE: &str = "review its tools with `holdpoint mcp lock`";
 
 fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) -> Option<Lock> {
@@ -85,7 +83,7 @@ fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) ->
     }
 }
 
-/// Checks those settings of a server that can be checked without the lock file.
+/// Checks a server's settings, as far as this is possible without the lock file.
 pub(super) fn check_server(
     name: &str,
     server: &mcp::Settings,
@@ -124,7 +122,7 @@ pub(super) fn check_server(
     }
 }
 
-/// Reports each entry of a server's `tools` and `effects` that matches no tool in the lock file.
+/// Reports each pattern in a server's `tools` and `effects` that matches no tool in the lock file.
 fn check_patterns(
     name: &str,
     server: &mcp::Settings,
@@ -148,8 +146,8 @@ fn check_patterns(
     }
 }
 
-/// Returns whether a server's tool may have the name `exposed_name` in this configuration: the name
-/// is valid, and no other tool, agent or gate has it. Reports a mistake if not.
+/// Whether a server's tool may have the name `exposed_name`: the name is valid, and no other tool,
+/// agent or gate has it. If not, reports a mistake.
 fn is_free(
     config: &Config,
     exposed: &BTreeMap<String, (String, String)>,
@@ -199,8 +197,8 @@ fn is_free(
     true
 }
 
-/// Returns the settings of a server's tool. `own` is the entry in `tools` that names this tool, if
-/// any.
+/// Returns the settings of a server's tool. `own` is the entry in the section `tools` that names
+/// this tool.
 fn tool_settings(
     config: &Config,
     name: &str,
@@ -251,8 +249,7 @@ fn tool_settings(
     }
 }
 
-/// Returns the credentials that calls of a server's tool need, and the target of these calls as it
-/// is shown to people.
+/// Returns the credentials that a server's tool needs, and the tool's target as a text for people.
 fn credentials_and_target(name: &str, server: &mcp::Settings, tool: &str) -> (Vec<String>, String) {
     let transport = server.checked().0;
     let needs = transport
@@ -275,14 +272,14 @@ fn credentials_and_target(name: &str, server: &mcp::Settings, tool: &str) -> (Ve
     )
 }
 
-/// Adds a tool and its definition, as if both were in the file.
+/// Adds a tool and its definition to the configuration, as if they were in the file.
 fn insert_tool(config: &mut Config, exposed_name: &str, settings: catalog::Settings) {
     let Some(mcp) = &settings.mcp else { return };
     let reviewed = mcp.reviewed.clone().unwrap_or_default();
     let mut server_settings = config.unexpanded(&["mcp", &mcp.server]);
     if let Some(members) = server_settings.as_object_mut() {
-        // The other settings of the server do not change the target of a call, or are already in
-        // the tool's own definition.
+        // These settings decide where and how a call reaches the server. The tool's own definition
+        // already has the other settings that matter to a call.
         let kept = ["url", "headers", "oauth", "command", "working_dir", "env"];
         members.retain(|key, _| kept.contains(&key.as_str()));
     }
@@ -315,7 +312,7 @@ fn insert_tool(config: &mut Config, exposed_name: &str, settings: catalog::Setti
     config.tools.insert(exposed_name.to_owned(), settings);
 }
 
-/// Escapes each `${` in the strings of a value, so that expanding it returns the value unchanged.
+/// Escapes each `${` in the strings of a value, so that an expansion gives back the original value.
 fn escape_variables(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(text.replace("${", "$${")),
@@ -330,8 +327,8 @@ fn escape_variables(value: &Value) -> Value {
     }
 }
 
-/// Fills in, from the lock file, each entry in `tools` that names a tool of an MCP server. A tool
-/// that the lock file lacks is reported only if the lock file could be read (`has_lock_file`).
+/// Fills in, from the lock file, each entry in `tools` that names a tool of an MCP server. If the
+/// lock file could be read (`has_lock_file`), reports each tool that the lock file lacks.
 fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mistakes) {
     let unreviewed: Vec<_> = config
         .tools
@@ -362,7 +359,7 @@ fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mista
             continue;
         };
         if own.parameters.is_some() {
-            // Another check reports `parameters` in an entry that names a tool of a server.
+            // `check_parts::tools` reports `parameters` in an entry that names a tool of a server.
             continue;
         }
         let own = Some((name.as_str(), own));
@@ -371,8 +368,8 @@ fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mista
     }
 }
 
-/// Replaces each glob in the `tools` of agents and gates by the names of the matching tools of MCP
-/// servers. `exposed` has these tools by name.
+/// Replaces each glob in the `tools` of agents and gates by the names of the matching tools in
+/// `exposed`.
 fn expand_globs(
     config: &mut Config,
     exposed: &BTreeMap<String, (String, String)>,
@@ -394,7 +391,7 @@ fn expand_globs(
 }
 
 /// Replaces the globs in a list of tools. Returns whether the list has changed. The first matching
-/// name takes the place of the glob; the others are appended, so that other entries keep their
+/// name replaces the glob. The further names are appended, so that the other entries keep their
 /// indexes.
 fn expand(
     place: [&str; 3],

@@ -80,7 +80,6 @@ const EXAMPLES: [(&str, &str); 14] = [
     ),
 ];
 
-/// Returns the page as Markdown.
 #[must_use]
 pub(crate) fn markdown() -> String {
     let schema = schema();
@@ -99,7 +98,6 @@ pub(crate) fn markdown() -> String {
     page
 }
 
-/// Writes the table of a map's keys, and then the tables of the maps below it.
 fn write_keys(schema: &Value, map: &NestedMap<'_>, place: &str, page: &mut String) {
     let place = format!("{place}{}", map.step);
     let Some(properties) = map.schema.get("properties").and_then(Value::as_object) else {
@@ -132,16 +130,15 @@ fn write_keys(schema: &Value, map: &NestedMap<'_>, place: &str, page: &mut Strin
     }
 }
 
-/// A map that is a property's value, or that this value contains. `schema` is the schema of the
-/// map. `step` is the path from the property to the map: `.<name>` if the property has maps by
-/// name, `[]` if it is a list of maps, otherwise empty.
+/// A map of settings that a property is or contains. `schema` is the schema of the map. `step` is
+/// the path from the property to the map: `.<name>` for maps by name, `[]` for a list of maps,
+/// otherwise empty.
 struct NestedMap<'s> {
     schema: &'s Value,
     step: &'static str,
 }
 
-/// Returns the schema of the maps that a property holds. The property either is such a map, has
-/// such maps by name, or is a list of such maps.
+/// Returns the map that a property is, or the maps that the property has by name or in a list.
 fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     let own = resolved(property, schema);
     if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {
@@ -161,8 +158,8 @@ fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     }
 }
 
-/// Returns the schema to which the `$ref` of a property leads. Of an `anyOf`, the first alternative
-/// with a `$ref` counts. Without a `$ref`, returns the property.
+/// Follows the `$ref` of a property, or the first `$ref` in its `anyOf`. Returns the property
+/// itself if there is no `$ref`.
 fn resolved<'s>(property: &'s Value, schema: &'s Value) -> &'s Value {
     if let Some(name) = property.get("$ref").and_then(Value::as_str) {
         let name = name.trim_start_matches('#');

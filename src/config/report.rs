@@ -1,5 +1,5 @@
 //! The report about a configuration: its mistakes and warnings, one line each, with their places.
-//! Invariant: a final redaction removes every known secret, whichever module wrote the message.
+//! Invariant: every known secret is redacted from each line, whichever module wrote the line.
 
 use std::fmt;
 
@@ -11,12 +11,11 @@ use crate::world::{Mistake, Mistakes};
 /// The mistakes and warnings about a configuration, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The lines about mistakes. The service does not start if there are any.
+    /// The lines about mistakes. With a mistake, the service does not start.
     pub mistakes: Vec<ReportLine>,
     pub warnings: Vec<ReportLine>,
 }
 
-/// A line of a report: a mistake or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportLine {
     /// The position in the file (`holdpoint.yaml:12:5`), or the name of the variable or flag.
@@ -50,8 +49,8 @@ impl fmt::Display for Report {
 
 impl Report {
     /// Finds the positions of the mistakes in the tree, and sorts them in the order of the file.
-    /// Mistakes in variables and flags come last. Hides the `secrets` in all lines. Hides each of
-    /// the `inserted` values only in the lines about the place at which the value was inserted.
+    /// Mistakes in variables and flags come last. Hides the `secrets` in every line. Hides each
+    /// value of `inserted` in the lines about that value's place.
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -92,11 +91,11 @@ impl Report {
     }
 }
 
-/// Adds the mistakes and warnings that other modules found. Leaves out a mistake or warning that
-/// only follows from a known mistake. There are three cases:
+/// Adds the mistakes and warnings that other modules found. Leaves out those that follow from a
+/// known mistake:
 /// - A mistake is already known at the same place or below it.
-/// - The place or a place above it could not be read. The module then checked a default.
-/// - The place has no value, and a mistake is known above it. The module then checked a default.
+/// - The place, or a place above it, could not be read. So the module checked a default.
+/// - The place has no value, and a mistake is known above it. So the module checked a default.
 pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mistakes) {
     let known: Vec<Vec<String>> = mistakes
         .found
@@ -118,9 +117,9 @@ pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mista
         .extend(module_mistakes.warnings.into_iter().filter(&is_new));
 }
 
-/// Replaces an inserted value in a text by the name of its variable. The redactor of the whole
-/// report replaces only long values, because a short value may also be part of another word. For
-/// the same reason, this function replaces a value of one or two characters only between backticks.
+/// Replaces an inserted value in a text by the name of its variable or file. Unlike the redactor of
+/// the whole report, this function replaces short values, too. A value of one or two characters is
+/// replaced between backticks only, because elsewhere it may be a part of a word.
 fn without_value(text: &str, inserted: &InsertedValue) -> String {
     let value = inserted.value.reveal().as_str();
     let name = format!("[secret {}]", inserted.name);
@@ -131,8 +130,7 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
     }
 }
 
-/// Returns the position of a mistake, first as numbers for sorting and then as text, and the path
-/// of keys to the mistake.
+/// Returns the numbers by which a mistake is sorted, its position as text, and its path of keys.
 fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
     let (explicit, path) = match mistake.place.split_first() {
         Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),

@@ -1,12 +1,12 @@
 //! Checks the required keys. The check runs on the tree before the settings are read, so that a
-//! missing key is reported along with all other mistakes. A missing key leaves its setting empty;
-//! no later check reports the empty value again.
+//! missing key is reported along with all other mistakes. The setting of a missing key stays empty.
+//! Later checks must not report the empty setting again.
 
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
 
-/// The path of each map with required keys (`*` stands for any name or index), and the required
-/// keys. The text, list or map at a required key must not be empty.
+/// The path of each map with required keys, and the required keys. `*` stands for any name or
+/// index. The text, list or map at a required key must not be empty.
 const REQUIRED_KEYS: [(&[&str], &[&str]); 14] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["auth", "people", "*"], &["user"]),
@@ -24,7 +24,6 @@ const REQUIRED_KEYS: [(&[&str], &[&str]); 14] = [
     (&[], &["models", "agents"]),
 ];
 
-/// Reports every required key that is missing or empty.
 pub(crate) fn check(root: &mut Node, mistakes: &mut Mistakes) {
     let has_gates = root
         .get("gates")

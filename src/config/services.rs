@@ -1,6 +1,6 @@
-//! Determines which credentials an agent may ask a person for, and which tools receive these
-//! credentials. Invariant: an agent asks for a credential only if one of its tools, or a tool of an
-//! agent below it, takes the credential, and the credential's form names every such tool.
+//! Determines which credentials an agent may ask a person for, and which tools receive them.
+//! Invariants: an agent may ask for a credential only if a tool of the agent, or of an agent below
+//! it, uses the credential. The form of the credential names all these tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::tool::human::{self, Service, ServiceField};
 
 impl Config {
     /// Adds to the catalog the agents that other agents may call, the credential fields that are
-    /// not secret, and the tools with which each agent asks people.
+    /// not secret, and each agent's `request_…` tools.
     #[must_use]
     pub fn with_human_tools(&self, catalog: Catalog) -> Catalog {
         let catalog = catalog
@@ -28,7 +28,6 @@ impl Config {
         })
     }
 
-    /// Returns the credential fields that are not secret.
     fn plain_fields(&self) -> PlainFields {
         let all = self
             .credentials
@@ -49,9 +48,9 @@ impl Config {
             .collect()
     }
 
-    /// Returns the `request_…` tools of all agents, so that rules can be checked against them.
-    /// Agents with different credentials have tools with the same name and different parameters. If
-    /// several tools have the same name and the same parameters, only the first is returned.
+    /// Returns the `request_…` tools of all agents, so that rules can be checked against them. The
+    /// parameters of `request_credentials` depend on the agent's credentials, so this tool may be
+    /// returned several times. Of equal tools, one is returned.
     pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {
@@ -85,8 +84,8 @@ impl Config {
         tools
     }
 
-    /// Returns each credential that a tool of the agent, or of an agent below it, takes. Each
-    /// credential comes with the names of these tools.
+    /// Returns each credential that the tools of an agent, or of the agents below it, take. Each
+    /// credential comes with the names of the tools that take it.
     pub(super) fn credential_takers<'c>(
         &'c self,
         agent: &'c str,
@@ -127,8 +126,8 @@ impl Config {
     }
 
     /// Returns the credentials that an agent may ask for, as values of the argument `service` of
-    /// `request_credentials`. `receiver` returns the target of a tool as it is shown to people, or
-    /// `None` to leave the tool out.
+    /// `request_credentials`. `receiver` returns the text that tells people where a tool sends a
+    /// credential. A tool for which `receiver` returns `None` is left out.
     fn services(&self, agent: &str, receiver: impl Fn(&str) -> Option<String>) -> Vec<Service> {
         let takers = self.credential_takers(agent);
         let services = self.credentials.iter().filter_map(|(name, settings)| {
@@ -153,7 +152,7 @@ impl Config {
     }
 }
 
-/// Returns the target of a tool's calls, for a person who fills in a credential.
+/// Returns the text that tells people where a tool sends a credential.
 fn receiver(spec: &ToolSpec) -> String {
     let fixed = spec.kind.properties().receiver;
     fixed.map_or_else(|| spec.target.clone(), str::to_owned)

@@ -14,7 +14,7 @@ pub(super) const BASE: &str =
 pub(super) const TOOL: &str = "tools: { t: { http: { url: 'http://h/' } }, s: { shell: {} } }\n";
 const AUTH: &str = "auth: { api_keys: [ { user: bob, groups: [g], key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdeF' } ] }\n";
 
-/// Pairs of a text, and all messages about the file that consists of [`BASE`] and the text.
+/// Each pair has a text and all messages about the file [`BASE`] + text + [`TOOL`].
 const BAD: &[(&str, &[&str])] = &[
     // unknown keys, at every level
     (
@@ -290,8 +290,7 @@ fn every_mistake_is_found_at_its_place() {
     }
 }
 
-/// Each entry is a whole configuration file with mistakes in models, tools or agents, and all
-/// messages about the file.
+/// Each pair has a file and all messages about it. The mistakes are in models, tools or agents.
 const BAD_PARTS: &[(&str, &[&str])] = &[
     (
         "",

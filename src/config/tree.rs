@@ -1,5 +1,5 @@
-//! A YAML document as a tree. Each node knows its origin, so that a mistake is reported at its
-//! place. Invariant: a message may quote a key, but no value.
+//! A YAML document as a tree. Each node has its origin, which gives the position of a reported
+//! mistake. Invariant: a message may quote a key, but no value.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,6 @@ impl Node {
         }
     }
 
-    /// Like [`Node::get`], but mutable.
     pub fn get_mut(&mut self, step: &str) -> Option<&mut Node> {
         match &mut self.kind {
             Kind::Map(entries) => entries
@@ -133,8 +132,8 @@ impl Node {
             })
     }
 
-    /// Returns the origin of the deepest existing node on a path. For an entry of a map in the
-    /// file, returns the origin of its key.
+    /// Returns the origin of the deepest existing node on a path. If this node is an entry of a map
+    /// in the file, returns the origin of the entry's key instead.
     #[must_use]
     pub fn origin_of<S: AsRef<str>>(&self, path: &[S]) -> &Origin {
         let mut origin = &self.origin;
@@ -154,7 +153,6 @@ impl Node {
         origin
     }
 
-    /// Returns the name of the kind for messages.
     #[must_use]
     pub fn noun(&self) -> &'static str {
         match &self.kind {
@@ -167,7 +165,6 @@ impl Node {
         }
     }
 
-    /// Converts the node to JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         match &self.kind {
@@ -188,7 +185,6 @@ impl Node {
 
 /// A list or map whose end the parser has not reached.
 enum OpenCollection {
-    /// The elements of a list so far.
     List {
         origin: Origin,
         anchor: usize,
@@ -223,7 +219,7 @@ impl OpenCollection {
 }
 
 /// The state while the tree is built from the parser's events. `anchors` maps the number of an
-/// anchor to the anchor's node and the node's size. `nodes` counts all nodes so far.
+/// anchor to its node and the size of the node. `nodes` counts all nodes so far.
 struct Builder<'m> {
     origin: Option<Origin>,
     open: Vec<OpenCollection>,
@@ -234,9 +230,10 @@ struct Builder<'m> {
     mistakes: &'m mut Mistakes,
 }
 
-/// Reads a text as one YAML document. An empty document gives [`Kind::Null`]. If `origin` is given,
-/// every node gets this origin. A repeated key is reported, and the first value of the key counts.
-/// `None` if the text is not YAML, has several documents, is too large or nests too deeply.
+/// Parses one YAML document. An empty document gives [`Kind::Null`]. If `origin` is given, every
+/// node gets this origin. Of a repeated key, the first value counts, and the others are reported.
+/// Reports a mistake and returns `None` if the text is not YAML, has several documents, is too
+/// large or nests too deeply.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
     let document_origin = origin
         .clone()
@@ -287,7 +284,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Returns the path of the next value.
+    /// Returns the path of the value that the parser reads next.
     fn path(&self) -> Vec<String> {
         self.open
             .iter()
@@ -434,7 +431,6 @@ impl Builder<'_> {
     }
 }
 
-/// Returns a key as text. Numbers, booleans and null are accepted as keys.
 fn key_text(node: &Node) -> Option<String> {
     match &node.kind {
         Kind::Text(text) => Some(text.clone()),

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::tree::{Kind, Node, Origin};
 
-/// Converts the tree to the JSON from which digests are computed. A value that may be secret and
-/// comes from a variable or a flag is replaced by the name of the variable or flag.
+/// Converts the tree to the JSON from which digests are computed. If a variable or a flag sets a
+/// value that may be secret, the JSON has the name of the variable or flag instead.
 #[must_use]
 pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())
@@ -49,7 +49,6 @@ fn below(node: &Node, step: String, place: &mut Vec<String>) -> Value {
     value
 }
 
-/// Calls `visit` with every node and its place.
 pub(crate) fn walk<'n>(
     node: &'n Node,
     place: &mut Vec<String>,
@@ -100,7 +99,7 @@ pub(crate) fn is_shown(place: &[String]) -> bool {
     }
 }
 
-/// Whether a value at this place is part of a schema that models and approvers see.
+/// Whether this place is in a JSON Schema that models and approvers see.
 #[must_use]
 pub(crate) fn is_in_a_schema(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -126,8 +125,6 @@ pub(crate) fn is_key(place: &[String]) -> bool {
     )
 }
 
-/// Whether the value at this place may be secret. If a variable or a flag sets such a value, the
-/// name of the variable or flag is shown instead.
 #[must_use]
 pub(crate) fn is_secret(place: &[String]) -> bool {
     if is_key(place) {

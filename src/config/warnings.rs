@@ -8,7 +8,7 @@ use crate::tool::credential::REFERENCE_START;
 use crate::world::Mistakes;
 
 /// Warns about secrets that stand literally in the file, and about texts such as `$NAME` that are
-/// not expanded. Uses the texts before `${…}` is expanded.
+/// not expanded. Must run before `${…}` is expanded.
 pub(crate) fn check_unexpanded(root: &Node, mistakes: &mut Mistakes) {
     walk(root, &mut Vec::new(), &mut |place, node| {
         let Some(text) = node.text() else { return };
@@ -37,8 +37,8 @@ pub(crate) fn check_unexpanded(root: &Node, mistakes: &mut Mistakes) {
     });
 }
 
-/// Whether the value at this place gives access by itself: a secret, a password, a token, or a URL
-/// that accepts messages from anyone.
+/// Whether the value at this place is enough to get access: a secret, a password, a token, or a URL
+/// to which anyone may post.
 fn gives_access(place: &[&str]) -> bool {
     matches!(
         place,
@@ -72,7 +72,6 @@ fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     }
 }
 
-/// Whether a header of this name usually has a secret.
 fn holds_secret(header: &str) -> bool {
     let name = header.to_ascii_lowercase();
     name.ends_with("authorization")
@@ -81,7 +80,8 @@ fn holds_secret(header: &str) -> bool {
         || name.ends_with("-token")
 }
 
-/// Whether a text is not empty, and has neither a `${…}` nor a reference to a credential.
+/// Whether a text is a literal value: it is not empty, and has no `${…}` and no reference to a
+/// credential.
 fn is_literal(text: &str) -> bool {
     !text.is_empty() && !text.replace("$${", "").contains("${") && !text.contains(REFERENCE_START)
 }
@@ -126,7 +126,6 @@ mod tests {
     use crate::config::layers::Flags;
     use crate::config::{Source, load};
 
-    /// Returns the warnings about a file, with these variables and this flag `--database-url`.
     fn warnings(text: &str, variables: &[(&str, &str)], database_url: Option<&str>) -> Vec<String> {
         let environment = Environment::new(variables, &[]);
         let flags = Flags {

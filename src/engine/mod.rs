@@ -1,6 +1,6 @@
-//! The engine drives tasks. A command (`commands/`) only appends facts; the loop in `driver/`
-//! carries out the task's next steps. After a crash at any point, the next driver asks `next_step`
-//! again and continues the task.
+//! The engine drives tasks. A command (`commands/`) appends facts to a task's journal; the loop in
+//! `driver/` carries out the task's next steps. After a crash at any point, the next driver asks
+//! `next_step` again and continues the task.
 
 mod commands;
 mod driver;
@@ -51,8 +51,8 @@ pub struct Settings {
     /// The duration of a lease. The worker renews its leases whenever a third of this time has
     /// passed.
     pub lease: Duration,
-    /// The number of lost leases after which a task fails. A lost lease counts only if its process
-    /// drove no other task at that time, and the task got no new item.
+    /// The number of lost leases after which a task fails. A lost lease counts if the task got no
+    /// new item, and its process drove no other task at that time.
     pub takeovers: i32,
 }
 
@@ -69,11 +69,9 @@ impl Default for Settings {
 /// The dependencies from which [`Engine::new`] builds an engine.
 #[derive(Clone)]
 pub struct EngineParts {
-    /// Stores tasks, requests and leases.
     pub store: Store,
     /// The agents and gates of the current configuration.
     pub agents: Arc<Agents>,
-    /// Judges tool calls.
     pub policy: Arc<Policy>,
     /// Tools, and the credentials that agents may ask for.
     pub catalog: Arc<Catalog>,
@@ -86,7 +84,6 @@ pub struct EngineParts {
     pub sealer: Option<Sealer>,
     /// Wall time, uptime and sleeps of this machine.
     pub clock: Arc<dyn Clock>,
-    /// Source of fresh ids.
     pub ids: Arc<dyn Ids>,
     pub settings: Settings,
 }
@@ -111,7 +108,6 @@ pub struct Engine {
     replica: String,
     /// The `max_running` slots of this process. A driver needs a slot to call a model or a tool.
     slots: Arc<Semaphore>,
-    /// Leases of the tasks that this process drives.
     leases: Arc<Leases>,
     in_flight_calls: Arc<InFlightCalls>,
     in_flight_model_calls: Arc<InFlightModelCalls>,
@@ -136,8 +132,8 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Returns an engine without drivers. The engine accepts commands from the beginning, but
-    /// claims tasks only while [`Engine::work`] runs.
+    /// Returns an engine without drivers. The engine accepts commands at once, and claims tasks
+    /// while [`Engine::work`] runs.
     #[must_use]
     pub fn new(parts: EngineParts) -> Arc<Self> {
         let replica = parts.ids.fresh().to_string();

@@ -1,11 +1,13 @@
-//! The HTTP server of the service. Each operation has its own file. An operation on a task only
-//! appends facts and lets the engine continue; this module never calls a model, a tool or the
-//! policy.
+//! The HTTP server of the service. Each operation has its own file. An operation on a task appends
+//! facts to the task's journal and lets the engine continue. No code of this module calls a model,
+//! a tool or the policy.
 //!
-//! A POST that changes a task is checked in this order: the router (404 for an unknown path, 405
-//! for a wrong method), then `server/guard.rs` (host, origin, announced size, API key), then
-//! `api/submit.rs` (the replay of an `Idempotency-Key`, then 404 and 403, then the body), then the
-//! engine (412, 410 and 409).
+//! A POST that changes a task is checked in this order:
+//!
+//! 1. the router: 404 for an unknown path, 405 for a wrong method;
+//! 2. `server/guard.rs`: host, origin, announced size, API key;
+//! 3. `api/submit.rs`: the replay of an `Idempotency-Key`, then 404 and 403, then the body;
+//! 4. the engine: 412, 410 and 409.
 
 pub(crate) mod api;
 pub(crate) mod events;
@@ -44,7 +46,8 @@ use self::server::problem::Problem;
 pub(crate) use self::settings::Settings;
 pub(crate) use self::state::Http;
 
-/// Returns the router of the service, and a router with only `/metrics` for a separate listener.
+/// Returns the router of the service, and a second router with `/metrics` alone, for a separate
+/// listener.
 pub(crate) fn routers(mut http: Http) -> (Router, Router) {
     http.settings = http.settings.without_trailing_slash();
     http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
@@ -101,9 +104,8 @@ fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     with_layers(router, http.clone())
 }
 
-/// Adds the handling of panics, and wraps the whole router in the `edge` middleware. The middleware
-/// must wrap the whole router: a middleware on each route would not see the `Allow` header of a
-/// 405.
+/// Adds the handling of panics, and wraps the whole router in the `edge` middleware. A middleware
+/// on each route would not see the `Allow` header of a 405.
 fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())
@@ -119,10 +121,9 @@ fn panic_response(_: Box<dyn Any + Send + 'static>) -> Response {
     Problem::internal().into_response()
 }
 
-/// An operation and its route.
 type Operation = (&'static Op, UtoipaMethodRouter<Arc<Http>>);
 
-/// Returns every operation of the OpenAPI document, with its route.
+/// Returns every operation of the OpenAPI document.
 pub(crate) fn operations() -> Vec<Operation> {
     let api = vec![
         (&tasks::create::OP, routes!(tasks::create::create_task)),
@@ -178,8 +179,7 @@ pub(crate) fn operations() -> Vec<Operation> {
         .collect()
 }
 
-/// Returns the operations that need no key (documents, problem pages, health checks and metrics),
-/// each with its route.
+/// Returns the operations that need no key: documents, problem pages, health checks and metrics.
 fn service_operations() -> Vec<Operation> {
     vec![
         (&docs::OPENAPI, routes!(docs::get_openapi)),

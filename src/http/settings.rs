@@ -10,27 +10,28 @@ use crate::secret::seal::Sealer;
 pub(crate) struct Settings {
     /// The public base URL of the service, from which all links are built.
     pub public_url: String,
-    /// The URL of the operator's own page for a request, with `{request_id}` in it. `None`: links
-    /// lead to the page of this service.
+    /// The URL of the operator's own page for a request, with the placeholder `{request_id}`.
+    /// `None`: links lead to the page of this service.
     pub request_url: Option<String>,
     /// Other origins whose pages may use the API.
     pub cors_origins: Vec<String>,
-    /// The time that a POST waits if the client sends no preference.
+    /// The time that a POST waits for its result if the client sends no preference (`Prefer: wait`,
+    /// RFC 7240).
     pub wait: Duration,
-    /// The maximum number of event streams of this process.
     pub max_streams: u32,
-    /// The maximum number of event streams of one caller.
     pub max_streams_per_caller: u32,
-    /// The maximum number of proposals at gates that wait at the same time in this process.
+    /// The maximum number of gate proposals that wait for a verdict at the same time in this
+    /// process.
     pub max_waiting: u32,
-    /// The time after which the service ends an event stream, so that the client reconnects.
+    /// The service ends an event stream after this time, so that the client reconnects.
     pub stream_life: Duration,
     pub without_accounts: bool,
     pub has_metrics_listener: bool,
-    /// The known users. Some actions are offered to a caller only if enough other known users may
-    /// approve.
+    /// The users in the configuration. If a request needs several approvals, an edit is offered
+    /// only while enough other users may approve the edited call.
     pub roster: Roster,
-    /// Hashes request bodies with a secret key, because a body may contain credentials.
+    /// The key for hashes of request bodies. The hashes are keyed because a body may contain
+    /// credentials.
     pub sealer: Option<Sealer>,
     /// Seals and opens the links in messages to people; `None` if messages contain no links.
     pub links: Option<Links>,

@@ -30,27 +30,24 @@ pub(crate) struct Http {
     pub agents: Vec<AgentCard>,
     /// For each gate, the tools that the gate's MCP clients see.
     pub gate_tools: BTreeMap<String, Vec<ToolDefinition>>,
-    /// The proposals at gates that wait for a verdict.
     pub waiting_asks: WaitingAsks,
     pub authenticator: Arc<dyn Authenticator>,
     pub ids: Arc<dyn Ids>,
-    /// Measures timeouts, gives the current time to pages, and decides whether links have expired.
-    /// But the clock of the database decides whether the deadline of a request has passed.
+    /// Gives the time for timeouts, pages, and the expiry of links. The database's clock decides
+    /// whether the deadline of a request has passed.
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
-    /// The web origins whose pages may send requests that change something. [`super::routers`]
-    /// derives the origins from the settings.
+    /// The web origins whose pages may send requests that change something; set by
+    /// [`super::routers`].
     pub origins: Origins,
-    /// Cancelled at shutdown.
     pub shutdown: CancellationToken,
     /// Runs work that must not stop when the client disconnects.
     pub tracker: TaskTracker,
     pub stream_limiter: StreamLimiter,
-    /// The newest events of the trees that streams follow.
+    /// The newest events of the task trees that streams follow.
     pub tails: Tails,
     /// The newest changes of the tenants whose inboxes are streamed.
     pub inbox_tails: InboxTails,
-    /// Parses large bodies.
     pub body_parser: BodyParser,
     pub wrong_keys: WrongKeys,
     pub metrics: health::Metrics,

@@ -1,5 +1,5 @@
-//! Tests of responses that need neither the engine nor the database. In these tests, the engine has
-//! no agents, and the store is closed.
+//! Tests of responses that the service gives without the engine and the database. In these tests,
+//! the engine has no agents, and the store is closed.
 
 mod bodies;
 mod origins;
@@ -70,8 +70,7 @@ fn closed_store() -> Store {
     opened.join().unwrap()
 }
 
-/// Returns the service's state, with an engine without agents and a closed store. If `open` is
-/// true, the service runs without accounts.
+/// Returns the service's state. If `open` is true, the service runs without accounts.
 pub(crate) fn http(open: bool, cors_origins: &[&str]) -> Http {
     let cors_origins: Vec<String> = cors_origins.iter().map(ToString::to_string).collect();
     let settings = Settings {

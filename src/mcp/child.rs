@@ -1,6 +1,5 @@
-//! Exchanges MCP messages with a child process over the child's standard input and output, one
-//! message per line. Invariant: each pending request ends when its answer arrives or when the child
-//! ends.
+//! Exchanges MCP messages with a child process over its standard input and output, one message per
+//! line. Invariant: each pending request ends when its answer arrives or when the child ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,17 +22,16 @@ use crate::tool::shell::{GuardCommand, kill_orphans};
 
 /// The time after which an idle child is ended.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
-/// The interval between two checks whether the child is idle. A request from the child restarts the
-/// interval.
+/// The interval between two checks whether the child is idle. Each request from the child restarts
+/// it.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a guard may take to report that its child has started.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long [`Child::end`] waits for a child to end. This is longer than the five seconds after
-/// which the guard kills the child.
+/// How long [`Child::end`] waits for a child to end. The guard kills the child five seconds after
+/// the input is closed, so this time must be longer.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long a child may take to read the reply to a request that the child made.
+/// How long a child may take to read the reply to its request.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum number of bytes of a child's standard error that are logged per second.
 const MAX_LOGGED_BYTES_PER_SECOND: usize = 4 * 1024;
 
 const NO_GUARD: &str = "its guard could not be started";
@@ -46,20 +44,18 @@ pub(super) struct Child {
     shared: Arc<Shared>,
 }
 
-/// Maps the id of each pending request to a channel. The channel carries the answer and, if the
-/// answer is a result, the text of the result exactly as the server wrote it.
+/// Maps the id of each pending request to a channel for the answer. If the answer is a result, the
+/// channel also carries the text of the result exactly as the server wrote it.
 type PendingAnswers = BTreeMap<String, oneshot::Sender<(Answer, Option<String>)>>;
 
 /// The state shared by a [`Child`], its pending requests and the reader of its output.
 #[derive(Debug)]
 struct Shared {
-    /// The pending requests. No two requests to one child have the same id.
     pending_answers: Mutex<PendingAnswers>,
     last_used: Mutex<Instant>,
     /// Canceled once the child's output has ended.
     ended: CancellationToken,
-    /// Canceled when the child's input is to be closed. Afterwards, nothing is written to the
-    /// child.
+    /// Canceled to close the child's input. Afterwards, nothing is written to the child.
     closing: CancellationToken,
     /// Canceled once the guard process, which runs the child, has ended.
     guard_ended: CancellationToken,
@@ -73,19 +69,19 @@ struct Shared {
 pub(super) struct Pending {
     id: String,
     answer: oneshot::Receiver<(Answer, Option<String>)>,
-    /// The result exactly as the server wrote it; `None` before the answer, and if the answer is an
+    /// The result exactly as the server wrote it. `None` before the answer, or if the answer is an
     /// error.
     pub(super) raw: Option<String>,
     shared: Arc<Shared>,
 }
 
 impl Child {
-    /// Starts a child under a guard. `changes` counts the notifications in which the child reports
-    /// that its tools have changed. `log` redacts the lines of the child's standard error before
-    /// they are logged; without `log`, the lines are dropped.
+    /// Starts a child under a guard. `changes` counts the times when the child's tools may have
+    /// changed. `log` redacts the lines of the child's standard error before they are logged.
+    /// Without `log`, the lines are dropped.
     ///
     /// # Errors
-    /// Fails if the child does not start. The error is the reason, which contains no value of an
+    /// Fails if the child does not start. The error is the reason, and contains no value of an
     /// environment variable.
     pub(super) async fn start(
         guard: &GuardCommand,
@@ -138,14 +134,14 @@ impl Child {
         Ok(child)
     }
 
-    /// Returns whether the child's output has ended or the child's input is closed. A child that
-    /// ended just now may still count as running.
+    /// Whether the child's output has ended or its input is closed. A crash is noticed a moment
+    /// later.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.ended.is_cancelled() || self.shared.closing.is_cancelled()
     }
 
-    /// Registers the request `id` as pending. The caller must do so before the request is written;
-    /// otherwise a fast answer would be missed.
+    /// Registers the request `id` as pending. Call this before the request is written, so that a
+    /// fast answer is not missed.
     pub(super) fn expect(&self, id: &str) -> Pending {
         let (sender, answer) = oneshot::channel();
         self.shared.lock().insert(id.to_owned(), sender);
@@ -157,14 +153,14 @@ impl Child {
         }
     }
 
-    /// Writes one message, and gives up at `until`. Calls `may_send` right before the first byte.
-    /// If only a part of the message is written, or if the future is dropped during the write, the
-    /// child's input is closed, because no message may follow an incomplete line.
+    /// Writes one message, or gives up at `until`. Calls `may_send` right before the first byte. No
+    /// message may follow an incomplete line. So if a write is incomplete, or its future is
+    /// dropped, the child's input is closed.
     ///
     /// # Errors
-    /// Fails if the message was not written completely. The error is `false` if nothing was
-    /// written: `may_send` returned false, the child had ended, or other messages occupied the
-    /// input until `until`. The error is `true` if the message may have been written.
+    /// Fails if the message was not written completely. `false` means that nothing was written:
+    /// `may_send` returned false, the child had ended, or other messages occupied the input until
+    /// `until`. `true` means that a part or all of the message may have been written.
     pub(super) async fn write(
         &self,
         message: &str,
@@ -206,18 +202,19 @@ impl Child {
         let _ = tokio::time::timeout(END_TIMEOUT, self.shared.guard_ended.cancelled()).await;
     }
 
-    /// Returns a value whose drop closes the child's input, unless the value was disarmed before.
+    /// Returns a value that closes the child's input when it is dropped, unless `disarm` was
+    /// called.
     pub(super) fn closing_on_drop(&self) -> DropGuard {
         self.shared.closing.clone().drop_guard()
     }
 
-    /// Closes the child's input. The guard process then ends the child.
+    /// Closes the child's input. The guard process reacts by ending the child.
     pub(super) async fn close_input(&self) {
         self.shared.closing.cancel();
         self.input.lock().await.take();
     }
 
-    /// Replies to the child's requests, and ends the child once the child is idle.
+    /// Replies to the child's requests. Closes the child's input once the child is idle.
     async fn reply_until_idle(self: Arc<Self>, mut replying: mpsc::Receiver<String>) {
         loop {
             let next = tokio::select! {
@@ -281,14 +278,14 @@ impl Shared {
         match Message::read(line) {
             Some(Message::Answer(Value::String(id), answer)) => {
                 self.touch();
-                // A late answer belongs to no pending request and is dropped.
+                // If the request is no longer pending, its late answer is dropped.
                 let answer_sender = self.lock().remove(&id);
                 if let Some(answer_sender) = answer_sender {
                     let _ = answer_sender.send((answer, raw_result(line)));
                 }
             }
             Some(Message::Request(id, method)) => {
-                // The queue is bounded: a request that comes while the queue is full gets no reply.
+                // A request that finds the queue full gets no reply.
                 let _ = self.replies.try_send(reply(&id, &method));
             }
             Some(Message::Notification(method)) if is_list_change(&method) => {
@@ -299,9 +296,8 @@ impl Shared {
     }
 }
 
-/// Returns the message as one line, because each line is a message of its own. Spaces replace the
-/// line breaks: JSON allows a line break only between two tokens, where a space has the same
-/// meaning.
+/// Returns the message as one line that ends with a line break. Line breaks in JSON text are white
+/// space, so spaces may replace them.
 fn one_line(message: &str) -> String {
     message.replace(['\n', '\r'], " ") + "\n"
 }
@@ -314,7 +310,7 @@ fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(work);
 }
 
-/// Reads the guard's report on the child: the line after [`GREETING`].
+/// Reads the line in which the guard reports on the child. It follows the line [`GREETING`].
 async fn read_report(output: &mut BufReader<ChildStdout>) -> io::Result<GuardLine> {
     let mut line = Vec::new();
     while line != GREETING.as_bytes() {
@@ -326,7 +322,7 @@ async fn read_report(output: &mut BufReader<ChildStdout>) -> io::Result<GuardLin
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Reads messages until the child's output ends or a line is too long, and then ends the child.
+/// Reads messages until the child's output ends or a line is too long. Then ends the child.
 async fn read_messages(
     mut output: BufReader<ChildStdout>,
     (mut process, leader): (process::Child, i32),
@@ -337,12 +333,10 @@ async fn read_messages(
         shared.receive(&line);
     }
     shared.ended.cancel();
-    // The end of the child counts as a change of the tools, because the next child may have other
-    // tools.
+    // The next child may have other tools, so the end of a child counts as a change of the tools.
     shared.changes.send_modify(|count| *count += 1);
     drop(output);
-    // If the guard (the process that watches the child) exits with success, it has ended the
-    // child's process group itself.
+    // If the guard process exits with success, it has already ended the child's process group.
     if !process.wait().await.is_ok_and(|status| status.success()) {
         kill_orphans(leader);
     }
@@ -380,8 +374,6 @@ async fn read_line(
     }
 }
 
-/// Logs the lines that a child writes to standard error, at most [`MAX_LOGGED_BYTES_PER_SECOND`]
-/// bytes in a second.
 async fn log_lines(server: String, stderr: ChildStderr, redactor: Arc<Redactor>) {
     let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
     let (mut second_began, mut logged) = (Instant::now(), 0);

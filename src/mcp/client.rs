@@ -1,6 +1,6 @@
-//! The client of one MCP server, shared by all tasks of the process. An attempt at a call consists
-//! of one or more requests. Invariant: [`Client::call`] makes one attempt, and the outcome says
-//! whether the server may have executed the call.
+//! The client of one MCP server, shared by all tasks of the process. [`Client::call`] makes one
+//! attempt at a call, which consists of one or more requests. Invariant: the outcome of an attempt
+//! says whether the server may have executed the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,18 +24,17 @@ use crate::world::Clock;
 
 /// How long a server may take to list its tools.
 pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(20);
-/// The failure text for a server that exceeds [`LIST_TIMEOUT`].
 pub(super) const LIST_TIMED_OUT: &str = "it did not list its tools in time";
-/// The maximum number of requests in one attempt at a call. A server may answer with only a
-/// `requestState` instead of a result; the client then sends the call again with that state.
-/// Without this limit, the server could prolong the attempt until the timeout.
+/// The maximum number of requests in one attempt at a call. A server may answer with a
+/// `requestState` instead of a result, and the client then sends the call again with that state.
+/// This limit stops an endless exchange.
 const MAX_REQUESTS: u32 = 100;
-/// The first pause and the longest pause between two requests of an attempt. Each pause is twice as
-/// long as the previous pause, up to the longest.
+/// The first and the longest pause between two requests of an attempt. Each pause is twice the
+/// previous pause, up to the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// The reason why a server could not be reached, or why its answer was not usable. The text holds
-/// no URL and no header's value.
+/// The reason why a server could not be reached, or why its answer was not usable. The text
+/// contains no URL and no value of a header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct ClientError(pub(crate) String);
@@ -65,13 +64,13 @@ pub(crate) struct Call<'c> {
     pub(crate) permit: &'c AttemptPermit,
     /// Redacts the server's answers.
     pub(crate) redactor: &'c Redactor,
-    /// The server's state and the answers to its questions, if an earlier attempt ended with
+    /// The server's state and the answers to its questions, if the previous attempt ended with
     /// questions. `None` for the first attempt.
     pub(crate) resume: Option<Resume>,
-    /// A slot for a future that continues to wait for the answer after the timeout. Only the client
-    /// of a child process fills the slot.
+    /// After the timeout, the client of a child process puts a future here that goes on waiting for
+    /// the answer. The client of an HTTP server leaves it empty.
     pub(crate) late: &'c LateSlot,
-    /// A slot for the text of the result, exactly as the server wrote it.
+    /// The text of the result, exactly as the server wrote it.
     pub(crate) raw: &'c RawSlot,
 }
 
@@ -81,22 +80,21 @@ pub(crate) struct Call<'c> {
 pub(crate) enum Outcome {
     /// The text for the model.
     Succeeded(String),
-    /// The text for the model. The server reported a failure, or did not execute the call.
     Failed(String),
     /// The reason why nothing was sent.
     NotSent(String),
-    /// The text for the model. The server reported an error, possibly after the call had an effect.
+    /// The text for the model. The server reported an error, but the call may have had an effect.
     Suspect(String),
     /// The reason why the outcome is not known.
     Unknown(String),
-    /// The server answered with an MCP task, which this client does not support. Every further
-    /// request would get the same answer, and the MCP task may have an effect.
+    /// The server answered with an MCP task, which this client does not support. The MCP task may
+    /// have an effect. Another request would get the same answer.
     NeedsTasks,
-    /// The server has questions for a person. The attempt is over; a further attempt sends the
+    /// The server has questions for a person. The attempt is over, and the next attempt sends the
     /// answers.
     Elicitation(Box<Elicitation>),
-    /// The server asks for input, or returns only its state. The request is over, but the attempt
-    /// may continue.
+    /// The server asks for input, or returns its state without questions. The request is over, but
+    /// the attempt may continue.
     InputRequired(Box<elicitation::CheckedInput>),
 }
 
@@ -127,9 +125,9 @@ impl Outcome {
 }
 
 impl Call<'_> {
-    /// Returns the id of request number `request_index` (0, 1, 2 …) of this attempt. The protocol
-    /// demands a new id for each request. So an attempt that sends answers to the server's
-    /// questions adds its round to the id.
+    /// Returns the id of request `request_index` (counted from 0) of this attempt. The protocol
+    /// demands a new id for each request. If the attempt sends answers to the server's questions,
+    /// the id contains `resume.round`.
     pub(super) fn request_id(&self, request_index: u32) -> String {
         let round = self.resume.as_ref().map_or(0, |resume| resume.round);
         match (round, request_index) {
@@ -139,8 +137,8 @@ impl Call<'_> {
         }
     }
 
-    /// Stores the text of the result in the call's slot `raw`, exactly as the server wrote it.
-    /// Stores nothing if the answer is not a complete result, or if the text contains a secret.
+    /// Stores the text of the result in `self.raw`, exactly as the server wrote it. Stores nothing
+    /// if the answer is not a complete result, or if the text contains a secret.
     pub(super) fn store_raw_result(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
         let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds_secret_in(raw));
         if let Some(raw) = raw {
@@ -195,7 +193,7 @@ enum Connection {
 impl Client {
     /// Creates a client, which connects at its first use. `hint` is the revision that the server
     /// spoke when its tools were reviewed. `log` redacts the lines of a child's standard error
-    /// before they are logged; without `log`, the lines are dropped.
+    /// before they are logged. Without `log`, the lines are dropped.
     pub(crate) fn new(
         name: &str,
         transport: Transport,
@@ -246,8 +244,8 @@ impl Client {
         }
     }
 
-    /// Performs one attempt within the timeout. If the server asks for input but no question is
-    /// left for a person, sends the call again as a further request of the same attempt.
+    /// Performs one attempt within the timeout. If the server asks for input, but has no question
+    /// for a person, the attempt sends the call again.
     pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
         let mut resume = call.resume.clone();
         let (mut until, mut secrets, mut pause) = (None, Vec::new(), PAUSES.0);
@@ -285,8 +283,8 @@ impl Client {
             if !elicitation.questions.is_empty() {
                 return Outcome::Elicitation(Box::new(elicitation));
             }
-            // The timeout begins once the engine has decided whether the call may be sent (the
-            // permit), because the server did not cause the wait for this decision.
+            // The timeout starts when `call.permit` is decided, because the server does not cause
+            // the wait for this decision.
             let decided = call.permit.decided().await;
             let sent = decided.map_or(began, |decided| decided.max(began));
             let until = *until.get_or_insert(sent + self.timeout);
@@ -318,8 +316,8 @@ impl Client {
         }
     }
 
-    /// Sets the metric `mcp_server_up` to 0 for a server over HTTP that did not list its tools. For
-    /// a child process, a failed start sets the metric instead.
+    /// Sets the metric `mcp_server_up` to 0 for an HTTP server that did not list its tools. For a
+    /// child process, `Stdio::session` sets the metric.
     pub(crate) fn observe_failure(&self, server: &str) {
         if matches!(self.connection, Connection::Http(_)) {
             tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = 0);
@@ -332,13 +330,13 @@ impl Client {
     }
 
     /// Returns a watch on the number of `list_changed` notifications. The end of a child process
-    /// counts like a notification, because the next child may have other tools.
+    /// also counts, because the next child may have other tools.
     pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Ends the child process, or the HTTP sessions. The requests that end sessions carry only the
-    /// operator's `headers`.
+    /// Ends the child process, or the HTTP sessions. The requests that end sessions have the
+    /// `headers` of the operator, without users' credentials.
     pub(crate) async fn close(&self, headers: &HeaderMap) {
         match &self.connection {
             Connection::Http(http) => http.close(headers).await,

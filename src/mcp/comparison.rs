@@ -1,7 +1,7 @@
-//! Compares a server's tools with their reviewed definitions. Invariants: A tool counts as changed
-//! if the server lists it with another definition, lists it twice, or does not list it. The tool
-//! counts as changed until a later comparison finds the reviewed definition again. A comparison is
-//! valid only for the request headers with which the server was asked for its tools.
+//! Compares a server's tools with their reviewed definitions. Invariants: a tool counts as changed
+//! if the server lists it with another definition, lists it twice, or does not list it. It stays
+//! changed until a comparison finds the reviewed definition again. A comparison is valid for the
+//! request headers with which the server was asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,40 +16,38 @@ use super::lock::{LockedServer, LockedTool, digest, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::headers::headers_digest;
 
-/// The maximum age of a successful comparison of a server's tools that still serves
-/// [`Need::Judge`] and [`Need::Start`].
+/// How long a successful comparison serves [`Need::Judge`] and [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
-/// The time after a failed comparison during which [`Need::Judge`] requires no new comparison.
+/// How long after a failed comparison [`Need::Judge`] requires no new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// The maximum number of tasks whose comparisons are kept.
 const MAX_TASKS: usize = 1024;
 
 /// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A call is judged for the first time. If the comparison fails, a changed definition is
-    /// noticed only when the call starts.
+    /// A call is judged for the first time. If this comparison fails, a changed definition is
+    /// noticed later, at the start of the call.
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,
-    /// A call that a person approved, or that must not be repeated, is about to start: only a
-    /// comparison that begins now counts.
+    /// A call that a person approved, or that must not be repeated, is about to start. The
+    /// comparison must begin now.
     StartNow,
 }
 
-/// The comparisons of one server's tools with their reviewed definitions. A server may list
-/// different tools for different users, so each set of headers has its own comparison. A comparison
-/// is dropped once no entry of `by_task` refers to it.
+/// The comparisons of one server's tools with their reviewed definitions, one for each set of
+/// request headers: a server may list different tools for different users. A comparison is dropped
+/// once no entry of `Cache::by_task` refers to it.
 #[derive(Debug, Default)]
 pub(super) struct Comparisons(Mutex<Cache>);
 
 #[derive(Debug, Default)]
 struct Cache {
-    /// For each task, the comparison that the task used last, and the time of that use. If the
-    /// server's headers hold no user's credentials, all tasks share the key `None`.
+    /// For each task: the comparison that the task used last, and the time of that use. If the
+    /// headers contain no user's credentials, all tasks share the key `None`.
     by_task: BTreeMap<Option<TaskId>, (Instant, Arc<Comparison>)>,
     /// The comparisons by the digest of their headers. The headers are not kept, because they may
-    /// hold credentials.
+    /// contain credentials.
     by_headers: BTreeMap<[u8; 32], Weak<Comparison>>,
 }
 
@@ -61,9 +59,8 @@ impl Comparisons {
         Some(Arc::clone(comparison))
     }
 
-    /// Returns the comparison for `headers`, and records it as the last comparison that `task`
-    /// used. If there are more than [`MAX_TASKS`] tasks, drops the task whose last use is the
-    /// oldest.
+    /// Returns the comparison for `headers`, and records it as the last one that `task` used. If
+    /// there are more than [`MAX_TASKS`] tasks, drops the task whose last use is the oldest.
     pub(super) fn for_headers(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();
         let key = headers_digest(headers);
@@ -82,7 +79,6 @@ impl Comparisons {
         comparison
     }
 
-    /// Returns the number of tasks, and of sets of headers, for which a comparison is kept.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         let kept = self.lock();
@@ -98,7 +94,7 @@ impl Comparisons {
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     state: Mutex<State>,
-    /// The lock is held while the server is asked, so that concurrent calls share one comparison.
+    /// Locked while the server is asked, so that concurrent calls share one comparison.
     comparing: tokio::sync::Mutex<()>,
 }
 
@@ -111,20 +107,19 @@ struct State {
     /// The times at which the last comparison began and failed, and the reason of the failure;
     /// `None` if the last comparison succeeded or there was none.
     failed: Option<(Instant, Instant, String)>,
-    /// The tools that differed from their reviewed definitions at the last successful comparison,
-    /// by name.
+    /// By name, the tools that differed from their reviewed definitions at the last successful
+    /// comparison.
     changed: BTreeMap<String, Difference>,
-    /// The digest of the names of the unreviewed tools that the server listed at the last
-    /// successful comparison; empty before the first comparison. The names themselves are not kept,
-    /// because the server determines their length.
+    /// The digest of the names of unreviewed tools that the server listed at the last successful
+    /// comparison; empty before the first comparison. The names are not kept, because a server may
+    /// list long names.
     new_names: String,
 }
 
-/// The difference between a reviewed definition and the server's present definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// The digest of the present definition; `gone` if the server does not list the tool, `twice`
-    /// if the server lists the name twice.
+    /// The digest of the present definition. `gone` if the server does not list the tool, and
+    /// `twice` if it lists two tools of this name.
     pub(super) digest: String,
     /// A sentence about the difference, such as the names of the members that differ.
     pub(super) detail: String,
@@ -226,8 +221,8 @@ impl Comparison {
     }
 }
 
-/// Returns, by name, the reviewed tools that the server does not list exactly as they were
-/// reviewed.
+/// Returns, by name, the differences between the reviewed tools and the tools that the server
+/// lists.
 fn differences(locked: &LockedServer, listed: &[Value]) -> BTreeMap<String, Difference> {
     let mut changed = BTreeMap::new();
     for (name, tool) in &locked.tools {
@@ -260,8 +255,8 @@ fn difference(locked: &LockedTool, now: &Value) -> Option<Difference> {
     })
 }
 
-/// Returns the names of the members in which two definitions differ. Members that the protocol does
-/// not define appear as `other members`, because their names are the server's own text.
+/// Returns the names of the members in which two definitions differ. The server chooses the names
+/// of members that the protocol does not define, so these appear as `other members`.
 pub(super) fn members_that_differ(old: &Value, new: &Value) -> Vec<&'static str> {
     const KNOWN: [&str; 8] = [
         "title",

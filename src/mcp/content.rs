@@ -1,5 +1,5 @@
-//! Converts the result of a tool into text for a model. Texts keep their order; content that cannot
-//! be shown to a model becomes a short note. Links in a result are not fetched.
+//! Converts the result of a tool into text for a model. Texts keep their order, and other content
+//! becomes a short note. Links in a result are not fetched.
 
 use serde_json::Value;
 
@@ -10,12 +10,9 @@ use crate::secret::Redactor;
 use crate::task::text::cut;
 use crate::tool::output;
 
-/// The maximum number of bytes of an error's message that are kept.
 const MAX_ERROR_BYTES: usize = 2 * 1024;
-/// The maximum number of bytes of an unknown method's name that are kept.
 const MAX_METHOD_BYTES: usize = 64;
 
-/// Converts the server's answer into the outcome of the request.
 pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
     match answer {
         Answer::Error { code, message } => {
@@ -45,7 +42,7 @@ pub(super) fn outcome(answer: Answer, redactor: &Redactor) -> Outcome {
     }
 }
 
-/// The problem text for an answer that is not a valid result.
+/// The error text for an answer that is not a valid result.
 pub(super) const NO_RESULT: &str = "the answer was not a result that can be read";
 
 fn complete(result: &Value, redactor: &Redactor) -> Outcome {
@@ -69,7 +66,6 @@ fn complete(result: &Value, redactor: &Redactor) -> Outcome {
     }
 }
 
-/// Returns whether `text` is the JSON of `value`.
 fn is_json_of(text: &str, value: &Value) -> bool {
     text.trim_start().starts_with(['{', '['])
         && serde_json::from_str::<Value>(text).is_ok_and(|parsed| parsed == *value)
@@ -110,8 +106,8 @@ fn block_text(block: &Value) -> String {
 }
 
 /// Returns the questions of a result of the type `input_required`. Fails if the result has neither
-/// questions nor a state, or if the server requests anything but an elicitation (the only
-/// capability that the client declares).
+/// questions nor a state. Fails also if the server requests anything but an elicitation, which is
+/// the only capability that the client declares.
 fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Outcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);
@@ -134,7 +130,7 @@ fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Ou
     })
 }
 
-/// Returns a description of a server's request that this client does not support.
+/// Names, for the model, a request of the server that this client does not support.
 fn unsupported_request_name(request: &Value, redactor: &Redactor) -> String {
     match request.get("method").and_then(Value::as_str) {
         Some("sampling/createMessage") => "sampling".to_owned(),

@@ -1,7 +1,7 @@
 //! The questions that a server asks in the middle of a call (`elicitation/create`, MCP revision
-//! 2026-07-28). Invariants: A form that asks for a secret is declined and not shown to a person.
-//! The page to which a question sends the user is never fetched. A text of the server is searched
-//! for secrets before the text is stored.
+//! 2026-07-28). Invariants: a form that asks for a secret is declined and never shown to a person.
+//! The page to which a question sends the user is never fetched. Each text of the server is
+//! searched for secrets before it is stored.
 
 use serde_json::{Map, Value, json};
 use url::{Host, Url};
@@ -18,13 +18,13 @@ const MAX_MESSAGE_BYTES: usize = 4 * 1024;
 /// The maximum length of a question's key, in bytes.
 const MAX_KEY_BYTES: usize = 256;
 const MAX_URL_BYTES: usize = 2 * 1024;
-/// The maximum size, in bytes, of the state that a server asks to get back.
+/// The maximum size, in bytes, of the state that the server asks to get back with the answers.
 const MAX_STATE_BYTES: usize = 64 * 1024;
 
 /// A server's request for input, not yet checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct InputRequest {
-    /// The questions, each with the key under which the answer is sent. Empty if the server only
+    /// The questions, each with the key under which its answer is sent. Empty if the server just
     /// asks to get its state back.
     pub(super) requests: Vec<(String, Question)>,
     /// The state that the server asks to get back with the answers.
@@ -34,24 +34,28 @@ pub(super) struct InputRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Question {
     /// The user fills in a form. `schema` describes the form's fields as JSON Schema.
-    Form { message: String, schema: Value },
-    /// The user opens the page at `url`.
-    Url { message: String, url: String },
+    Form {
+        message: String,
+        schema: Value,
+    },
+    Url {
+        message: String,
+        url: String,
+    },
 }
 
-/// The checked questions of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CheckedInput {
-    /// The questions for a person, and the answers that decline the other questions. If no question
-    /// is for a person, the same attempt goes on: its next request to the server has these answers.
+    /// The questions for a person, and the answers that decline the other questions. If there is no
+    /// question for a person, the attempt goes on and its next request sends these answers.
     pub(super) elicitation: Elicitation,
-    /// The names of the form fields that ask for a secret. The service declined the questions with
-    /// these fields.
+    /// The names of the form fields that ask for a secret. The questions with these fields were
+    /// declined.
     pub(super) secrets: Vec<String>,
 }
 
-/// Checks the questions of a server: declines forms that ask for a secret, and redacts the texts.
-/// Fails, with a text for the model, if a question cannot be stored or shown.
+/// Checks the questions of a server, declines forms that ask for a secret, and redacts the texts.
+/// If a question cannot be stored or shown, fails with a text for the model.
 pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedInput, String> {
     let refused = |why: &str| Err(format!("The tool asks the user a question {why}."));
     if input.requests.len() > MAX_QUESTIONS {
@@ -113,9 +117,9 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
     })
 }
 
-/// Returns the complete address of a page, with its host in ASCII. Returns `None` if the address is
-/// too long, holds a user or password, or is not `https`; for a page on this machine, `http` is
-/// accepted as well.
+/// Returns the complete address of a page, with its host in ASCII. The address must be `https`, or
+/// on this machine `http`. Returns `None` for any other address, and for one that is too long or
+/// has a user or password.
 fn page_url(written: &str) -> Option<String> {
     let url = Url::parse(written).ok()?;
     let is_local = match url.host()? {
@@ -128,8 +132,8 @@ fn page_url(written: &str) -> Option<String> {
     (plain && scheme && url.as_str().len() <= MAX_URL_BYTES).then(|| url.to_string())
 }
 
-/// Returns a note for the model about the questions that this service declined because they ask for
-/// a secret; empty if there were no such questions. `secrets` are the names of the fields.
+/// Returns a note for the model about the questions that were declined because they ask for a
+/// secret. `secrets` are the names of their fields. Without such fields, the note is empty.
 pub(super) fn declined_note(secrets: &[String]) -> String {
     if secrets.is_empty() {
         return String::new();

@@ -1,5 +1,4 @@
-//! An MCP server over HTTP for tests. The server records each request, and answers as the test
-//! says.
+//! An MCP server over HTTP for tests. It records each request. The test supplies the answers.
 
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
@@ -27,7 +26,6 @@ use crate::world::Clock;
 /// All tests share this value, because reading the machine's certificates is slow.
 pub(super) static NET: LazyLock<Net> = LazyLock::new(|| Net::new().unwrap());
 
-/// A request that the server received.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) http: String,
@@ -41,8 +39,8 @@ impl Seen {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 
-    /// Returns the method of the message in the body; empty if the message is a reply, or if the
-    /// body holds no message.
+    /// Returns the method of the message in the body. Empty if the message is a reply or there is
+    /// no message.
     pub(super) fn method(&self) -> String {
         let json = self.json();
         json["method"].as_str().unwrap_or_default().to_owned()
@@ -52,7 +50,6 @@ impl Seen {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// Returns a response to this request, with the result `result`.
     pub(super) fn result(&self, result: &Value) -> Response {
         let text = self.result_text(result);
         answer(200, "application/json", text)
@@ -75,14 +72,13 @@ pub(super) fn answer(status: u16, kind: &str, body: impl Into<Body>) -> Response
     response.body(body.into()).unwrap()
 }
 
-/// Returns the body of an event stream with one event for each text.
 pub(super) fn events(texts: &[String]) -> String {
     let lines = texts.iter().map(|text| format!("data: {text}\n\n"));
     lines.collect::<Vec<_>>().concat()
 }
 
-/// Returns a response with an event stream. The stream has one event for each text, then no further
-/// event, and does not end.
+/// Returns an event stream with one event for each text. After the last event, the stream stays
+/// open.
 pub(super) fn endless(texts: &[String]) -> Response {
     use futures_util::StreamExt as _;
     let begun = futures_util::stream::iter([Ok::<_, std::io::Error>(events(texts))]);
@@ -99,16 +95,16 @@ pub(super) fn succeeded(text: &str) -> Outcome {
     Outcome::Succeeded(text.to_owned())
 }
 
-/// Returns the answer that a server of the stateless revision gives to `server/discover`; `None`
-/// for any other method.
+/// Returns the answer to `server/discover` of a server that speaks the stateless revision
+/// (2026-07-28); `None` for any other method.
 pub(super) fn modern(seen: &Seen) -> Option<Response> {
     (seen.method() == "server/discover").then(|| {
         seen.result(&json!({"supportedVersions": ["2026-07-28"], "resultType": "complete"}))
     })
 }
 
-/// Returns the answer that a server of an older revision gives to a request that begins a session.
-/// The id of the session is `session`. Returns `None` for any other request.
+/// Returns the answers with which a server of an older revision begins a session; `None` for other
+/// requests. `session` is the session's id.
 pub(super) fn older(seen: &Seen, session: &str) -> Option<Response> {
     match seen.method().as_str() {
         "server/discover" => Some(seen.error(200, -32601)),
@@ -145,14 +141,13 @@ impl Clock for Quick {
 
 pub(super) struct Fake {
     pub(super) url: Url,
-    /// The clock that the server's clients use. It records each sleep, and ends it at once.
     pub(super) pauses: Arc<Quick>,
     seen: Arc<Mutex<Vec<Seen>>>,
     serving: JoinHandle<()>,
 }
 
 impl Fake {
-    /// Starts a server. The server never answers a request for which `answer` returns `None`.
+    /// Starts a server. If `answer` returns `None`, the request is never answered.
     pub(super) async fn new(
         answer: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
     ) -> Self {
@@ -193,12 +188,10 @@ impl Fake {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Returns the methods of the messages that the server has received so far.
     pub(super) fn methods(&self) -> Vec<String> {
         self.seen().iter().map(Seen::method).collect()
     }
 
-    /// Returns the calls that the server has received so far.
     pub(super) fn calls(&self) -> Vec<Seen> {
         let all = self.seen().into_iter();
         all.filter(|seen| seen.method() == "tools/call").collect()

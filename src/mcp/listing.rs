@@ -6,7 +6,6 @@ use super::client::Listing;
 use super::wire::{Answer, Revision};
 
 const MAX_PAGES: usize = 100;
-/// The maximum number of tools in one list, over all pages.
 const MAX_TOOLS: usize = 1000;
 /// The maximum size of one list over all pages, in bytes of JSON.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
@@ -21,7 +20,6 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Returns the id of the request for the next page.
     pub(super) fn id(&self) -> String {
         format!("list-{}", self.read_count + 1)
     }

@@ -1,6 +1,7 @@
-//! The lock file: the definitions of tools that a person has reviewed. Models and approvers see a
-//! tool only as the lock file describes the tool. Invariant: the digest of a tool covers its whole
-//! definition, including unknown members, because any member may influence a model or a person.
+//! The lock file: the definitions of tools that a person has reviewed. Models and approvers are
+//! shown these definitions, not the server's current ones. Invariant: the digest of a tool covers
+//! its whole definition, including unknown members, because any member may influence a model or a
+//! person.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +14,9 @@ use crate::task::request::format_sha256;
 use crate::task::text::canonical_json;
 use crate::tool::schema::{case_collisions, parameters_flaws};
 
-/// The version of the lock file's format.
 const VERSION: u32 = 1;
-/// Older dialects of JSON Schema. Each keyword of these dialects either has the same meaning in the
-/// dialect 2020-12 or is refused.
+/// Older dialects of JSON Schema that are accepted. Their keywords either mean the same in the
+/// dialect 2020-12, or are refused.
 const OLDER_DIALECTS: [&str; 3] = [
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-07/schema",
@@ -109,8 +109,8 @@ impl Lock {
 }
 
 impl LockedTool {
-    /// Creates the entry for a tool, with the digest of `definition`. `definition` must be exactly
-    /// as the server listed it.
+    /// Creates the entry for a tool, with its digest. `definition` must be exactly as the server
+    /// listed it.
     #[must_use]
     pub fn new(definition: Value) -> Self {
         Self {
@@ -167,8 +167,6 @@ pub fn tool_name(definition: &Value) -> Option<&str> {
     definition.get("name").and_then(Value::as_str)
 }
 
-/// Returns the JSON Schema of the arguments. Leaves out `$schema` if it names one of
-/// [`OLDER_DIALECTS`].
 fn parameters(definition: &Value) -> Value {
     let schema = definition.get("inputSchema");
     let mut schema = schema.cloned().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Tools of MCP servers (Model Context Protocol): the client, the reviewed definitions, and the
-//! comparison of the reviewed definitions with those that the servers list now. Supports the
-//! revisions 2025-06-18, 2025-11-25 and 2026-07-28.
+//! comparison of the reviewed with the current definitions. Supports the revisions 2025-06-18,
+//! 2025-11-25 and 2026-07-28.
 
 mod child;
 mod client;

@@ -1,5 +1,5 @@
 //! Fetches access tokens for MCP servers with OAuth 2.0 client credentials (RFC 6749, section 4.4).
-//! Tokens are kept only in memory.
+//! Tokens are kept in memory and never stored.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,13 +14,11 @@ use super::settings::OAuth;
 use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, next_bytes, send_request};
 use crate::secret::{Redactor, Secret};
 
-/// The time before the expiry of a cached token at which the token is replaced.
+/// How long before its expiry a cached token is replaced.
 const RENEWAL_MARGIN: Duration = Duration::from_mins(1);
-/// The assumed lifetime of a token if the endpoint's answer has no `expires_in`.
+/// The lifetime of a token if the endpoint's answer has no `expires_in`.
 const DEFAULT_LIFETIME: Duration = Duration::from_mins(5);
-/// How long the token endpoint may take to answer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum size of an answer of the token endpoint, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// The characters that are escaped in a form (WHATWG URL, "application/x-www-form-urlencoded").
 const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
@@ -29,8 +27,8 @@ const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'*');
 
-/// The source of a server's tokens. The lock of `cached` is held while a token is fetched, so that
-/// concurrent calls share one fetch.
+/// The source of a server's tokens. `cached` is locked while a token is fetched, so that concurrent
+/// calls share one fetch.
 #[derive(Debug)]
 pub(super) struct Tokens {
     settings: OAuth,
@@ -62,7 +60,7 @@ impl Tokens {
     /// expires within [`RENEWAL_MARGIN`].
     ///
     /// # Errors
-    /// Fails if no token can be fetched. The error is the reason, and never quotes the endpoint's
+    /// Fails if no token can be fetched. The error is the reason, and does not quote the endpoint's
     /// answer.
     pub(super) async fn token(&self, net: &Net) -> Result<Secret<String>, String> {
         let mut cached = self.cached.lock().await;
@@ -77,8 +75,7 @@ impl Tokens {
         Ok(text)
     }
 
-    /// Forgets the token that the server refused, unless another token has already replaced that
-    /// token.
+    /// Removes the refused token from the cache. If a newer token is cached, it is kept.
     pub(super) async fn forget(&self, refused: &Secret<String>) {
         let mut cached = self.cached.lock().await;
         if cached.as_ref().is_some_and(|token| token.text == *refused) {
@@ -151,7 +148,7 @@ pub(super) fn bearer(token: &Secret<String>) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Returns a redactor that knows the server's token in addition to the secrets of `redactor`.
+/// Returns a redactor for the secrets of `redactor` and the server's token.
 pub(super) fn with_token_redacted(redactor: &Redactor, token: Option<&Secret<String>>) -> Redactor {
     let token = token.map(|token| ("the server's token", token));
     redactor.merged_with(&Redactor::new(token))

@@ -1,5 +1,5 @@
-//! Makes the `Mcp-Param-…` headers (revision 2026-07-28, transports, "Custom headers"). These
-//! headers repeat arguments of a call, as the tool's schema demands.
+//! Makes the `Mcp-Param-…` headers (revision 2026-07-28, transports, "Custom headers"). They repeat
+//! those arguments of a call that the tool's schema names.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
-/// The keyword by which the schema of a property names the header for that property.
+/// The keyword with which a property's schema names the header for the property.
 const KEYWORD: &str = "x-mcp-header";
 
 /// Returns the reason why a tool with this schema must not be used; `None` if the headers in the
@@ -60,9 +60,8 @@ pub(super) fn param_headers(schema: &Value, arguments: &Value) -> Vec<(HeaderNam
     headers.collect()
 }
 
-/// Encodes a text as a header's value. The text is kept if all its characters are printable ASCII,
-/// if no space is at its beginning or end, and if it does not look like encoded text. Any other
-/// text is encoded in Base64.
+/// Encodes a text as a header's value. The text is kept if it is printable ASCII, has no space at
+/// its ends, and does not look like encoded text. Any other text is encoded in Base64.
 pub(super) fn encode_header_value(text: &str) -> String {
     let visible = text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     let marked = text.starts_with("=?base64?") && text.ends_with("?=");
@@ -99,8 +98,8 @@ fn count_keyword(schema: &Value) -> usize {
             });
             let inside: usize = below
                 .map(|(name, value)| match (name.as_str(), value) {
-                    // The keys of these maps are names that the schema's author chose, not
-                    // keywords; the values are schemas.
+                    // The keys of these maps are names that the author of the schema chose. The
+                    // values are schemas.
                     (
                         "properties" | "patternProperties" | "dependentSchemas" | "$defs"
                         | "definitions",

@@ -10,10 +10,8 @@ use super::wire::{Answer, Message, is_list_change, raw_result};
 use crate::net::ResponseSink;
 use crate::net::sse::Decoder;
 
-/// The maximum size of a message that is read, in bytes.
 pub(super) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The HTTP response to a request.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
@@ -21,18 +19,17 @@ pub(super) struct Reply {
     pub(super) session: Option<HeaderValue>,
     /// The JSON-RPC answer; `None` if the body holds no answer to the request.
     pub(super) answer: Option<Answer>,
-    /// The result exactly as the server wrote it; `None` unless the answer is a result.
+    /// The result exactly as the server wrote it; `None` if the answer is missing or is an error.
     pub(super) raw: Option<String>,
     /// Whether the answer carries the id of the request, which proves that the server read the
     /// request.
     pub(super) has_request_id: bool,
 }
 
-/// The maximum number of requests from a server that wait in the queue for a reply. Further
-/// requests get no reply.
+/// The maximum number of a server's requests that wait for a reply. Further requests get no reply.
 pub(super) const MAX_QUEUED_REQUESTS: usize = 16;
 
-/// The queue of the requests from a server. Each entry is the id and the method of a request.
+/// The queue of a server's requests. Each entry is the id and the method of a request.
 pub(super) type RequestQueue = mpsc::Sender<(Value, String)>;
 
 pub(super) struct Reader {
@@ -51,9 +48,8 @@ enum Body {
 }
 
 impl Reader {
-    /// Creates a reader for the answer to the request with this id. The server's own requests go to
-    /// `server_requests`; `changes` counts the notifications in which the server reports that its
-    /// tools have changed.
+    /// Creates a reader for the answer to the request `id`. The server's own requests go to
+    /// `server_requests`. `changes` counts the server's notifications that its tools have changed.
     pub(super) fn new(
         id: &str,
         server_requests: RequestQueue,
@@ -74,8 +70,7 @@ impl Reader {
         }
     }
 
-    /// Returns the reply. The caller must call this only after `take` has returned false or the
-    /// body has ended.
+    /// Returns the reply. Call this after `take` has returned false or the body has ended.
     pub(super) fn finish(mut self) -> Reply {
         if let Body::Json(text) = std::mem::replace(&mut self.body, Body::Ignored)
             && let Some(Message::Answer(id, answer)) = Message::read(&text)

@@ -1,4 +1,4 @@
-//! Describes HTTP responses that hold no JSON-RPC answer. Invariant: no description holds a
+//! Describes HTTP responses that contain no JSON-RPC answer. Invariant: no description contains a
 //! header's value.
 
 use reqwest::StatusCode;
@@ -7,8 +7,8 @@ use reqwest::header::HeaderMap;
 use super::client::Outcome;
 use super::content::NO_RESULT;
 
-/// Returns whether a gateway may have sent this status. A gateway does not know whether the server
-/// executed the request.
+/// Whether this status may come from a gateway, which does not know whether the server executed the
+/// request.
 pub(super) fn is_gateway(status: StatusCode) -> bool {
     matches!(
         status,
@@ -16,8 +16,8 @@ pub(super) fn is_gateway(status: StatusCode) -> bool {
     )
 }
 
-/// Returns the outcome of a call whose response holds no JSON-RPC answer. `status` comes from the
-/// response, but `headers` from the request.
+/// Returns the outcome of a call whose response contains no JSON-RPC answer. `status` is that of
+/// the response. `headers` are those of the request.
 pub(super) fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome {
     let text = || format!("The call failed: {}.", refusal(status, headers));
     if is_gateway(status) {
@@ -31,8 +31,8 @@ pub(super) fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome
     }
 }
 
-/// Returns the reason why a request failed, according to the status of the response. For 401 and
-/// 403, the reason names the request's `headers`, without their values.
+/// Returns the reason why a request failed, by the status of the response. For 401 and 403, the
+/// reason has the names of the request's `headers`, without their values.
 pub(super) fn refusal(status: StatusCode, headers: &HeaderMap) -> String {
     let code = status.as_u16();
     let names: Vec<String> = headers.keys().map(|name| format!("`{name}`")).collect();

@@ -1,5 +1,5 @@
-//! Reviews a server's tools before their definitions are written to the lock file. Makes invisible
-//! characters in the server's texts visible.
+//! Reviews a server's tools before their definitions are written to the lock file. Invisible
+//! characters in the server's texts are made visible.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,8 +20,8 @@ const LONG_DEFINITION_BYTES: usize = 4 * 1024;
 /// The maximum number of bytes that the review quotes from one member of a definition.
 const MAX_QUOTED_BYTES: usize = 16 * 1024;
 
-/// Matches a tag such as `<important>` or `<system>`. Such a tag may make a model treat the text
-/// after it as an instruction.
+/// Matches a tag such as `<important>` or `<system>`. A model may take the text after such a tag
+/// for an instruction.
 static INSTRUCTION_TAG: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r"(?i)<\s*/?\s*(important|system|instructions?|secret|admin)\s*>").ok()
 });
@@ -41,8 +41,8 @@ pub struct Review {
 }
 
 /// Compares the tools that a server lists with `old`, the server's entry in the lock file. `others`
-/// maps the name of each tool of another server to the name of that server. The lock file is under
-/// version control, so a definition that repeats a secret known to `redactor` is left out.
+/// maps the names of other servers' tools to their servers. The lock file is under version control,
+/// so a definition that contains a secret known to `redactor` is left out.
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,
@@ -89,7 +89,6 @@ pub(crate) fn review(
     }
 }
 
-/// Reports the tools that differ from the lock file, with warnings.
 fn differences(
     known: &BTreeMap<String, LockedTool>,
     tools: &BTreeMap<String, LockedTool>,
@@ -127,8 +126,7 @@ pub fn removal_report(name: &str) -> String {
     format!("{name}: not in the configuration any more; it leaves the lock file\n")
 }
 
-/// Returns whether two tool names are not equal but look alike. Such names differ only in case and
-/// in characters that look similar.
+/// Whether two different tool names look alike, such as `al_10` and `aI-lO`.
 fn is_similar(one: &str, other: &str) -> bool {
     let look = |letter: u8| match letter.to_ascii_lowercase() {
         b'i' | b'l' | b'1' => b'l',
@@ -139,8 +137,7 @@ fn is_similar(one: &str, other: &str) -> bool {
     one != other && one.bytes().map(look).eq(other.bytes().map(look))
 }
 
-/// Splits the listed tools. Returns the usable tools by name, and the unusable tools as pairs of
-/// name and reason.
+/// Returns the usable tools by name, and the unusable tools as pairs of name and reason.
 fn split_usable(
     listed: Vec<Value>,
     redactor: &Redactor,
@@ -187,7 +184,7 @@ fn display_member(server: &Value, member: &str) -> String {
     visible(cut(text.unwrap_or("(unnamed)"), 128)).replace('\n', "")
 }
 
-/// Renders each member of a definition, except the name, as lines that begin with `sign`.
+/// Renders each member of a definition except `name`. Each line begins with `sign`.
 fn members(definition: &Value, sign: char) -> Vec<String> {
     let all = definition.as_object().into_iter().flatten();
     let all = all.filter(|(name, _)| name.as_str() != "name");
@@ -200,8 +197,8 @@ fn member(name: &str, value: &Value, sign: char) -> String {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::Array(_) | Value::Object(_) => {
             let pretty = serde_json::to_string_pretty(value).unwrap_or_default();
-            // `visible` gets each line separately, because `visible` would also mark the line
-            // breaks that pretty-printing adds.
+            // `visible` also marks line breaks. So it is applied to each line of the pretty-printed
+            // text by itself.
             let lines: Vec<String> = pretty.lines().map(visible).collect();
             lines.join("\n")
         }
@@ -213,7 +210,7 @@ fn member(name: &str, value: &Value, sign: char) -> String {
     lines.join("\n")
 }
 
-/// Renders the members in which two definitions differ: the old value, then the new one.
+/// Renders the members in which two definitions differ: the old value, then the new value.
 fn changes(old: &Value, new: &Value) -> Vec<String> {
     let none = serde_json::Map::new();
     let (old, new) = (
@@ -233,7 +230,6 @@ fn changes(old: &Value, new: &Value) -> Vec<String> {
     lines
 }
 
-/// Returns warnings about a definition, for the reviewer to examine before the tool is used.
 fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String> {
     let text = tool.definition.to_string();
     let mut warnings: Vec<String> = text_safety::warnings(&text)

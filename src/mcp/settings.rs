@@ -15,7 +15,6 @@ use crate::task::units::duration_text;
 use crate::tool::headers::Headers;
 use crate::tool::shell::Env;
 
-/// The maximum `timeout` of one call.
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// An MCP server whose tools agents may call. The server speaks Streamable HTTP (`url`), or is a
@@ -144,8 +143,8 @@ impl Transport {
 }
 
 impl Settings {
-    /// Checks the settings. Returns the transport (`None` if there is a mistake) and the mistakes,
-    /// each with the path of its key.
+    /// Checks the settings. Returns the transport, and the mistakes with the paths of their keys.
+    /// If there is a mistake, the transport is `None`.
     pub(crate) fn checked(&self) -> (Option<Transport>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let mut add = |key: &str, detail: &str| {
@@ -260,8 +259,8 @@ impl Settings {
         })
     }
 
-    /// Returns the name of a server's tool in this configuration. The name begins with the prefix,
-    /// and `_` replaces each `.`, because models accept no `.` in a name.
+    /// Returns the name of a server's tool in this configuration: the prefix and the name, with `_`
+    /// for each `.`, because models accept no `.` in a name.
     #[must_use]
     pub fn exposed_name(&self, server: &str, tool: &str) -> String {
         let prefix = self.prefix.clone().unwrap_or_else(|| format!("{server}_"));
@@ -295,7 +294,6 @@ impl Settings {
     }
 }
 
-/// The error text for an invalid URL.
 const INVALID_URL: &str = "must be an address such as `https://mcp.acme.com/mcp`";
 
 /// Parses an `http` or `https` URL. Returns `None` if the URL is invalid, or has a user, a password

@@ -1,6 +1,5 @@
-//! Runs an MCP server as a child process of a guard process. Shell tools run their commands in the
-//! same way. Invariant: a call counts as not sent only if no byte of its line (the message to the
-//! server) was written.
+//! Runs an MCP server as a child process of a guard process, as shell tools run their commands.
+//! Invariant: `Outcome::NotSent` means that no byte of the call's message was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,19 +21,18 @@ use crate::task::elicitation::Resume;
 use crate::tool::guard;
 use crate::tool::shell::GuardCommand;
 
-/// How long the service continues to wait for the answer to a call after the call's timeout.
+/// How long the service goes on waiting for the answer after a call has timed out.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
-/// The minimum time that a server is given to answer `initialize`, because a program such as `npx`
-/// may download the server first. If the timeout of the server's calls is longer, that timeout
-/// applies.
+/// The minimum time for the answer to `initialize`, because a program such as `npx` may download
+/// the server first. If the server's `timeout` is longer, it applies instead.
 const MIN_START_TIMEOUT: Duration = Duration::from_mins(1);
 /// The maximum number of concurrent calls to one server.
 const MAX_CALLS: usize = 16;
-/// The maximum pause between a failed start and the next start.
+/// The maximum pause after a failed start.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// The number of consecutive failed starts after which the server counts as down.
 const FAILURES_UNTIL_DOWN: u32 = 5;
-/// The failure text if the child ended before the request was written.
+/// The error text if the child ended before the request was written.
 const PROCESS_ENDED: &str = "its process had ended";
 const ANSWER_LOST: &str = "its process ended before it answered";
 
@@ -50,14 +48,14 @@ pub(super) type ServerCommand = (
 struct TimeLimits {
     /// The maximum time for the server's answer to `initialize`.
     start: Duration,
-    /// The maximum time in which an initialized server lists its tools, for all pages together.
+    /// The maximum time for listing all tools, after the server has been initialized.
     list: Duration,
     /// The maximum time for the answer to `server/discover`. Older servers may ignore the request.
     probe: Duration,
-    /// After a call without an answer: the maximum time for the server's answer to a check whether
-    /// the server still responds.
+    /// The maximum time for the answer to the check in `Stdio::cancel_call`: whether the server
+    /// still responds after a call has timed out.
     alive: Duration,
-    /// The pause after the first failed start. Each further failure doubles the pause, up to
+    /// The pause after the first failed start. Each further failure doubles it, up to
     /// [`MAX_PAUSE`].
     pause: Duration,
 }
@@ -81,21 +79,20 @@ pub(super) struct Stdio {
     guard: GuardCommand,
     hint: Option<Revision>,
     limits: TimeLimits,
-    /// The lock is held while a child starts, so that concurrent calls share one start.
+    /// Locked while a child starts, so that concurrent calls share one start.
     running: Mutex<Running>,
     /// Limits the concurrent calls. The caller takes a slot before each call.
     pub(super) slots: Arc<Semaphore>,
     ids: AtomicU64,
     changes: watch::Sender<u64>,
-    /// The redactor for the lines that the child writes to standard error. The redacted lines are
-    /// logged. If `None`, the lines are dropped.
+    /// Redacts the lines of the child's standard error before they are logged. If `None`, the lines
+    /// are dropped.
     log: Option<Arc<Redactor>>,
 }
 
 #[derive(Debug, Default)]
 struct Running {
     session: Option<Session>,
-    /// The number of consecutive failed starts. `failed_at` is the time of the last failed start.
     failures: u32,
     failed_at: Option<Instant>,
 }
@@ -136,8 +133,8 @@ impl Stdio {
 
     pub(super) async fn list(&self) -> Result<Listing, ClientError> {
         match self.list_once().await {
-            // Listing has no effect on the server. So the listing is repeated once if the child
-            // ended before the answer.
+            // Listing has no effect on the server. If the child ended before the answer, the list
+            // is requested once more.
             Err(ClientError(why)) if why == ANSWER_LOST || why == PROCESS_ENDED => {
                 self.list_once().await
             }
@@ -167,8 +164,9 @@ impl Stdio {
         }
     }
 
-    /// Performs request number `request_index` of an attempt at a call. The permit is checked only
-    /// for request 0, right before the first byte of that request is written.
+    /// Performs request `request_index` of an attempt at a call. `call.permit` is checked for
+    /// request 0, right before its first byte is written. Later requests belong to a call that was
+    /// already sent.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -182,8 +180,8 @@ impl Stdio {
                 Ok(session) => session,
                 Err(why) => return Outcome::NotSent(why),
             };
-            // The number makes each id unique, because the child may still answer a request of an
-            // earlier attempt.
+            // The number makes each id unique. The child may still answer a request of an earlier
+            // attempt.
             let number = self.ids.fetch_add(1, Ordering::Relaxed);
             let id = format!("{}#{number}", call.request_id(request_index));
             let text = call.request(&id, resume).text(session.revision);
@@ -227,7 +225,6 @@ impl Stdio {
         }
     }
 
-    /// Ends the child and waits for its end.
     pub(super) async fn close(&self) {
         let session = self.running.lock().await.session.take();
         if let Some(session) = session {
@@ -235,8 +232,8 @@ impl Stdio {
         }
     }
 
-    /// Sends the server a cancellation of the request `id`. Then tests whether the server still
-    /// answers, with a request that has no effect. If there is no answer, ends the child process.
+    /// Cancels the request `id` at the server. Then checks, with a request that has no effect,
+    /// whether the server still answers. If it does not, ends the child process.
     async fn cancel_call(&self, session: Session, id: &str) {
         let mut cancel = Request::notification("notifications/cancelled");
         cancel.params.push(("requestId", json!(id).to_string()));
@@ -281,8 +278,7 @@ impl Stdio {
         if running.failed_at.is_some_and(|at| at.elapsed() < pause) {
             return Err("it did not start, and is started again later".to_owned());
         }
-        // The failure is counted before the start, so that a start whose future is dropped counts
-        // as well.
+        // The failure is counted before the start. So a start whose future is dropped counts, too.
         running.failures = running.failures.saturating_add(1);
         running.failed_at = Some(Instant::now());
         if running.failures >= FAILURES_UNTIL_DOWN {
@@ -336,8 +332,7 @@ impl Stdio {
         begun
     }
 
-    /// Finds out which revision the server speaks. If the revision is an older one, initializes a
-    /// session.
+    /// Finds out which revision the server speaks. For an older revision, initializes a session.
     async fn begin(&self, session_of: impl Fn(Revision) -> Session) -> Result<Session, String> {
         let newest = session_of(Revision::July2026);
         if self.hint.is_none_or(Revision::is_stateless)
@@ -350,8 +345,8 @@ impl Stdio {
         let answer = self.ask(&older, Request::initialize(""), within).await;
         let (revision, server) = match answer.and_then(initialized) {
             Ok(begun) => begun,
-            // The server may speak only the stateless revision: either `discover` was not tried
-            // before, or `discover` was tried before the server was ready.
+            // The server may speak the stateless revision (2026-07-28): `discover` was not tried
+            // yet, or was tried before the server was ready.
             Err(why) => return self.discover(&newest).await.ok_or(why),
         };
         let begun = Session {
@@ -368,7 +363,8 @@ impl Stdio {
         Ok(begun)
     }
 
-    /// Returns the session if the server speaks the stateless revision; otherwise `None`.
+    /// Returns the session if the server speaks the stateless revision (2026-07-28); otherwise
+    /// `None`.
     async fn discover(&self, newest: &Session) -> Option<Session> {
         let request = Request::new("", "server/discover");
         let answer = self.ask(newest, request, self.limits.probe).await.ok()?;

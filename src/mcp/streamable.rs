@@ -1,7 +1,7 @@
-//! Implements the client of a server that speaks Streamable HTTP. Invariant: each `tools/call` is
-//! sent on its own connection, and the first byte is written only with the permit. A request of a
-//! call is sent again only if the answer proves that the server did not execute the request. The
-//! text of an outcome contains no URL, no header's value and no known secret.
+//! The client of a server that speaks Streamable HTTP. Invariants: each `tools/call` is sent on its
+//! own connection, and its first byte is written only if the call's permit holds (`AttemptPermit`).
+//! Before a request of a call is sent again, the answer must prove that the server did not execute
+//! it. The text of an outcome contains no URL, no header's value and no known secret.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -33,8 +33,8 @@ use crate::task::elicitation::Resume;
 use crate::tool::arguments;
 use crate::tool::headers::headers_digest;
 
-/// The maximum time for a server's answer to a request that begins a conversation, or that lists a
-/// page of tools.
+/// The maximum time for the answer to a request that begins a conversation or lists a page of
+/// tools.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum time for the answer to `server/discover`. Older servers may ignore the request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,18 +51,16 @@ pub(super) struct Streamable {
     net: Net,
     tokens: Option<Tokens>,
     hint: Option<Revision>,
-    /// The timeout of `server/discover`: [`PROBE_TIMEOUT`], or less in tests.
     probe_timeout: Duration,
-    /// The conversations, by the digest of the headers with which each conversation began. A
-    /// conversation of one user is thus never continued for another user.
+    /// The conversations, by the digest of the headers with which each began. So a conversation of
+    /// one user is never continued for another user.
     conversations: Mutex<BTreeMap<[u8; 32], Conversation>>,
-    /// The lock is held while a conversation begins, so that a concurrent request does not begin a
-    /// second one.
+    /// Locked while a conversation begins, so that a concurrent request does not begin another.
     begin_lock: tokio::sync::Mutex<()>,
     changes: watch::Sender<u64>,
 }
 
-/// A conversation with the server. `session` is `None` if the server began no session; `server` is
+/// A conversation with the server. `session` is `None` if the server began no session. `server` is
 /// the server's `serverInfo`.
 #[derive(Clone, Debug)]
 struct Conversation {
@@ -71,7 +69,7 @@ struct Conversation {
     server: Value,
 }
 
-/// A conversation with the server, the headers of its next request, and their OAuth token.
+/// A conversation with the server, the headers of its next request, and the OAuth token in them.
 struct Context {
     conversation: Conversation,
     headers: HeaderMap,
@@ -126,8 +124,9 @@ impl Streamable {
         }
     }
 
-    /// Performs request number `request_index` of an attempt at a call. The permit is checked only
-    /// for request 0, right before the first byte of that request is written.
+    /// Performs request `request_index` of an attempt at a call. `call.permit` is checked for
+    /// request 0, right before its first byte is written. Later requests belong to a call that was
+    /// already sent.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -149,8 +148,8 @@ impl Streamable {
             {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // A restarted server has lost its sessions, but may fail without answering 404.
-                    // So the next request begins a new session.
+                    // A restarted server has lost its sessions, but may fail without a 404. So the
+                    // next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
                         net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
@@ -159,8 +158,9 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The call is sent again only if it certainly has not run. By the protocol, a 404
-            // proves this; a 400 does not. An answer with our id proves that the call was read.
+            // The call is sent again if the server certainly did not execute it. By the protocol, a
+            // 404 proves this and a 400 does not. An answer with the id of the request proves that
+            // the server read the call, so the call is not sent again.
             let was_renewed = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
@@ -185,7 +185,8 @@ impl Streamable {
         }
     }
 
-    /// Ends the sessions, with the operator's headers only: users' credentials are not kept.
+    /// Ends the sessions. The requests have the headers of the operator, because users' credentials
+    /// are not kept.
     pub(super) async fn close(&self, operator: &HeaderMap) {
         let conversations = std::mem::take(&mut *self.lock()).into_values();
         let sessions: Vec<_> = conversations
@@ -210,8 +211,8 @@ impl Streamable {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, end).await;
     }
 
-    /// Returns the operator's headers. If OAuth client credentials are configured, adds a token to
-    /// the headers, and also returns the token by itself.
+    /// Returns the operator's headers. If OAuth client credentials are configured, the headers
+    /// contain a token, which is also returned by itself.
     async fn authorized(
         &self,
         operator: &HeaderMap,
@@ -227,8 +228,8 @@ impl Streamable {
         Ok((headers, Some(token)))
     }
 
-    /// Returns the conversation with the server, and the headers of its next request. Begins the
-    /// conversation if there is none.
+    /// Returns the conversation with the server, and the headers of its next request. If there is
+    /// no conversation, begins one.
     async fn context(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
         let (headers, token) = self.authorized(operator).await?;
         let key = headers_digest(operator);
@@ -250,7 +251,7 @@ impl Streamable {
         Ok(context(conversation))
     }
 
-    /// Finds out the server's revision. If the revision is an older one, initializes a session.
+    /// Finds out the server's revision. For an older revision, initializes a session.
     async fn begin(
         &self,
         context: impl Fn(Conversation) -> Context,
@@ -265,7 +266,8 @@ impl Streamable {
         }
     }
 
-    /// Returns a conversation in the stateless revision; `None` if the server does not speak it.
+    /// Returns a conversation in the stateless revision (2026-07-28); `None` if the server does not
+    /// speak it.
     async fn discover(
         &self,
         context: &impl Fn(Conversation) -> Context,
@@ -273,8 +275,8 @@ impl Streamable {
         let newest = context(Conversation::new(Revision::July2026));
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
-            // A server may refuse the requested revision as unsupported, and yet list it as
-            // supported in the same error. So the probe is repeated once.
+            // A server may refuse the revision as unsupported, and yet list it as supported in the
+            // same error. So the probe is repeated once.
             answer = self.probe(&newest).await?;
         }
         let answer = answer.filter(is_stateless);
@@ -284,7 +286,7 @@ impl Streamable {
         }))
     }
 
-    /// Initializes a session with a server that speaks only an older, stateful revision of MCP.
+    /// Initializes a session with a server that speaks an older, stateful revision of MCP.
     async fn initialize(
         &self,
         context: &impl Fn(Conversation) -> Context,
@@ -305,7 +307,7 @@ impl Streamable {
         Ok(begun.conversation)
     }
 
-    /// Returns the server's answer to `server/discover`; `None` if no JSON-RPC answer comes in
+    /// Returns the server's answer to `server/discover`; `None` if no JSON-RPC answer arrives in
     /// time.
     async fn probe(&self, context: &Context) -> Result<Option<Answer>, ClientError> {
         match self
@@ -325,8 +327,8 @@ impl Streamable {
         }
     }
 
-    /// Forgets the session or the token that the server refused with `status`. Returns whether
-    /// there was a session or token to forget.
+    /// Forgets the session or the token if the server refused it with `status`. Returns whether
+    /// there was one to forget.
     async fn renew(&self, operator: &HeaderMap, context: &Context, status: StatusCode) -> bool {
         match (status, &self.tokens, &context.token) {
             // Many servers answer an unknown session with 400 instead of 404.
@@ -344,7 +346,7 @@ impl Streamable {
         }
     }
 
-    /// Forgets the session of `context`, unless another session has already replaced that session.
+    /// Forgets the session of `context`. A session that has replaced it is kept.
     fn forget(&self, operator: &HeaderMap, context: &Context) {
         let mut known = self.lock();
         let key = headers_digest(operator);
@@ -366,8 +368,8 @@ impl Streamable {
         in_time.unwrap_or_else(|_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned())))
     }
 
-    /// Sends a request. Waits at most `within` for the beginning of the answer, and again at most
-    /// `within` for each part of the answer.
+    /// Sends a request. Waits at most `within` for the beginning of the answer, and then at most
+    /// `within` for each part.
     async fn exchange(
         &self,
         context: &Context,
@@ -399,7 +401,6 @@ impl Streamable {
         Ok(reader.finish())
     }
 
-    /// Sends `tools/call` on a connection of its own.
     async fn send(
         &self,
         context: &Context,
@@ -446,7 +447,7 @@ impl Streamable {
         Ok(reader.finish())
     }
 
-    /// Replies to a request that the server makes in its answer to a request of this client.
+    /// Replies to a request that the server made while it answered a request of this client.
     async fn respond(&self, context: &Context, id: &Value, method: &str) {
         let http = self.post(context, reply(id, method));
         let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);

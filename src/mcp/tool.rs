@@ -1,7 +1,6 @@
-//! Performs the calls of tools of MCP servers. Invariant: a call is sent only in two cases. In the
-//! first case, a comparison has found that the server's definition of the tool is unchanged since
-//! the review; `Need` says how recent that comparison must be. In the second case, a person has
-//! seen the change and approved the call.
+//! Performs the calls of tools of MCP servers. Invariant: before a call is sent, a comparison must
+//! have found the tool's definition unchanged since the review, or a person must have seen the
+//! change and approved the call. `Need` says how recent the comparison must be.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,14 +43,13 @@ struct Server {
 }
 
 impl Server {
-    /// Returns whether the headers hold credentials of a task's user.
     fn sends_user_credentials(&self) -> bool {
         self.headers.credential_names().next().is_some()
     }
 
-    /// Returns the key under which [`Comparisons`] keeps the comparison of the server's tools that
-    /// `task` used last. If the headers hold credentials of the task's user, the key is the task.
-    /// If all tasks send the same headers, the key is `None`.
+    /// Returns the key under which [`Comparisons`] keeps the last comparison of `task`. If the
+    /// headers contain credentials of the task's user, the key is the task. If all tasks send the
+    /// same headers, the key is `None`.
     fn comparison_owner(&self, task: TaskId) -> Option<TaskId> {
         self.sends_user_credentials().then_some(task)
     }
@@ -59,7 +57,7 @@ impl Server {
 
 impl Servers {
     /// Creates the servers of `settings`, which must have no mistakes. A server that is missing in
-    /// `lock` is left out. The client connects to a server when the server is first used.
+    /// `lock` is left out. The client connects to a server at its first use.
     #[must_use]
     pub fn new(
         settings: &BTreeMap<String, Settings>,
@@ -128,8 +126,8 @@ impl Servers {
     }
 }
 
-/// Lists the tools of a server for a review. Sends `headers` and those headers of `settings` that
-/// do not refer to users' credentials.
+/// Lists the tools of a server for a review. Sends `headers`, and those headers of `settings` that
+/// contain no reference to a user's credential.
 pub(crate) async fn list(
     name: &str,
     settings: &Settings,
@@ -193,8 +191,8 @@ impl Tool for McpTool {
     fn is_stale(&self, start: Option<StartReason>) -> bool {
         let server = &self.server;
         if server.sends_user_credentials() {
-            // Each set of request headers has its own comparison. These headers contain the task's
-            // credentials, which only `prepare` receives, so the comparison cannot be found here.
+            // The comparison is found by the request headers, which contain the user's credentials.
+            // `prepare` gets the credentials, but this function does not.
             return true;
         }
         let comparison = server.comparisons.last_used_by(None);
@@ -228,9 +226,8 @@ impl Tool for McpTool {
 }
 
 impl McpTool {
-    /// Returns the reason for comparing the call's tool with its reviewed definition. The reason
-    /// decides how old the comparison may be: a call that a person approved, or that must not be
-    /// repeated, needs a new comparison when it starts.
+    /// Returns the reason for comparing the tool with its reviewed definition. A call that a person
+    /// approved, or that must not be repeated, needs a new comparison at its start.
     fn need(&self, start: Option<StartReason>) -> Need {
         match start {
             None => Need::Judge,

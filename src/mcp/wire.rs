@@ -1,6 +1,6 @@
 //! Reads and writes the envelope of MCP messages: JSON-RPC 2.0, in the three supported revisions of
-//! MCP. Invariant: a message with a repeated member is rejected, because two parsers could read the
-//! message differently.
+//! MCP. Invariant: a message that repeats a member is rejected, because another parser may read it
+//! differently.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ fn client_info() -> Value {
     json!({"name": "holdpoint", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// A request or, without an id, a notification. The texts in `params` and `meta` must be JSON and
+/// A request or, without an id, a notification. The texts in `params` and `meta` must be JSON. They
 /// are written unchanged.
 pub(super) struct Request<'r> {
     pub(super) id: Option<&'r str>,
@@ -53,8 +53,8 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// Returns the message as JSON. The JSON texts in `params` and `meta` are inserted unchanged,
-    /// so the message is one line only if none of these texts has a line break.
+    /// Returns the message as JSON. The texts in `params` and `meta` may contain line breaks, so
+    /// the message may have several lines.
     pub(super) fn text(&self, revision: Revision) -> String {
         let mut text = String::from("{\"jsonrpc\":\"2.0\"");
         if let Some(id) = self.id {
@@ -90,7 +90,6 @@ impl<'r> Request<'r> {
     }
 }
 
-/// A parsed message from a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Message {
     /// The answer to the request with this id.
@@ -131,8 +130,7 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D
 }
 
 impl Answer {
-    /// Returns whether the answer is a complete result. An error, a task and a request for input
-    /// are not complete results.
+    /// Whether the answer is a complete result: not an error, a task or a request for input.
     pub(super) fn is_complete(&self) -> bool {
         let Self::Result(result) = self else {
             return false;
@@ -141,8 +139,9 @@ impl Answer {
         result.is_object() && kind.is_none_or(|kind| kind == "complete")
     }
 
-    /// Returns whether the answer proves that the request was not executed: either the error code
-    /// says so, or the session is unknown (the official servers answer -32001 with status 404).
+    /// Whether the answer proves that the request was not executed: by its error code, or because
+    /// the session is unknown. For an unknown session, the official servers answer -32001 with
+    /// status 404.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Error { code, .. } if NOT_EXECUTED.contains(code) || *code == -32001)
     }
@@ -179,9 +178,9 @@ pub(super) fn raw_result(message: &[u8]) -> Option<String> {
     raw.result.map(|result| result.get().to_owned())
 }
 
-/// Returns the reply to a server's request. Only the older revisions allow such requests, and in
-/// these revisions the client declares no capability. So the client answers a `ping`, cancels an
-/// elicitation, and refuses every other request.
+/// Returns the reply to a server's request. Only the older revisions allow such requests. There,
+/// the client declares no capability, so it answers `ping`, cancels an elicitation, and refuses
+/// every other request.
 pub(super) fn reply(id: &Value, method: &str) -> String {
     let reply = match method {
         "ping" => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
@@ -193,12 +192,10 @@ pub(super) fn reply(id: &Value, method: &str) -> String {
     reply.to_string()
 }
 
-/// Returns whether the id of a server's request is a number or a text of at most 256 bytes.
 fn is_short(id: &Value) -> bool {
     id.is_number() || id.as_str().is_some_and(|id| id.len() <= 256)
 }
 
-/// Returns whether `method` is the notification that the server's tools have changed.
 pub(super) fn is_list_change(method: &str) -> bool {
     method == "notifications/tools/list_changed"
 }
@@ -206,14 +203,13 @@ pub(super) fn is_list_change(method: &str) -> bool {
 /// The error codes that prove that a call was not executed.
 pub(super) const NOT_EXECUTED: [i64; 7] = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
 
-/// Returns whether the answer is the error with which a server refuses the revision of a request
-/// because it does not support this revision.
+/// Whether the answer is the error of a server that does not support the revision of the request.
 pub(super) fn is_unsupported(answer: &Answer) -> bool {
     matches!(answer, Answer::Error { code: -32022, .. })
 }
 
-/// Returns whether the answer to `server/discover` says that the server speaks the stateless
-/// revision.
+/// Whether the answer to `server/discover` says that the server speaks the stateless revision
+/// (2026-07-28).
 pub(super) fn is_stateless(answer: &Answer) -> bool {
     let Answer::Result(result) = answer else {
         return false;
@@ -233,8 +229,8 @@ pub(super) fn server_info(answer: &Answer) -> Value {
     info.cloned().unwrap_or_default()
 }
 
-/// Returns the revision and the `serverInfo` in a server's answer to `initialize`. Fails, with the
-/// reason, if the answer is an error, or if its revision is unknown or the stateless revision.
+/// Returns the revision and the `serverInfo` in a server's answer to `initialize`. Fails with the
+/// reason if the answer is an error, or if its revision is unknown or is the stateless revision.
 pub(super) fn initialized(answer: Answer) -> Result<(Revision, Value), String> {
     let result = match answer {
         Answer::Result(result) => result,

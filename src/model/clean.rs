@@ -16,7 +16,6 @@ use crate::task::text::{map_texts, without_nul};
 /// The maximum number of characters of an endpoint's error text that are kept.
 const MAX_PROBLEM_CHARS: usize = 500;
 
-/// Redacts secrets and replaces U+0000 in the texts of a model endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Cleaner(pub(crate) Arc<Redactor>);
 
@@ -79,8 +78,8 @@ impl Cleaner {
 #[derive(Debug)]
 pub(crate) struct StreamCleaner {
     redactor: StreamRedactor,
-    /// The incomplete escape at the end of the pieces so far; empty if there is no incomplete
-    /// escape. `None` if the text is not JSON, because escapes have no meaning in such a text.
+    /// The incomplete escape at the end of the pieces so far; empty if there is none. `None` if the
+    /// text is not JSON and therefore has no escapes.
     incomplete_escape: Option<String>,
 }
 
@@ -134,7 +133,6 @@ fn complete_escapes_len(text: &str) -> usize {
     text.len()
 }
 
-/// Returns the length in bytes of the escape at the start of the text.
 fn escape_length(escape: &str) -> usize {
     if utf16_unit(escape).is_some() {
         6
@@ -147,7 +145,7 @@ static ADDRESS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r#"(?i)\b[a-z][a-z0-9+.-]*://(?:\[secret [^\]]*\]|[^\s"'<>`)\]}])*"#).ok()
 });
 
-/// The escapes of a JSON text that are replaced by U+FFFD.
+/// The kind of escape in a JSON text that [`replace_escapes`] replaces with U+FFFD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InvalidEscape {
     /// U+0000.
@@ -156,8 +154,8 @@ pub(crate) enum InvalidEscape {
     LoneSurrogates,
 }
 
-/// Returns the text with each escape of the kind `invalid` replaced by U+FFFD. The text need not be
-/// valid JSON.
+/// Returns the text with each escape of the kind `invalid` replaced by U+FFFD. The text may be
+/// invalid JSON.
 pub(crate) fn replace_escapes(text: &str, invalid: InvalidEscape) -> Cow<'_, str> {
     let suspicious = match invalid {
         InvalidEscape::Nul => text.contains("\\u0000"),
@@ -194,8 +192,8 @@ pub(crate) fn replace_escapes(text: &str, invalid: InvalidEscape) -> Cow<'_, str
     Cow::Owned(out)
 }
 
-/// Returns the UTF-16 unit of the escape `\uXXXX` at the start of the text; `None` if there is
-/// none.
+/// Returns the UTF-16 unit of the escape `\uXXXX` at the start of the text. `None` if the text does
+/// not begin with such an escape.
 fn utf16_unit(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {

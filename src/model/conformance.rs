@@ -1,8 +1,10 @@
 //! Conformance tests of the model protocols: one suite for all providers. `cases` declares each
 //! conversation and the expected answers once. `wire/PROVIDER/CASE.txt` holds the traffic of a
-//! conversation with one provider, written from the provider's documentation. The tests assert that
-//! requests are as documented, that the parsed answer depends neither on streaming nor on where the
-//! bytes are cut, and that the emitted pieces add up to the answer.
+//! conversation with one provider, written from the provider's documentation. The tests assert:
+//!
+//! - The requests are as documented.
+//! - The parsed answer is the same with and without streaming, and wherever the bytes are cut.
+//! - The emitted pieces add up to the answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -114,7 +116,6 @@ impl Provider {
         }
     }
 
-    /// Returns the test cases for this provider.
     fn cases(self) -> impl Iterator<Item = Case> {
         cases()
             .into_iter()

@@ -1,6 +1,6 @@
 //! Turns ids of calls and names of tools into a form that strict protocols accept. Invariant: the
-//! same conversation always gets the same ids, because an endpoint may compare the conversation
-//! with the conversation in the previous request.
+//! same conversation always gets the same ids, because an endpoint may compare each request with
+//! the previous request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_CHARS: usize = 64;
 
 /// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`.
-/// Endpoints refuse an id that is too long, or that two calls of a conversation share. Stored ids
-/// may come from another provider: they can have any characters and any length, and can repeat in
-/// every turn.
+/// They refuse an id that is too long, or that two calls of a conversation share. A stored id may
+/// come from another provider, with any characters and any length, and may repeat in every turn.
 #[derive(Debug, Default)]
 pub(super) struct CallIds {
     used: BTreeSet<String>,
@@ -50,7 +49,7 @@ fn cut(text: &str, longest: usize) -> String {
     text.chars().take(longest).collect()
 }
 
-/// Writes `_` in place of each character that ids and tool names may not contain. Cuts the text to
+/// Returns the text with `_` for each character that ids and tool names may not contain, cut to
 /// [`MAX_CHARS`] characters.
 fn sanitized(text: &str) -> String {
     text.chars()

@@ -47,33 +47,24 @@ pub trait ModelClient: Send + Sync {
 pub trait PieceSink: Send + Sync {
     fn receive(&self, piece: Piece<'_>);
 
-    /// Returns whether the sink may have a listener. If there is no listener, a client may emit all
+    /// Returns whether the sink may have a listener. Without a listener, a client may emit all
     /// pieces at once instead of spreading them over time.
     fn has_listener(&self) -> bool {
         true
     }
 }
 
-/// A piece of an answer that is not complete yet. Pieces are redacted like the whole answer. The
-/// pieces add up to the answer's texts, unless a `Reset` voids them. `call` is the call's index in
-/// [`Answer::calls`].
+/// A piece of an answer that is not complete yet, redacted like the whole answer. The pieces after
+/// the last `Reset` add up to the answer's texts. `call` is the call's index in [`Answer::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// The next part of the text.
     Text(&'a str),
     /// The whole name of a call, before any of its arguments; sent once per call.
-    CallName {
-        /// The call's index: 0, 1, 2 …
-        call: usize,
-        name: &'a str,
-    },
+    CallName { call: usize, name: &'a str },
     /// The next part of a call's arguments.
-    Arguments {
-        /// The call's index, as in `CallName`.
-        call: usize,
-        text: &'a str,
-    },
-    /// Voids every piece since the answer began, because the attempt failed or emitted pieces
+    Arguments { call: usize, text: &'a str },
+    /// Voids every earlier piece of the answer, because the attempt failed or the emitted pieces
     /// turned out to be wrong. If the answer goes on, all its pieces are emitted again.
     Reset,
 }
@@ -81,8 +72,7 @@ pub enum Piece<'a> {
 /// The input of the model for one turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
-    /// The agent's instructions, which are sent once, before all messages. `None` if there are
-    /// none.
+    /// The agent's instructions, sent once, before all messages. `None` if the agent has none.
     pub system: Option<String>,
     pub messages: Vec<Message>,
     pub tools: Vec<OfferedTool>,
@@ -101,7 +91,8 @@ pub struct OfferedTool {
 /// One turn of the model, as parsed from the provider's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The text; `None` if the model wrote calls but no text. Empty if the model wrote neither.
+    /// The text. `None` if the model wrote calls without a text; empty if it wrote no calls and no
+    /// text.
     pub text: Option<String>,
     /// The requested calls, in the model's order.
     pub calls: Vec<AnswerCall>,
@@ -112,7 +103,6 @@ pub struct Answer {
     pub raw: Value,
 }
 
-/// One call of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerCall {
     /// The provider's id, possibly empty. The id is never used as a key, because a provider may
@@ -121,7 +111,7 @@ pub struct AnswerCall {
     pub name: String,
     /// The exact text of the arguments, except for redacted secrets and U+0000.
     pub arguments_text: String,
-    /// Whether a secret in the arguments was redacted: such a call never runs.
+    /// Whether a secret in the arguments was redacted. If so, the call never runs.
     pub holds_secret: bool,
 }
 
@@ -156,8 +146,9 @@ impl ModelError {
     }
 }
 
-/// Returns a text that presents data about the user to the model, and marks the data as data. The
-/// data is JSON on one line, so that no value can imitate a message or an instruction.
+/// Returns a text that gives the model data about the user, and says that the data is no
+/// instruction. The data is JSON on one line, so that no value can imitate a message or an
+/// instruction.
 fn data_about_the_user(context: &BTreeMap<String, String>) -> String {
     let data = json!(context);
     format!(
@@ -165,7 +156,6 @@ fn data_about_the_user(context: &BTreeMap<String, String>) -> String {
     )
 }
 
-/// Records the outcome and the duration of one attempt in a metric.
 fn measure(model: &str, outcome: &str, took: Duration) {
     let seconds = took.as_secs_f64();
     tracing::info!(target: "holdpoint::metric", metric = "model_call", model, outcome, seconds);

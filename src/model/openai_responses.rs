@@ -50,11 +50,14 @@ impl Protocol for Responses {
     }
 
     /// Returns whether the error text is about encrypted reasoning, which is bound to an
-    /// organization and a model. There are three cases. An endpoint with another key or model
-    /// refuses the reasoning ("The encrypted content … could not be verified"). If the reasoning is
-    /// missing, the endpoint does not find the item by its id ("Item with id 'rs_…' not found"). A
-    /// model that does not reason refuses the request for encrypted reasoning ("Encrypted content
-    /// is not supported with this model").
+    /// organization and a model. There are three cases:
+    ///
+    /// - An endpoint with another key or model refuses the reasoning ("The encrypted content …
+    ///   could not be verified").
+    /// - Without the reasoning, the endpoint does not find an item by its id ("Item with id 'rs_…'
+    ///   not found").
+    /// - A model that does not reason refuses the request for encrypted reasoning ("Encrypted
+    ///   content is not supported with this model").
     fn is_about_thinking(error_text: &str) -> bool {
         error_text.contains("ncrypted content")
             || error_text.contains("encrypted_content")

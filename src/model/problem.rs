@@ -28,7 +28,7 @@ pub(super) fn is_non_empty(member: &Value) -> bool {
     }
 }
 
-/// Classifies an error inside a 200 answer. Gateways send such errors.
+/// Classifies an error inside a 200 answer, as gateways send it.
 pub(super) fn classify_answer_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     match status_of(error) {
         Some(status) if retry::is_retryable(status) => {
@@ -39,7 +39,7 @@ pub(super) fn classify_answer_error(error: &Value, cleaner: &Cleaner) -> Attempt
 }
 
 /// Classifies an error in the middle of a stream. The endpoint had accepted the request, so the
-/// attempt is repeated unless the error blames the request.
+/// attempt is repeated. An error that blames the request is final.
 pub(super) fn classify_stream_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     let blames_request = match status_of(error) {
         Some(status) => (400..500).contains(&status) && !retry::is_retryable(status),
@@ -55,7 +55,6 @@ pub(super) fn classify_stream_error(error: &Value, cleaner: &Cleaner) -> Attempt
     }
 }
 
-/// Returns a text for people about an error inside an answer.
 pub(super) fn reported_error_text(error: &Value, cleaner: &Cleaner) -> String {
     format!(
         "it reported an error: {}",

@@ -12,7 +12,6 @@ use super::{Answer, Piece, PieceSink, Prompt};
 use crate::net::sse::Event;
 
 pub(super) trait Protocol: Send + Sync + 'static {
-    /// The reader of a streamed answer.
     type StreamReader: StreamReader;
     /// The provider's own base URL, which is used if none is configured.
     const BASE_URL: &'static str;
@@ -27,7 +26,6 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// the next mode.
     const REQUEST_MODES: &'static [RequestMode];
 
-    /// Returns the name and value of the header that carries the key.
     fn key_header(key: &str) -> (HeaderName, String);
 
     /// Writes the request body. `extra` holds further members from the configuration.
@@ -52,11 +50,9 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// repeated.
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome;
 
-    /// Creates a reader for a streamed answer.
     fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader;
 }
 
-/// Reads the events of one streamed answer.
 pub(super) trait StreamReader: Send {
     /// Takes the next event and emits the pieces that the event adds.
     ///
@@ -72,12 +68,11 @@ pub(super) trait StreamReader: Send {
     /// Returns the approximate number of bytes held in memory.
     fn held_bytes(&self) -> usize;
 
-    /// Emits the remaining pieces and returns the outcome. The caller must call this only after the
-    /// stream has ended without an error.
+    /// Emits the remaining pieces and returns the outcome. The caller calls this after the stream
+    /// has ended without an error.
     fn finish(self, emitter: &mut PieceEmitter<'_>) -> AttemptOutcome;
 }
 
-/// Whether a stream is still open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamState {
     Open,
@@ -85,7 +80,6 @@ pub(super) enum StreamState {
     Ended,
 }
 
-/// How a request asks for the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestMode {
     /// The answer is a stream, and the request asks for the token counts at the end of the stream.
@@ -99,7 +93,6 @@ pub(super) enum RequestMode {
 /// Whether the model's earlier thinking is sent back to the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EarlierThinking {
-    /// All of the earlier thinking is sent back, unchanged.
     Included,
     /// No thinking is sent back, because the endpoint refused the earlier thinking.
     Omitted,
@@ -123,12 +116,10 @@ pub(super) enum AttemptOutcome {
 /// further.
 pub(super) const MAX_CALLS: usize = 256;
 
-/// Returns the problem text for an answer with more than [`MAX_CALLS`] calls.
 pub(super) fn too_many_calls() -> String {
     format!("it asked for more than {MAX_CALLS} calls")
 }
 
-/// Returns the outcome of a failed attempt that may succeed when it is repeated.
 pub(super) fn retryable(why: &str) -> AttemptOutcome {
     AttemptOutcome::Retry(why.to_owned(), None)
 }

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 /// The wait before the second attempt. The wait doubles with each further attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// The maximum wait between attempts, unless the endpoint asks for another wait.
+/// The maximum wait between attempts, if the endpoint asks for no wait.
 const MAX_WAIT: Duration = Duration::from_secs(8);
 /// The maximum wait that an endpoint can cause by `Retry-After`. A longer wait is shortened to this
 /// limit.
 pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// Returns whether a request that was answered with this HTTP status may succeed when it is
-/// repeated.
 pub(crate) fn is_retryable(status: u16) -> bool {
     matches!(status, 429 | 500..=599)
 }

@@ -1,8 +1,7 @@
 //! Implements a model that answers from rules, for the demonstration and for tests. The model is
 //! deterministic: the same conversation gets the same answer. Like some providers, this model
 //! repeats its call ids in every answer, so that no code comes to rely on unique ids. Answers are
-//! emitted in pieces. The built-in script spreads the pieces over time, but only for a sink with a
-//! listener.
+//! emitted in pieces. If the sink has a listener, the built-in script spreads the pieces over time.
 
 use std::fmt;
 use std::path::Path;
@@ -26,7 +25,6 @@ mod template;
 
 /// The name and text of the built-in script.
 const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"));
-/// The answer when no rule matches.
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
 /// How long the built-in script waits before it emits an answer to a listener. The wait gives a
@@ -40,7 +38,7 @@ const MAX_PACED_TIME: Duration = Duration::from_millis(600);
 pub(crate) struct Scripted {
     name: String,
     script: Script,
-    /// Whether the pieces of an answer are emitted with pauses if the task has a listener.
+    /// Whether the pieces of an answer are emitted with pauses if the sink has a listener.
     is_paced: bool,
     clock: Arc<dyn Clock>,
 }
@@ -91,7 +89,7 @@ impl Scripted {
         }
     }
 
-    /// Reads a script from the text `rules`, and reports mistakes like [`Scripted::load`].
+    /// Reads a script from the text `rules`, and reports mistakes as [`Scripted::load`] does.
     pub(crate) fn read(
         name: &str,
         rules: &str,
@@ -200,14 +198,12 @@ impl Scripted {
     }
 }
 
-/// Returns the time over which the `pieces` pieces of an answer are spread.
 fn paced_time(pieces: usize) -> Duration {
     u32::try_from(pieces).map_or(MAX_PACED_TIME, |pieces| {
         MAX_PACED_TIME.min(PAUSE_PER_PIECE.saturating_mul(pieces))
     })
 }
 
-/// Returns the part of the conversation that rules match on.
 fn match_input(prompt: &Prompt) -> MatchInput<'_> {
     let user_text_of = |message: &Message| match message {
         Message::User { parts, .. } => {

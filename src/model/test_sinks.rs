@@ -6,7 +6,6 @@ use std::sync::Mutex;
 
 use super::{Answer, Piece, PieceSink};
 
-/// A sink that ignores all pieces, for code that needs only the whole answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DiscardingSink;
 
@@ -18,7 +17,6 @@ impl PieceSink for DiscardingSink {
     }
 }
 
-/// A sink that joins its pieces.
 #[derive(Debug, Default)]
 pub(crate) struct CollectingSink(Mutex<Collected>);
 
@@ -37,7 +35,6 @@ impl CollectingSink {
         self.0.lock().unwrap().clone()
     }
 
-    /// Asserts that the pieces add up to the answer.
     pub(crate) fn assert_adds_up_to(&self, answer: &Answer) {
         let collected = self.collected();
         assert_eq!(collected.text, answer.text.clone().unwrap_or_default());

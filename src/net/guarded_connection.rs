@@ -1,6 +1,6 @@
 //! Wraps a connection that carries one request. At the first write, the wrapper asks for the permit
-//! to send. Invariant: no byte of the request is written before the permit is given. Once the
-//! permit is given, [`SendProgress::has_begun`] returns true.
+//! to send. Invariant: no byte of the request is written before the permit is given. After the
+//! permit, [`SendProgress::has_begun`] returns true.
 
 use std::io;
 use std::pin::Pin;
@@ -24,20 +24,20 @@ struct Flags {
 }
 
 impl SendProgress {
-    /// Returns whether the first write of the request was permitted, so that the peer may have
-    /// received a part of the request.
+    /// Returns whether the first write was permitted. If so, the peer may have received a part of
+    /// the request.
     pub(super) fn has_begun(&self) -> bool {
         self.0.begun.load(Ordering::SeqCst)
     }
 
-    /// Returns whether `may_send` returned false at the first write, so that nothing was sent.
+    /// Returns whether `may_send` refused the first write. If so, nothing was sent.
     pub(super) fn is_refused(&self) -> bool {
         self.0.refused.load(Ordering::SeqCst)
     }
 }
 
 /// A connection that calls `may_send` at its first write. If `may_send` returns false, the first
-/// write and every later write are refused.
+/// and all later writes fail.
 pub(super) struct GuardedConnection<S> {
     connection: S,
     may_send: Option<MaySend>,
@@ -53,7 +53,6 @@ impl<S> GuardedConnection<S> {
         }
     }
 
-    /// Asks for the permit at the first write. If the permit is not given, refuses every write.
     fn check_permit(&mut self) -> io::Result<()> {
         if let Some(may_send) = self.may_send.take() {
             let flag = if may_send() {

@@ -1,4 +1,4 @@
-//! Sends one request on its own connection. The request is written only with a permit.
+//! Sends one request on its own connection, after a permit to send.
 
 use std::error::Error;
 use std::fmt;
@@ -30,12 +30,11 @@ use super::{
     lost_failure,
 };
 
-/// Makes a connection: resolves the host's name, and connects with TCP and TLS.
 pub(super) type Connector =
     HttpsConnector<HttpConnector<MapErr<GaiResolver, fn(io::Error) -> Unresolved>>>;
 type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
 
-/// The failure text if the [`SendPermit`] refuses the request before the first byte is written.
+/// The failure text if the [`SendPermit`] refuses the request.
 pub const NOT_PERMITTED: &str = "it must not be sent any more";
 
 /// The permit to send a request.
@@ -49,7 +48,6 @@ pub struct SendPermit {
     pub may_send: MaySend,
 }
 
-/// The error for a host name that could not be resolved.
 #[derive(Debug)]
 pub(super) struct Unresolved(io::Error);
 
@@ -65,7 +63,7 @@ impl Error for Unresolved {
     }
 }
 
-/// Returns a connector with the TLS settings `tls`. `tls` must not set ALPN protocols.
+/// Returns a connector with the TLS settings `tls`, which must have no ALPN protocols.
 pub(super) fn connector(tls: ClientConfig) -> Connector {
     let mut tcp = HttpConnector::new_with_resolver(MapErr::new(
         GaiResolver::new(),
@@ -87,10 +85,8 @@ pub trait ResponseSink: Send {
     fn take(&mut self, bytes: &[u8]) -> bool;
 }
 
-/// A sink that collects a response within its [`BodyLimits`].
 struct BodyCollector<F> {
-    /// The function that returns the limits of the body for a status; `None` once the response has
-    /// begun.
+    /// Returns the limits of the body for a status. `None` once the response has begun.
     limits: Option<F>,
     answer: Option<(BufferedResponse, BodyLimits)>,
 }
@@ -118,12 +114,12 @@ impl<F: FnOnce(StatusCode) -> BodyLimits + Send> ResponseSink for BodyCollector<
 }
 
 impl Net {
-    /// Sends one request on its own connection and returns the response. `within` counts from the
-    /// start of this function or, if that is later, from the decision of the permit. `limits` takes
-    /// the response's status and returns the limits of the body.
+    /// Sends one request on its own connection, and returns the response. `within` counts from the
+    /// call of this function or from the decision of the permit, whichever is later. `limits`
+    /// returns the limits of the body for the response's status.
     ///
     /// # Errors
-    /// Fails like [`Net::send_single_into`]. However, a response that is lost after
+    /// Fails like [`Net::send_single_into`], with one exception: a response that is lost after
     /// [`BodyLimits::enough_bytes`] bytes is not an error.
     pub async fn send_single(
         &self,
@@ -151,8 +147,8 @@ impl Net {
         }
     }
 
-    /// Sends one request like [`Net::send_single`], but passes the response to `sink` as the
-    /// response arrives, until the sink needs no further bytes.
+    /// Sends one request like [`Net::send_single`], and passes the response to `sink` while it
+    /// arrives. Ends early if `sink` needs no further bytes.
     ///
     /// # Errors
     /// Fails with:
@@ -197,7 +193,6 @@ impl Net {
     }
 }
 
-/// The failure text when the peer closed the connection before anything was written.
 const CLOSED_BEFORE_WRITE: &str = "the connection was closed before the request was written";
 
 fn connector_failure(error: &(dyn Error + 'static)) -> &'static str {
@@ -207,15 +202,15 @@ fn connector_failure(error: &(dyn Error + 'static)) -> &'static str {
     connect_failure(io_kind(error))
 }
 
-/// Returns the address to connect to, and the request as it is written. The URI of the written
-/// request has only the path and the query. Returns `None` if the request cannot be written.
+/// Returns the address to connect to, and the request to write, whose URI has only the path and the
+/// query. Returns `None` if the request is malformed.
 fn prepare_request(request: Request) -> Option<(Uri, http::Request<Body>)> {
     let mut request = http::Request::<Body>::try_from(request).ok()?;
     let path = Uri::from(request.uri().path_and_query()?.clone());
     let uri = std::mem::replace(request.uri_mut(), path);
     let host = uri.authority()?.as_str().rsplit('@').next()?;
     // Without compression, HTTP alone defines where a body ends. With `Connection: close`, the peer
-    // is the first to close the connection, so that the local port is free at once.
+    // closes the connection first, so that the local port is free at once.
     for (name, value) in [
         (HOST, host),
         (USER_AGENT, super::USER_AGENT),
@@ -229,7 +224,6 @@ fn prepare_request(request: Request) -> Option<(Uri, http::Request<Body>)> {
     Some((uri, request))
 }
 
-/// Sends the request, and passes the response to `sink` as the response arrives.
 async fn exchange(
     connection: GuardedConnection<Connection>,
     request: http::Request<Body>,
@@ -242,8 +236,8 @@ async fn exchange(
         let response = sent.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
         read(response.map(Body::wrap).into(), sink).await
     };
-    // One Tokio task both drives the connection and waits for the answer. So there is no wait for
-    // another task between the permit and the write.
+    // One Tokio task drives the connection and waits for the answer, so no other task delays the
+    // write after the permit.
     match select(pin!(answered), pin!(connection)).await {
         Either::Left((read, _)) => read,
         Either::Right((_, answered)) => answered.await,

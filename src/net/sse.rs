@@ -1,5 +1,5 @@
-//! Decodes a stream of server-sent events (WHATWG HTML, section 9.2.6). The stream may be cut
-//! anywhere, even inside a character. The memory for an incomplete event is limited.
+//! Decodes a stream of server-sent events (WHATWG HTML, section 9.2.6). Chunks may end anywhere,
+//! even inside a character. The memory for an incomplete event is limited.
 
 use crate::task::text::from_bytes;
 
@@ -17,16 +17,15 @@ pub(crate) struct TooLong;
 
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    /// The bytes of the incomplete line.
     line: Vec<u8>,
     name: Vec<u8>,
     data: Vec<u8>,
-    /// Whether the event has a `data` field, possibly an empty one.
+    /// Whether the event has a `data` field, which may be empty.
     has_data: bool,
-    /// Whether the last byte was a CR. If so, a following LF belongs to the same line end.
+    /// Whether the last byte was a CR. A following LF then belongs to the same line end.
     after_cr: bool,
-    /// Whether the first line is not complete yet. A byte order mark is skipped only in the first
-    /// line.
+    /// Whether the first line is still incomplete. A byte order mark is skipped at the start of the
+    /// first line.
     first: bool,
     max_bytes: usize,
 }
@@ -47,8 +46,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the events that `bytes` complete. An event is complete only when the empty line
-    /// after the event has arrived.
+    /// Adds bytes of the stream, and returns the events that they complete. An empty line completes
+    /// an event.
     ///
     /// # Errors
     /// Fails if an incomplete event exceeds the decoder's limit.

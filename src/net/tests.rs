@@ -63,8 +63,8 @@ async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
     Ok((answer.body, answer.is_truncated))
 }
 
-/// Returns a socket whose address refuses connections. The socket keeps its port but does not
-/// listen, so no other process can take the port.
+/// Returns a socket whose address refuses connections. The socket is bound but does not listen, so
+/// the port stays reserved.
 pub(crate) fn refusing_socket() -> tokio::net::TcpSocket {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -141,7 +141,7 @@ async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
 async fn connection_that_is_never_made_is_not_a_lost_request() {
     let listener = refusing_socket().listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    // The listener never accepts a connection. Once its queue is full, connecting hangs.
+    // The listener accepts no connection. Once its queue is full, connecting hangs.
     let mut queue = Vec::new();
     while let Ok(peer) = tokio::time::timeout(
         Duration::from_millis(50),
@@ -248,8 +248,8 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     assert_eq!(answer.unwrap().body, b"ok");
 }
 
-/// `may_send` is not called before the permit is decided. `may_send` is called only once, although
-/// the request of 4 MiB takes many writes.
+/// `may_send` is called after the permit is decided, and only once, although the request of 4 MiB
+/// takes many writes.
 #[tokio::test]
 async fn permit_is_asked_for_at_the_write_and_not_before() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

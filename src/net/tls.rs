@@ -8,15 +8,14 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::NetError;
 
-/// The settings of this process; `None` if TLS cannot be set up at all. All clients share the
-/// settings, because reading the machine's certificates takes tens of milliseconds.
+/// The settings of this process; `None` if TLS cannot be set up. All clients share them, because
+/// reading the machine's certificates takes tens of milliseconds.
 static TLS: LazyLock<Option<Tls>> = LazyLock::new(Tls::of_this_machine);
 
 pub(super) struct Tls {
-    /// The client configuration, without ALPN protocols. Each kind of client sets its own ALPN
-    /// protocols.
+    /// The client configuration, without ALPN protocols. Each kind of client adds its own.
     pub(super) config: ClientConfig,
-    /// Whether the machine has trusted certificates. If not, no server is trusted.
+    /// Whether the machine has trusted certificates. Without them, no server is trusted.
     pub(super) has_roots: bool,
 }
 
@@ -24,7 +23,7 @@ impl Tls {
     /// Returns the settings of this process.
     ///
     /// # Errors
-    /// Fails if TLS cannot be set up at all.
+    /// Fails if TLS cannot be set up.
     pub(super) fn shared() -> Result<&'static Self, NetError> {
         TLS.as_ref().ok_or(NetError)
     }

@@ -14,18 +14,16 @@ pub(super) struct AttemptResult {
     pub(super) status: Option<u16>,
     /// The reason of a failure, in fixed words; empty for a success.
     pub(super) problem: &'static str,
-    /// Whether the receiver would refuse every further attempt at this message. If so, no further
-    /// attempt is made.
+    /// Whether the delivery ends, because the receiver would refuse every further attempt, too.
     pub(super) is_permanent_failure: bool,
     /// The wait before the next attempt, if the receiver asks for one.
     pub(super) retry_after: Option<Duration>,
-    /// The receiver's id of the message, by which the message can be updated later; `None` if the
+    /// The receiver's id of the message, with which the message can be updated later; `None` if the
     /// receiver gives no id.
     pub(super) reference: Option<String>,
 }
 
 impl AttemptResult {
-    /// Returns the result of a successful attempt without an HTTP status.
     pub(super) fn success() -> Self {
         Self::without_status("")
     }
@@ -41,8 +39,8 @@ impl AttemptResult {
         }
     }
 
-    /// Returns the result that follows from the status of an HTTP answer. The result is never a
-    /// permanent failure, because the receiver may recover later.
+    /// Returns the result of an attempt that got an HTTP answer. It is never a permanent failure,
+    /// because the receiver may recover later.
     pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
         let problem = match response.status {
             status if status.is_success() => "",

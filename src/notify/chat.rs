@@ -1,8 +1,8 @@
-//! Writes the texts of a message to a room (a channel or chat of Slack or Teams). All kinds of
-//! rooms get the same texts, in English, because a room has no setting for a language.
+//! Writes the texts of a message to a room (a channel or chat of Slack or Teams). All rooms get the
+//! same texts, in English, because a room has no setting for a language.
 //!
-//! Invariant: a text that this service did not write is in one line, has no invisible character,
-//! and is cut to a maximum length.
+//! Invariant: each text that this service did not write is shown in one line without invisible
+//! characters, and is cut to a maximum length.
 
 use super::digest::{Digest, Question, Reason};
 use super::outcome::Outcome;
@@ -10,21 +10,19 @@ use crate::task::id::RequestId;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
-/// The maximum number of questions that a message shows with all details. A message with more
-/// questions has one line for each question.
+/// A message with at most this number of questions shows all their details. A longer message shows
+/// each question in one line.
 pub(super) const MAX_DETAILED_QUESTIONS: usize = 5;
 const MAX_TITLE_CHARS: usize = 200;
-/// The maximum number of characters of a rule's message.
 const MAX_MESSAGE_CHARS: usize = 200;
 const MAX_SUMMARY_CHARS: usize = 100;
 /// The maximum number of tools that a title names.
 const MAX_TITLE_TOOLS: usize = 3;
 
-/// The content of a message to a room: its questions, with their outcomes so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RoomMessage {
     pub(super) digest: Digest,
-    /// The outcome of each question, in the order of the questions; `None` before the first answer.
+    /// The outcome of each question in `digest`, in the same order; `None` before the first answer.
     pub(super) outcomes: Vec<Option<Outcome>>,
 }
 
@@ -42,7 +40,6 @@ impl RoomMessage {
         questions.any(|question| question.request_id == request)
     }
 
-    /// Returns whether the message shows all details of each question.
     pub(super) fn shows_details(&self) -> bool {
         self.digest.questions.len() <= MAX_DETAILED_QUESTIONS
     }
@@ -74,7 +71,7 @@ impl RoomMessage {
         }
     }
 
-    /// Returns the message in one line. A chat app shows this line in a notification (`text` in
+    /// Returns the message in one line, which a chat app shows in its notification (`text` in
     /// Slack).
     pub(super) fn notification_text(&self) -> String {
         match self.listed_questions().next() {
@@ -89,7 +86,6 @@ impl RoomMessage {
     }
 }
 
-/// A question of a message, with its outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListedQuestion<'s> {
     pub(super) question: &'s Question,
@@ -97,12 +93,10 @@ pub(super) struct ListedQuestion<'s> {
 }
 
 impl ListedQuestion<'_> {
-    /// Returns whether the question still waits for an answer.
     pub(super) fn is_open(&self) -> bool {
         self.outcome.is_none_or(|outcome| outcome.is_open)
     }
 
-    /// Returns the text of the link to the question.
     pub(super) fn link_text(&self) -> &'static str {
         if self.is_open() { "Review" } else { "Read" }
     }
@@ -113,7 +107,6 @@ impl ListedQuestion<'_> {
         Some(single_line(text, MAX_MESSAGE_CHARS)).filter(|text| !text.is_empty())
     }
 
-    /// Returns the tools' summaries of the calls, each in one line.
     pub(super) fn summaries(&self) -> Vec<String> {
         let summaries = self.question.summaries.iter();
         summaries
@@ -121,8 +114,8 @@ impl ListedQuestion<'_> {
             .collect()
     }
 
-    /// Returns pairs of a label and a value: the question's kind and times, and its outcome if
-    /// there is one.
+    /// Returns pairs of a label and a value: the question's kind, its times, and its outcome if it
+    /// has one.
     pub(super) fn facts(&self) -> Vec<(&'static str, String)> {
         let Question {
             kind,
@@ -160,7 +153,7 @@ pub(super) fn title(question: &Question) -> String {
     single_line(&title, MAX_TITLE_CHARS)
 }
 
-/// Returns the text in one line of at most `max_chars` characters. Invisible characters are made
+/// Returns the text in one line of at most `max_chars` characters, with invisible characters made
 /// visible.
 pub(super) fn single_line(text: &str, max_chars: usize) -> String {
     cut(visible(text).replace('\n', " "), max_chars)
@@ -174,7 +167,7 @@ pub(super) fn cut(text: String, max_chars: usize) -> String {
     }
 }
 
-/// Formats a time in UTC. The date is left out if the time is on the same day as `day`.
+/// Formats a time in UTC. Leaves out the date if the time is on the same day as `day`.
 pub(super) fn format_time(at: Time, day: Option<Time>) -> String {
     format!("{} UTC", at.to_minute(day))
 }

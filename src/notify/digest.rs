@@ -1,8 +1,8 @@
-//! Makes digests. A digest holds the questions of one message to a person or a room. Each channel
-//! makes the body of its message from the digest.
+//! Makes digests. A digest has the questions of one message to a person or a room. Each channel
+//! writes its message from the digest.
 //!
-//! Invariant: a digest contains no text that an agent wrote, except for the arguments in the tools'
-//! summaries.
+//! Invariant: a digest contains no text that an agent wrote, except the arguments in the summaries
+//! that tools make of calls.
 
 use crate::store::RequestRow;
 use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
@@ -10,57 +10,50 @@ use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 use crate::task::time::Time;
 
-/// The maximum number of questions that a message lists.
 pub(super) const MAX_LISTED_QUESTIONS: usize = 20;
 
-/// The questions of one message to a person or a room.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Digest {
     pub(super) reason: Reason,
     /// The listed questions, the oldest first; [`MAX_LISTED_QUESTIONS`] at most.
     pub(super) questions: Vec<Question>,
-    /// The number of questions beyond the listed ones.
+    /// The number of questions that are not listed.
     pub(super) unlisted: u64,
     /// The URL of the inbox; `None` if the recipient cannot sign in.
     pub(super) inbox: Option<String>,
 }
 
-/// The reason why a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The questions are new.
+    /// The message is about new questions.
     New,
-    /// The deadlines of the questions are near.
+    /// The message reminds of questions whose deadlines are near.
     Expiring,
-    /// The questions have waited for the time that the entry sets.
+    /// The message reminds of questions that have waited for the time that the entry sets.
     Waiting,
 }
 
-/// A question as a message shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Question {
     pub(super) request_id: RequestId,
     pub(super) kind: RequestKind,
     /// The names of the question's tools, each once.
     pub(super) tools: Vec<String>,
-    /// The name of the agent that asks.
     pub(super) agent: String,
     /// The message of the rule that held the call, written by the operator.
     pub(super) message: Option<String>,
-    /// The time at which the request was opened.
     pub(super) created_at: Time,
     /// The deadline of the request; `None` if the request has no deadline.
     pub(super) expires_at: Option<Time>,
     /// The URL of the request's page, which asks the reader to sign in.
     pub(super) url: String,
-    /// The person's own sealed link. `None` in a message to a room, or if no links are configured.
+    /// The person's own sealed link. `None` in a message to a room, or if links are not configured.
     pub(super) link: Option<String>,
     /// The summaries of the question's first calls; empty if the entry does not ask for summaries.
     pub(super) summaries: Vec<String>,
 }
 
 impl Reason {
-    /// Returns the reason of a message of this type.
     pub(super) fn from_message_type(kind: &str) -> Self {
         match kind {
             REQUEST_EXPIRING => Self::Expiring,
@@ -70,13 +63,11 @@ impl Reason {
     }
 }
 
-/// The maximum number of summaries of a question.
 const MAX_SUMMARIES: usize = 3;
 
 impl Question {
-    /// Makes the question of a request. `url` is the address of the request's page, and `link` is
-    /// the recipient's own link. `with_summaries` says whether the entry asks for the summaries of
-    /// calls.
+    /// Makes the question of a request. `url` is the address of the request's page. `link` is the
+    /// recipient's own link. `with_summaries` says whether the entry shows the summaries of calls.
     pub(super) fn from_request(
         request: &RequestRow,
         url: String,

@@ -1,5 +1,4 @@
-//! An entry of the configuration: one receiver of messages, with everything that is needed to send
-//! messages to the receiver.
+//! An entry of `notify.to`: one receiver of messages, with the parsed settings of its channel.
 
 use std::time::Duration;
 
@@ -20,10 +19,10 @@ use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
 use crate::task::user::UserIds;
 
-/// The part of a delivery's lease that is reserved for recording the attempt to send.
+/// The part of a delivery's lease that is left for recording the attempt.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A message that an entry sends about a request.
+/// A message that an entry will send about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PlannedMessage {
     /// The type of the message, which is the name of an event or of a reminder.
@@ -33,30 +32,26 @@ pub(super) struct PlannedMessage {
 }
 
 impl PlannedMessage {
-    /// Returns a message of this type that is due at once.
     pub(super) fn due_now(kind: &'static str) -> Self {
         Self { kind, due_at: None }
     }
 }
 
-/// An entry of `notify.to`.
 pub(crate) struct Entry {
     pub(super) name: String,
     pub(super) channel: Channel,
-    /// The time at which the entry sends reminders of open questions; `None` if the entry sends no
-    /// reminders.
+    /// The time of the reminders that the entry sends; `None` if it sends no reminders.
     pub(super) when: Option<When>,
     /// The minimum time between two messages to one person or room; zero if each question is sent
     /// as its own message.
     pub(super) gather: Duration,
-    /// The filter for the events about which the entry gets messages. `groups` and `users` filter
-    /// the events further.
+    /// The filter for the events about which the entry gets messages. `groups` and `users` narrow
+    /// it.
     pub(super) event_filter: EventFilter,
     groups: Vec<String>,
     users: Vec<String>,
 }
 
-/// The channel by which an entry's messages are sent.
 pub(super) enum Channel {
     /// Each event is sent as a signed POST.
     Webhook(WebhookChannel),
@@ -68,7 +63,6 @@ pub(super) enum Channel {
     Teams(TeamsChannel),
 }
 
-/// A webhook with parsed settings.
 pub(super) struct WebhookChannel {
     pub(super) url: Url,
     /// The keys that sign a message, the newest first.
@@ -79,7 +73,6 @@ pub(super) struct WebhookChannel {
 }
 
 impl Channel {
-    /// Returns the channel of these settings; `None` if the settings have mistakes.
     fn from_settings(settings: &EntrySettings) -> Option<Self> {
         if let Some(webhook) = &settings.webhook {
             return WebhookChannel::from_settings(webhook).map(Self::Webhook);
@@ -103,8 +96,8 @@ impl Channel {
         }
     }
 
-    /// Returns the duration of the lease of a claimed delivery: the maximum time for one attempt
-    /// and its recording.
+    /// Returns the duration of a delivery's lease: the maximum time for one attempt and its
+    /// recording.
     pub(super) fn lease(&self) -> Duration {
         let attempt = match self {
             Self::Webhook(_) | Self::Slack(_) | Self::Teams(_) => exchange::ATTEMPT_TIMEOUT,
@@ -113,12 +106,11 @@ impl Channel {
         attempt + RECORD_TIMEOUT
     }
 
-    /// Returns whether posted messages are updated with the outcomes of their questions.
+    /// Whether a posted message is updated when its questions are answered or end.
     pub(super) fn can_update(&self) -> bool {
         matches!(self, Self::Slack(slack) if slack.can_update())
     }
 
-    /// Returns whether messages show the tools' summaries of the calls.
     pub(super) fn shows_summaries(&self) -> bool {
         match self {
             Self::Webhook(hook) => hook.shows_summaries,
@@ -172,9 +164,9 @@ impl Entry {
         })
     }
 
-    /// Returns the message of this entry about a new request. If the entry sends reminders, returns
-    /// `None` in two cases: the time of the reminder depends on a deadline that the request does
-    /// not have, or the deadline comes before the reminder.
+    /// Returns the message of this entry about a new request. Returns `None` for a reminder if its
+    /// time depends on a deadline that the request does not have, or if the deadline comes before
+    /// the reminder.
     pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
         let Some(when) = self.when else {
             return Some(PlannedMessage::due_now("request.created"));
@@ -192,14 +184,15 @@ impl Entry {
         })
     }
 
-    /// Returns whether the entry sends a message about every event that its filter matches, no
-    /// matter to which request the event belongs.
+    /// Whether the entry is a webhook that gets every event that its filter matches: it has no
+    /// `when`, and no `groups` or `users` that narrow the filter.
     pub(super) fn sends_every_event(&self) -> bool {
         let events = matches!(self.channel, Channel::Webhook(_));
         events && self.when.is_none() && !self.selects_requests()
     }
 
-    /// Returns whether this entry gets only requests that its groups or users may decide.
+    /// Whether the entry's messages are limited to requests that its `groups` or `users` may
+    /// decide.
     pub(super) fn selects_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }
@@ -219,10 +212,11 @@ impl Entry {
     }
 }
 
-/// Builds a caller with the rights that a user would have. If a key of the user may decide, the
-/// caller has the groups of that key. Otherwise the caller has the user's groups if the user may
-/// decide by a link, else no groups. The caller may decide if the user may decide by a key or a
-/// link, if the tenant has a key that decides for other people, or if the service has no accounts.
+/// Builds a caller with the rights that a user would have.
+/// - The groups are those of the user's key that may decide. Without such a key, they are the
+///   groups with which the user may decide by a link, or else none.
+/// - The caller may decide if the user may decide by a key or by a link, if the tenant has a key
+///   that decides for other people, or if there are no accounts.
 fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let by_key = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     let by_link = accounts.and_then(|accounts| accounts.groups_of_link_decider(tenant, user));

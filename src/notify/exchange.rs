@@ -1,4 +1,4 @@
-//! Sends one POST to a receiver of messages and reads the beginning of the answer.
+//! Sends a POST to a receiver of messages, and reads the beginning of the answer.
 
 use std::time::Duration;
 
@@ -8,17 +8,14 @@ use reqwest::{RequestBuilder, StatusCode};
 use crate::net::{Failure, NO_ANSWER_IN_TIME, next_bytes, send_request};
 use crate::world::Clock;
 
-/// The maximum duration of one attempt.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
-/// The maximum number of bytes of an answer's body that are kept.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// The HTTP answer of a receiver.
 pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// The first 16 KiB of the body. The body is shorter if the connection failed, or if a part
-    /// came too late.
+    /// The first 16 KiB of the body. Fewer bytes if the connection failed or a part of the body was
+    /// late.
     pub(super) body: Vec<u8>,
 }
 

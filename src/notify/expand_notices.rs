@@ -1,6 +1,6 @@
-//! Turns notices into deliveries. A notice says that messages about the events of a commit may have
-//! to be sent; a delivery is one message to one receiver. For each of the events, each entry of
-//! `notify.to` that wants the event gets a delivery, and an entry with mail one for each person.
+//! Turns notices into deliveries. A commit writes a notice if messages may have to be sent about
+//! its events. A delivery is one message to one receiver. For each event, each entry of `notify.to`
+//! that wants the event gets a delivery. An entry with mail gets a delivery for each person.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -16,9 +16,9 @@ use crate::task::id::RequestId;
 const BATCH: usize = 100;
 
 impl Sender {
-    /// Replaces all notices by their deliveries, batch by batch. If a batch fails, that batch and
-    /// the later notices are left for the next pass or for another replica. Returns whether an
-    /// entry has new deliveries that are due.
+    /// Replaces all notices by their deliveries, batch by batch. If a batch fails, it and the later
+    /// notices stay for the next pass or another replica. Returns whether a new delivery is due
+    /// now.
     pub(super) async fn expand_notices(&self) -> bool {
         let (mut last, mut has_due) = (None, false);
         while !self.stop.is_cancelled() {
@@ -34,10 +34,10 @@ impl Sender {
         has_due
     }
 
-    /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Returns the last of
-    /// these notices if more notices may follow, else `None`. `before` is the last notice of the
-    /// previous batch. If this batch has the same last notice, returns `None`, because another
-    /// replica may be replacing these notices. Sets `has_due` if a new delivery is due now.
+    /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Sets `has_due` if a
+    /// new delivery is due now. Returns the last of these notices if more notices may follow, else
+    /// `None`. Also returns `None` if the notices are those of the previous batch, which ended with
+    /// `before`: another replica may be replacing them.
     async fn expand_batch(
         &self,
         before: Option<Notice>,
@@ -68,7 +68,6 @@ impl Sender {
         Ok(last.filter(|last| notices.len() == BATCH && before != Some(*last)))
     }
 
-    /// Returns the deliveries for the events of the commit that wrote this notice.
     async fn deliveries(&self, notice: &Notice) -> Result<Vec<NewDelivery>, ReadError> {
         let change = self.store.change_events(notice).await?;
         let mut requests = BTreeMap::new();
@@ -94,9 +93,8 @@ impl Sender {
         Ok(deliveries)
     }
 
-    /// Returns the messages of an entry about an event. Each message comes with the id of its
-    /// recipient; the id is empty if the recipient is not a person. `requests` caches the requests
-    /// that were read.
+    /// Returns the messages of an entry about an event, each with the id of the person who gets it.
+    /// The id is empty for a webhook or a room. `requests` caches the requests that were read.
     async fn messages_about(
         &self,
         entry: &Entry,
@@ -153,7 +151,7 @@ impl Sender {
     }
 }
 
-/// Records in a metric that no approver of a question has a mail address.
+/// Counts a question that no approver can get by mail.
 fn count_unreachable(entry: &str) {
     tracing::info!(target: "holdpoint::metric", metric = "unreachable", entry);
 }

@@ -22,15 +22,13 @@ use crate::task::decision::Door;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The reasons for dropping a delivery.
 const NO_LONGER_WAITING: &str = "the request no longer waits for this recipient";
 const NO_ADDRESS: &str = "no mail reaches this person any more";
 
-/// A delivery with its request.
 type Due<'r> = (&'r ClaimedDelivery, &'r RequestRow);
 
 impl Sender {
-    /// Sends one message for the deliveries that were claimed for one recipient, and records the
+    /// Sends one message for the deliveries that were claimed for one recipient. Records the
     /// attempt.
     pub(super) async fn deliver_digest(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         let Some(first) = claimed.first() else { return };
@@ -41,7 +39,7 @@ impl Sender {
         };
         let rows = match self.requests(first, claimed).await {
             Ok(rows) => rows,
-            // No attempt is recorded. The deliveries are claimed again when their lease has ended.
+            // No attempt is recorded. The deliveries are claimed again after their lease.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "requests could not be read");
                 return;
@@ -95,8 +93,8 @@ impl Sender {
         let rows = match self.store.requests_by_id(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // One damaged request makes the read of all requests fail, so each request is read
-            // separately. A damaged request cannot be decided and is left out.
+            // One damaged request fails the read of all, so each request is read separately. A
+            // damaged request is left out, because it cannot be decided.
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {
@@ -172,8 +170,6 @@ impl Sender {
         }
     }
 
-    /// Returns the content of a message to a room (a chat channel): its questions, with their
-    /// outcomes so far.
     fn room_message(&self, open: &[Due<'_>], digest: &Digest) -> RoomMessage {
         let rows = open.iter().take(MAX_LISTED_QUESTIONS).map(|(_, row)| row);
         RoomMessage {
@@ -223,7 +219,7 @@ impl Sender {
         self.allow_next_message(state, first, soonest).await;
     }
 
-    /// Sets the time from which the next message to this recipient may be sent: `wait` from now.
+    /// Sets the earliest time of the next message to this recipient: `wait` from now.
     async fn allow_next_message(
         &self,
         state: &EntryState,
@@ -262,8 +258,8 @@ fn due_since(state: &EntryState, row: &RequestRow) -> Time {
 }
 
 /// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of all
-/// their ids. So a retry with other deliveries has another id. If the retry had the same id, a
-/// receiver that drops messages with known ids would drop the new questions.
+/// ids. A receiver may drop a message whose id it knows. So a retry with further deliveries must
+/// have another id.
 fn gathered_message_id(open: &[Due<'_>]) -> String {
     if let [(only, _)] = open {
         return only.id.to_string();

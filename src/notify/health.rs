@@ -1,26 +1,25 @@
-//! Tracks the health of a receiver: whether the receiver accepts messages, as far as this process
-//! knows. The first success after failures makes all waiting messages of the receiver due.
+//! Tracks whether a receiver accepts messages, as far as this process knows. The first success
+//! after a failure makes all waiting messages of the receiver due.
 //!
-//! There is an exception: a message that was refused while the receiver accepted other messages
-//! keeps its own schedule. Otherwise each success of another message would use up one attempt at
-//! the refused message.
+//! Exception: a message that was refused while others were accepted keeps its own schedule.
+//! Otherwise, each success of another message would start an attempt at the refused message, and
+//! its attempts would soon be used up.
 
 use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
-/// The successes and failures of one receiver, as far as this process knows.
 #[derive(Debug)]
 pub(super) struct Health {
     /// Whether an attempt has failed since the last success.
     failing: bool,
-    /// The messages that the receiver refused although it accepted other messages.
+    /// The messages that the receiver refused while it accepted others.
     refused: BTreeSet<Uuid>,
 }
 
 impl Default for Health {
-    /// Returns the health of a receiver at the start of the process. The receiver counts as
-    /// failing, because attempts of an earlier process may have failed.
+    /// A receiver counts as failing when the process starts, because attempts of an earlier process
+    /// may have failed.
     fn default() -> Self {
         Self {
             failing: true,
@@ -30,8 +29,8 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Records that an attempt at these messages failed. The `bool` of each message says whether an
-    /// earlier attempt at the message also failed.
+    /// Records a failed attempt at these messages. The `bool` says whether an earlier attempt at
+    /// the same message failed, too.
     pub(super) fn failed(&mut self, messages: impl IntoIterator<Item = (Uuid, bool)>) {
         if !self.failing {
             let again = messages.into_iter().filter(|(_, again)| *again);
@@ -40,9 +39,9 @@ impl Health {
         self.failing = true;
     }
 
-    /// Records that the receiver accepted these messages. Returns `None` if no attempt has failed
-    /// since the last success. Otherwise returns the refused messages, which keep their own
-    /// schedule; the caller must then make all other waiting messages due.
+    /// Records that the receiver accepted these messages. If it is the first success after a
+    /// failure, returns the refused messages. The caller must then make all other waiting messages
+    /// due. Otherwise returns `None`.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,
@@ -51,7 +50,7 @@ impl Health {
         std::mem::replace(&mut self.failing, false).then(|| self.refused.iter().copied().collect())
     }
 
-    /// Records that no further attempt at these messages is made.
+    /// Records that these messages are not tried again.
     pub(super) fn ended(&mut self, messages: impl IntoIterator<Item = Uuid>) {
         for message in messages {
             self.refused.remove(&message);

@@ -1,4 +1,5 @@
-//! Sends digests (mails that list questions) and pings to people, through the mail server.
+//! Sends mails to people through the mail server: digests, which list questions, and test mails
+//! (`ping`).
 
 mod compose;
 mod line_stream;
@@ -18,11 +19,10 @@ use crate::people::language::Language;
 use crate::people::person::Person;
 use crate::world::Clock;
 
-/// Sends mails from the configured sender through the mail server.
 pub(super) struct Mailer {
     server: Server,
     from: Mailbox,
-    /// The domain of the sender's address, for the ids of mails.
+    /// The domain of the sender's address, which is a part of each mail's id.
     domain: String,
 }
 
@@ -38,8 +38,8 @@ impl Mailer {
         })
     }
 
-    /// Sends a digest to a person. `id` is the id of the mail. A retry with the same deliveries
-    /// must have the same id.
+    /// Sends a digest to a person. `id` is the mail's id, which a retry with the same deliveries
+    /// must repeat.
     pub(super) async fn send(
         &self,
         clock: &dyn Clock,

@@ -1,8 +1,8 @@
 //! Writes the content of a webhook message: an envelope and the data of an event. The data is read
-//! from the journal at each attempt, so that the database does not keep a second copy.
+//! from the journal at each attempt, so that the database does not store a copy.
 //!
-//! Invariant: a message shows the state as of its event's commit, even if the message is sent much
-//! later. Only a reminder of an open request shows the state as of the attempt.
+//! Invariant: a message shows the state as of its event's commit, even if it is sent much later. A
+//! reminder of an open request instead shows the state at the time of the attempt.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -14,26 +14,25 @@ use crate::store::{ClaimedDelivery, MessageEvent, ReadError, RequestRow, message
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
-/// The maximum number of bytes of a body. A longer `full` body is replaced by a thin one.
+/// The maximum size of a body in bytes. A longer `full` body is replaced by a thin body.
 const MAX_BODY_BYTES: usize = 256 * 1024;
 
 /// A message that is ready to be signed.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// The `webhook-id`: the same for each attempt, and unique to the message.
+    /// The `webhook-id`: unique to the message, and the same for each attempt.
     pub(super) id: String,
     pub(super) body: Vec<u8>,
     /// The time of the event, or the time at which the reminder was due.
     pub(super) at: Time,
 }
 
-/// The event of a message, and the state that the message shows.
 struct MessageSource<'m> {
     kind: &'m str,
     at: Time,
     root: TaskId,
     message_event: &'m MessageEvent,
-    /// Whether the message shows the request and the root task as they are now. If false, the
+    /// If true, the message shows the present state of the request and the root task. If false, the
     /// message shows their state as of the event's commit.
     as_of_now: bool,
 }
@@ -65,9 +64,9 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// Returns the message of a delivery; `None` if the event of the delivery no longer exists. For
-    /// a reminder, `reminder_request` is the request of the reminder: the message then shows the
-    /// request as it is now, and has the time at which the reminder was due.
+    /// Returns the message of a delivery; `None` if its event no longer exists. For a reminder,
+    /// `reminder_request` is the request: the message shows its present state, and has the time at
+    /// which the reminder was due.
     ///
     /// # Errors
     /// Fails if the database does not answer, or if the event cannot be read.
@@ -158,7 +157,6 @@ fn event_envelope(source: &MessageSource<'_>, data: &RawValue) -> Result<Vec<u8>
     envelope(source.kind, source.at, data).map_err(unreadable)
 }
 
-/// Writes the body of a message.
 pub(super) fn envelope(kind: &str, at: Time, data: &RawValue) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&Envelope {
         r#type: kind,

@@ -1,13 +1,12 @@
 //! Sends messages about commits to the receivers in the configuration. A commit writes a notice
-//! (`store/notices.rs`). `expand_notices.rs` replaces the notice by deliveries: for each event of
-//! the commit, each entry that wants the event gets a delivery. `send.rs` claims due deliveries and
-//! makes the attempts. The content of a message is read from the journal at each attempt
-//! (`message.rs`).
+//! (`store/notices.rs`). `expand_notices.rs` replaces the notice by deliveries: each entry that
+//! wants an event of the commit gets a delivery. `send.rs` claims due deliveries and makes the
+//! attempts. The content of a message is read from the journal at each attempt (`message.rs`).
 //!
-//! Invariant: a message is sent at least once, always under the same id; the order of messages is
-//! not guaranteed. A slow or failing receiver delays only the messages of its own entry. Secrets,
-//! mail addresses and URLs of a receiver are in no row, log line or metric, and in no message to
-//! another receiver.
+//! Invariants: a message is sent at least once, and always with the same id. The order of messages
+//! is not guaranteed. A slow or failing receiver delays the messages of its own entry and no
+//! others. A receiver's secrets, mail addresses and URLs are in no row, log line or metric, and in
+//! no message to another receiver.
 
 mod attempt_result;
 mod chat;
@@ -54,26 +53,27 @@ use crate::store::{Event, EventFilters, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::world::{Clock, Ids};
 
-/// The time between two polls of the database. A commit of this process wakes the sender at once.
+/// The time between two polls of the database. Between polls, a commit of this process wakes the
+/// sender.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two cleanups of deliveries.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
-/// The maximum number of attempts that a process makes at once, for all entries together.
+/// The maximum number of concurrent attempts of a process, for all entries together.
 const SLOTS_PER_PROCESS: usize = 32;
 
-/// A future that returns the JSON text for a message, or the reason why the text cannot be made.
+/// A future that returns the JSON text for a message, or the reason why there is none.
 pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
 
-/// Functions that write requests and events for messages, in the form in which the API shows them.
+/// Functions that write requests and events as JSON for messages, in the same form as the API.
 #[derive(Clone)]
 pub struct Rendering {
-    /// Writes the brief of a request, as of the commit of the event, or as of now if there is no
-    /// event. The `bool` says whether the brief has the summaries of the calls.
+    /// Writes the brief of a request: as of the event's commit or, without an event, as of now. The
+    /// `bool` says whether the brief has the summaries of the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
-    /// Writes the whole data of an event, in the form that the event stream of the task tree shows.
-    /// The `TaskId` is the tree's root.
+    /// Writes all data of an event as the event stream of the task tree shows it. The `TaskId` is
+    /// that of the tree's root.
     pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
-    /// Returns the URL of a request's page. The page can be opened only after a sign-in.
+    /// Returns the URL of a request's page, which demands a sign-in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
     /// The URL of the inbox.
     pub inbox: String,
@@ -91,10 +91,10 @@ pub struct Dependencies {
     /// The store with notices, deliveries and journals.
     pub store: Store,
     pub net: Net,
-    /// The directory of accounts and people, in which the sender finds who may decide a request;
-    /// `None` in a service without accounts.
+    /// The accounts and people, by which the sender finds out who may decide a request; `None` in a
+    /// service without accounts.
     pub accounts: Option<Directory>,
-    /// The maker of links in messages to people; `None` if messages have no links.
+    /// Makes the links in messages to people; `None` if messages have no links.
     pub links: Option<Links>,
     pub rendering: Rendering,
 }
@@ -110,7 +110,7 @@ pub struct Sender {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     entry_states: Vec<Arc<EntryState>>,
-    /// The names of all entries, by which the store finds their deliveries.
+    /// The names of all entries, with which the store finds their deliveries.
     entry_names: Vec<String>,
     slots: Arc<Semaphore>,
     /// Wakes the sender when an attempt has ended.
@@ -127,8 +127,8 @@ impl fmt::Debug for Sender {
 
 impl Sender {
     /// Returns a sender for the entries of `settings`. Tells the store which events the entries
-    /// want: a commit with such an event writes a notice. No message is sent before
-    /// [`Sender::work`] runs.
+    /// want, so that a commit with such an event writes a notice. [`Sender::work`] sends the
+    /// messages.
     #[must_use]
     pub fn new(
         settings: &Settings,
@@ -179,8 +179,8 @@ impl Sender {
         while !self.stop.is_cancelled() {
             let poll_is_due = self.clock.uptime() >= poll_at;
             let has_new = (poll_is_due || was_notified) && self.expand_notices().await;
-            // If there are no new deliveries that are due, the reason for the notification may be
-            // that old deliveries were made due again.
+            // A notification without new due deliveries may mean that old deliveries were made due
+            // again. So the store is asked for all due deliveries.
             if poll_is_due || (was_notified && !has_new) {
                 poll_at = self.clock.uptime() + poll_interval;
                 self.start_attempts().await;
@@ -201,7 +201,7 @@ impl Sender {
         }
     }
 
-    /// Stops starting attempts. Waits at most `time` until all attempts in flight are recorded.
+    /// Starts no further attempts. Waits at most `time` until all attempts in flight are recorded.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.attempts.close();
@@ -212,8 +212,8 @@ impl Sender {
     }
 
     /// Drops the deliveries of entries that are no longer configured. Removes ended deliveries
-    /// whose retention is over. Also removes each stored time of a recipient's next message once
-    /// that time has passed.
+    /// after their retention. Removes the stored time of a recipient's next message once that time
+    /// has passed.
     async fn clean(&self) {
         match self.store.drop_orphaned_deliveries(&self.entry_names).await {
             Ok(dropped) => {
@@ -236,7 +236,7 @@ impl Sender {
     }
 }
 
-/// Counts the outcome of an attempt or of a dropped delivery, in a metric of the entry.
+/// Counts an attempt or a dropped delivery by its outcome, in a metric of the entry.
 fn observe(entry: &str, outcome: &str) {
     tracing::info!(target: "holdpoint::metric", metric = "delivery", entry, outcome);
 }

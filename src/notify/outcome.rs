@@ -7,16 +7,14 @@ use crate::task::request_state::RequestState;
 use crate::task::status::RequestStatus;
 use crate::task::user::UserIds;
 
-/// The maximum number of characters of a person's id.
 const MAX_PERSON_CHARS: usize = 64;
 
 /// The state of a question after its first answer or its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// Whether the question still waits for an answer.
     pub(super) is_open: bool,
-    /// For an open question, the number of approvals so far. For a closed question, the decision
-    /// with its person and time, or another way in which the question ended.
+    /// For an open question: the number of approvals so far. For a closed question: the decision
+    /// with its person and time, or the other way in which the question ended.
     pub(super) text: String,
 }
 
@@ -47,7 +45,7 @@ impl Outcome {
     }
 }
 
-/// Describes the approvals of an open request so far; `None` if there is no answer yet.
+/// Describes the approvals of an open request; `None` before the first answer.
 fn approvals_text(state: &RequestState<'_>, ids: UserIds) -> Option<String> {
     let required = state.spec.required();
     let calls = state.spec.own_calls();

@@ -1,4 +1,4 @@
-//! Sends a test message for the command `notify`. The test message says only that messages arrive.
+//! Sends a test message for the command `notify`. It contains nothing about tasks or requests.
 
 use std::time::Duration;
 
@@ -26,10 +26,9 @@ pub struct PingResult {
     pub took: Duration,
 }
 
-/// Sends a message of type `ping` to the entry with this name. A webhook or a room gets one
-/// message. For mail, each person whom the entry names gets a mail; if the entry names no people,
-/// one mail goes to the sender's own address. Returns `None` if there is no such entry, or if the
-/// entry's settings have mistakes.
+/// Sends a message of type `ping` to the entry `name`. A webhook or a room gets one message. For
+/// mail, each person whom the entry names gets one. If the entry names no people, the sender's own
+/// address gets one. Returns `None` if there is no such entry, or if its settings have mistakes.
 ///
 /// # Errors
 /// Fails if TLS cannot be set up at all.
@@ -77,7 +76,6 @@ pub async fn ping(
     }))
 }
 
-/// Returns the text of the message to a room (a channel or chat of Slack or Teams).
 fn text(name: &str) -> String {
     format!("Holdpoint reaches this channel: messages of `{name}` arrive here.")
 }

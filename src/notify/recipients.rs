@@ -1,4 +1,4 @@
-//! Finds the people to whom an entry mails a request. Checks, right before sending, whether a
+//! Finds the people to whom an entry mails a request. Also checks, right before sending, whether a
 //! message about the request is still needed.
 
 use super::entry::Entry;
@@ -8,8 +8,8 @@ use crate::people::directory::Directory;
 use crate::people::person::Person;
 use crate::store::RequestRow;
 
-/// Returns the people who get this entry's mail about a request. These people have a mail address,
-/// the entry includes them, and they may decide the request now.
+/// Returns the people who get this entry's mail about a request. They have a mail address, are
+/// included in the entry's `to`, and may decide the request now.
 pub(super) fn mail_recipients<'d>(
     mail: &Mail,
     request: &RequestRow,
@@ -26,7 +26,6 @@ pub(super) fn mail_recipients<'d>(
         .collect()
 }
 
-/// Returns whether these recipients include the person.
 pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &Directory) -> bool {
     match to {
         Recipients::Approvers => true,
@@ -41,9 +40,9 @@ pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &D
     }
 }
 
-/// Returns whether a message about a request is still needed: the request is open, and the entry's
-/// `groups` and `users` still select the request. If the message goes to a `person`, the person
-/// must also be able to decide the request.
+/// Whether a message about a request is still needed: the request is open, and the entry's `groups`
+/// and `users` select it. For a message to a `person`, that person must also be able to decide the
+/// request.
 pub(super) fn is_message_needed(
     entry: &Entry,
     person: Option<&Person>,

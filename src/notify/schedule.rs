@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::attempt_result::AttemptResult;
 use crate::store::NextState;
 
-/// The backoff: the wait after each failed attempt. A failure after the last wait ends the
-/// delivery.
+/// The wait after each failed attempt. If an attempt after the last wait fails, the delivery ends.
 const BACKOFF: [Duration; 9] = [
     Duration::from_secs(5),
     Duration::from_mins(5),
@@ -19,12 +18,11 @@ const BACKOFF: [Duration; 9] = [
     Duration::from_hours(20),
     Duration::from_hours(24),
 ];
-/// The maximum wait that a receiver may ask for.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
 /// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. The
-/// wait has a jitter of a fifth, so that messages which failed together are not all retried at
-/// once. If the receiver asks for the wait `retry_after`, the returned wait is not shorter.
+/// wait has a jitter of a fifth, so that messages that failed together are not retried at the same
+/// moment. The wait is at least `retry_after`, for which the receiver asked.
 pub(super) fn backoff(attempts: i64, retry_after: Option<Duration>) -> Option<Duration> {
     let index = usize::try_from(attempts.checked_sub(1)?).ok()?;
     let base = BACKOFF.get(index)?;
@@ -34,8 +32,8 @@ pub(super) fn backoff(attempts: i64, retry_after: Option<Duration>) -> Option<Du
     Some(jittered.max(retry_after.unwrap_or_default()))
 }
 
-/// Returns the state of a delivery after an attempt with this result. `attempts` is the number of
-/// earlier attempts.
+/// Returns the state of a delivery after an attempt with this result. `attempts` counts earlier
+/// attempts.
 pub(super) fn next(result: &AttemptResult, attempts: i64) -> NextState {
     if result.is_success() {
         NextState::Sent

@@ -1,5 +1,5 @@
-//! Claims due deliveries and makes the attempts. Each entry has its own slots, so that a slow
-//! receiver delays only its own messages. A delivery is claimed right before its attempt, with a
+//! Claims due deliveries and makes the attempts. Each entry has its own slots, so a slow receiver
+//! delays no messages of other entries. A delivery is claimed right before its attempt, with a
 //! lease that is long enough for one attempt.
 
 use std::slice::from_ref;
@@ -20,27 +20,25 @@ use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The maximum number of attempts to send that a process makes at once for one entry.
+/// The maximum number of concurrent attempts of a process for one entry.
 const SLOTS_PER_ENTRY: usize = 4;
 
-/// The result of making a webhook message.
 enum PreparedMessage {
     Ready(Message),
     /// There is no message, because the event no longer exists.
     EventMissing,
-    /// There is no message, because the reminder's request is closed, or because the entry's
-    /// `groups` and `users` no longer select the request.
+    /// There is no message: the reminder's request is closed, or the entry's `groups` and `users`
+    /// no longer select it.
     RequestClosed,
 }
 
-/// An entry of `notify.to`, with the slots that limit its concurrent sends, and with the health of
-/// its receiver.
+/// An entry of `notify.to`, with its slots for concurrent attempts and the health of its receiver.
 #[derive(Debug)]
 pub(super) struct EntryState {
     pub(super) entry: Entry,
     slots: Arc<Semaphore>,
-    /// Whether the next pass should claim deliveries of this entry. True if deliveries are known to
-    /// be due, or if the last claim filled every free slot.
+    /// Whether the next pass should claim deliveries of this entry: deliveries are known to be due,
+    /// or the last claim filled every free slot.
     may_have_due: AtomicBool,
     health: Mutex<Health>,
 }
@@ -55,7 +53,7 @@ impl EntryState {
         }
     }
 
-    /// Lets the sender's next pass over the entries claim deliveries of this entry.
+    /// Makes the next pass over the entries claim deliveries of this entry.
     pub(super) fn expect_due(&self) {
         self.may_have_due.store(true, Ordering::Relaxed);
     }
@@ -89,8 +87,8 @@ impl Sender {
         self.start_expected_attempts().await;
     }
 
-    /// Starts attempts for the entries whose `may_have_due` is set. Does not ask the store which
-    /// entries have due deliveries.
+    /// Starts attempts for the entries whose `may_have_due` is set. Does not ask the store for
+    /// other entries with due deliveries.
     pub(super) async fn start_expected_attempts(self: &Arc<Self>) {
         for state in &self.entry_states {
             if state.may_have_due.load(Ordering::Relaxed) {
@@ -108,7 +106,7 @@ impl Sender {
         if count == 0 || self.stop.is_cancelled() {
             return;
         }
-        // The token makes the shutdown wait until attempts at the claimed deliveries are started.
+        // The shutdown waits until this token is dropped, after the attempts have been started.
         let _counted = self.attempts.token();
         let claimed = match self.claim(state, count).await {
             Ok(claimed) => claimed,
@@ -159,8 +157,8 @@ impl Sender {
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 
-    /// Makes one attempt to send the message of these deliveries, and records the attempt. If the
-    /// receiver is a webhook, each delivery is a message of its own.
+    /// Makes one attempt to send the message of these deliveries, and records it. To a webhook,
+    /// each delivery is sent as its own message.
     async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         match &state.entry.channel {
             Channel::Webhook(hook) => {
@@ -196,7 +194,7 @@ impl Sender {
                 let reason = "the request no longer waits";
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
-            // No attempt is recorded. The delivery is claimed again when its lease has ended.
+            // No attempt is recorded. The delivery is claimed again after its lease.
             Err(ReadError::Unavailable) => return,
             Err(error) => {
                 tracing::warn!(entry = state.entry.name, root_task_id = %claimed.root, event = claimed.event_number,
@@ -218,8 +216,8 @@ impl Sender {
         }
     }
 
-    /// Makes the webhook message of a delivery. Makes no message for a reminder that is no longer
-    /// needed.
+    /// Makes the webhook message of a delivery. A reminder that is no longer needed gets no
+    /// message.
     async fn prepare_message(
         &self,
         state: &EntryState,
@@ -245,8 +243,8 @@ impl Sender {
         Ok(message.map_or(PreparedMessage::EventMissing, PreparedMessage::Ready))
     }
 
-    /// Returns a request. Returns `None` if the request does not exist, or if it is damaged and
-    /// therefore cannot be decided.
+    /// Returns a request; `None` if it does not exist, or if it is damaged and so cannot be
+    /// decided.
     ///
     /// # Errors
     /// Fails with [`ReadError::Unavailable`] if the database does not answer.
@@ -261,7 +259,7 @@ impl Sender {
         }
     }
 
-    /// Records the time since `since` in a metric. `since` is the time of the commit, or the time
+    /// Records in a metric how long ago `since` was. `since` is the time of the commit, or the time
     /// at which a reminder was due.
     pub(super) fn observe_lag(&self, state: &EntryState, since: Time) {
         let lag = self.clock.now().since(since).as_secs_f64();
@@ -280,9 +278,9 @@ impl Sender {
         self.record(state, from_ref(claimed), &attempt).await;
     }
 
-    /// Records an attempt at deliveries that were claimed together. Returns `false` if the attempt
-    /// was recorded for none of the deliveries, because the leases have ended or the database does
-    /// not answer. Then the message is sent again.
+    /// Records an attempt at deliveries that were claimed together. Returns false if nothing was
+    /// recorded, because the leases have ended or the database does not answer. The message is then
+    /// sent again.
     pub(super) async fn record(
         &self,
         state: &EntryState,
@@ -319,8 +317,8 @@ impl Sender {
         !recorded.is_empty()
     }
 
-    /// Updates the health of the receiver. If the receiver accepts messages again, makes its
-    /// waiting deliveries due.
+    /// Updates the health of the receiver. If it accepts messages again, its waiting deliveries
+    /// become due.
     async fn update_health(
         &self,
         state: &EntryState,

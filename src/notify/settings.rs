@@ -1,5 +1,5 @@
-//! Declares the settings of messages. Checks these settings, except for checks that need other
-//! sections of the configuration.
+//! The settings of messages. Checks them as far as this is possible without other sections of the
+//! configuration.
 
 mod chat;
 mod mail;
@@ -35,10 +35,8 @@ const DEFAULT_EVENTS: [&str; 8] = [
     "request.expired",
     "request.withdrawn",
 ];
-/// The prefix of the names of all events about requests. An entry with `groups` or `users` may list
-/// only events with this prefix.
+/// The prefix of the events about requests. An entry with `groups` or `users` gets no other events.
 const REQUEST_EVENT_PREFIX: &str = "request.";
-/// The event of a new request.
 const REQUEST_CREATED: &str = "request.created";
 /// The default of `gather` for mail.
 const DEFAULT_MAIL_INTERVAL: Duration = Duration::from_mins(5);
@@ -154,7 +152,6 @@ impl When {
 }
 
 impl EntrySettings {
-    /// Returns the minimum time between two messages to one person or room.
     pub(super) fn gather_interval(&self) -> Duration {
         let usual = if self.mail.is_some() {
             DEFAULT_MAIL_INTERVAL
@@ -166,7 +163,7 @@ impl EntrySettings {
         self.gather.unwrap_or(usual)
     }
 
-    /// Returns whether the entry gets only events of requests, because it names groups or users.
+    /// Whether the entry gets only events of requests, because it names groups or users.
     pub(super) fn gets_only_requests(&self) -> bool {
         !self.groups.is_empty() || !self.users.is_empty()
     }

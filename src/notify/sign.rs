@@ -1,5 +1,5 @@
-//! Signs messages by Standard Webhooks 1.0: HMAC-SHA-256 over the id, the time and the body. There
-//! is one signature for each of the receiver's secrets, with the secret as the key.
+//! Signs messages by Standard Webhooks 1.0: HMAC-SHA-256 over the id, the time and the body. Each
+//! secret of the receiver makes one signature.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -8,9 +8,7 @@ use sha2::Sha256;
 
 use crate::secret::Secret;
 
-/// The prefix of a secret in the configuration.
 const PREFIX: &str = "whsec_";
-/// The minimum number of bytes of a secret.
 const MIN_SECRET_BYTES: usize = 24;
 
 /// A secret that is ready to sign messages.
@@ -55,7 +53,7 @@ mod tests {
 
     #[test]
     fn signature_is_that_of_the_standards_example() {
-        // This example is a test case of the specification's libraries.
+        // This test case is in the specification's libraries.
         let key = of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let signed = signatures(
             std::slice::from_ref(&key),

@@ -1,8 +1,8 @@
 //! Sends messages to a channel of Slack. A bot posts messages and updates them. An incoming webhook
-//! posts messages and cannot update them.
+//! posts messages but cannot update them.
 //!
-//! Invariant: the token is sent only in the header `Authorization`. From the body of an answer,
-//! only the message's id is kept.
+//! Invariants: the token is sent in the header `Authorization` and nowhere else. The message's id
+//! is all that is kept of an answer's body.
 
 mod blocks;
 mod reply;
@@ -26,7 +26,6 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=ut
 /// A channel of Slack with parsed settings.
 pub(super) struct SlackChannel {
     transport: Transport,
-    /// Whether messages show the tools' summaries of the calls.
     pub(super) shows_summaries: bool,
 }
 
@@ -64,7 +63,6 @@ impl SlackChannel {
         })
     }
 
-    /// Returns whether posted messages can be updated.
     pub(super) fn can_update(&self) -> bool {
         matches!(self.transport, Transport::Bot(_))
     }
@@ -79,7 +77,6 @@ impl SlackChannel {
         self.send(net, clock, blocks::content(message)).await
     }
 
-    /// Posts a message that is only a text.
     pub(super) async fn post_text(
         &self,
         net: &Net,
@@ -112,8 +109,7 @@ impl SlackChannel {
         }
     }
 
-    /// Replaces the content of the posted message with the id `ts`. Fails for an incoming webhook,
-    /// which cannot update messages.
+    /// Replaces the content of the posted message `ts`. Fails for an incoming webhook.
     pub(super) async fn update(
         &self,
         net: &Net,

@@ -1,8 +1,8 @@
 //! Posts messages to a channel or chat of Teams. A message is an Adaptive Card in the envelope that
 //! a workflow of Teams expects. A posted message cannot be updated.
 //!
-//! Invariant: a text that this service did not write is a `TextRun`, in which Markdown has no
-//! effect. The actions of a card only open pages: none of them answers a question.
+//! Invariants: a text that this service did not write is a `TextRun`, in which Markdown has no
+//! effect. The actions of a card open pages. No action answers a question.
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
@@ -15,10 +15,8 @@ use super::settings::{Teams as Settings, parse_url};
 use crate::net::Net;
 use crate::world::Clock;
 
-/// The parsed settings of a channel or chat of Teams.
 pub(super) struct TeamsChannel {
     url: Url,
-    /// Whether messages show the tools' summaries of the calls.
     pub(super) shows_summaries: bool,
 }
 
@@ -31,7 +29,8 @@ impl TeamsChannel {
         })
     }
 
-    /// Posts a message. The result has no id of the message, so the message cannot be updated.
+    /// Posts a message. The result has no id of the message, because a posted message cannot be
+    /// updated.
     pub(super) async fn post(
         &self,
         net: &Net,
@@ -41,7 +40,6 @@ impl TeamsChannel {
         self.send(net, clock, &body(message)).await
     }
 
-    /// Posts a message that consists of one text.
     pub(super) async fn post_text(
         &self,
         net: &Net,
@@ -87,7 +85,6 @@ fn body(message: &RoomMessage) -> Value {
     card(&content, &actions(message))
 }
 
-/// Returns the body of a message that consists of one text.
 fn plain_body(text: &str) -> Value {
     card(&[text_block(text, false)], &[])
 }
@@ -109,8 +106,7 @@ fn card(content: &[Value], actions: &[Value]) -> Value {
     })
 }
 
-/// Returns the card's elements for a question that is shown in full: its title, message, summaries
-/// and facts.
+/// Returns the card's elements for a question in full: its title, message, summaries and facts.
 fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
     let mut content = vec![text_block(title, true)];
     let lines = listed.message().into_iter().chain(listed.summaries());
@@ -129,9 +125,9 @@ fn text_block(text: &str, strong: bool) -> Value {
     json!({"type": "RichTextBlock", "inlines": [run]})
 }
 
-/// Returns the actions of a message. If there is an inbox and the message does not show its
-/// questions in full, the only action is a link to the inbox. Otherwise each of the first
-/// `MAX_DETAILED_QUESTIONS` questions gets a link.
+/// Returns the actions of a message. If the message does not show its questions in full and there
+/// is an inbox, its only action opens the inbox. Otherwise each question gets an action that opens
+/// its page, up to `MAX_DETAILED_QUESTIONS` of them.
 fn actions(message: &RoomMessage) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});

@@ -1,10 +1,10 @@
 //! Updates posted messages with the outcomes of their questions. When a request is answered,
-//! expires or is withdrawn, each entry whose messages can be updated gets a new delivery. An
-//! attempt at this delivery replaces the content of the posted message.
+//! expires or is withdrawn, each entry that can update messages gets a new delivery. An attempt at
+//! this delivery replaces the content of the posted message.
 //!
-//! Invariant: the last update of a message shows the committed state, even if two updates are sent
-//! in the wrong order. After the receiver has accepted an update, the sender reads the requests
-//! again. The delivery ends only if the sent content is still the correct content of the message.
+//! Invariant: the last update of a message shows the committed state, even if updates overtake each
+//! other. After an update was accepted, the sender reads the requests again. If the content has
+//! changed since, the sender updates the message again before the delivery ends.
 
 use std::slice::from_ref;
 
@@ -22,22 +22,20 @@ use crate::people::directory::Directory;
 use crate::store::{ClaimedDelivery, MessageState, ReadError};
 use crate::task::user::UserIds;
 
-/// The reason for dropping a delivery for which there is no message to update.
 const NO_MESSAGE_LISTS_REQUEST: &str = "no message lists this request";
 
 /// The result of an attempt to update a message.
 enum UpdateResult {
-    /// No attempt is recorded. The delivery is claimed again when its lease has ended.
+    /// No attempt is recorded. The delivery is claimed again after its lease.
     RetryLater,
-    /// The delivery is dropped, because there is no message to update. The text is the reason.
+    /// There is no message to update, so the delivery is dropped. The text is the reason.
     NothingToUpdate(&'static str),
-    /// The update was sent to the receiver. The value is the result of this attempt.
+    /// The update was sent to the receiver, with this result.
     Attempted(AttemptResult),
 }
 
 impl Sender {
-    /// Makes one attempt to show a request's outcome in the posted message, and records the
-    /// attempt.
+    /// Makes one attempt to show a request's outcome in the posted message. Records the attempt.
     pub(super) async fn deliver_update(
         &self,
         state: &EntryState,
@@ -51,7 +49,7 @@ impl Sender {
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
             Ok(UpdateResult::RetryLater) => return,
-            // No attempt is recorded, so the delivery is claimed again when its lease has ended.
+            // No attempt is recorded, so the delivery is claimed again after its lease.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "a message could not be read");
                 return;
@@ -63,7 +61,7 @@ impl Sender {
         let next = schedule::next(&result, claimed.attempts);
         let took = self.clock.uptime().saturating_sub(began);
         let result = AttemptResult {
-            // `None` keeps the stored reference of the message.
+            // `None` keeps the message's stored reference.
             reference: None,
             ..result
         };
@@ -108,7 +106,7 @@ impl Sender {
                 return Ok(UpdateResult::Attempted(result));
             }
             message = now;
-            // Another attempt must fit into the rest of the lease.
+            // The next attempt must end before the lease does.
             let spent = self.clock.uptime().saturating_sub(began);
             if spent + ATTEMPT_TIMEOUT > state.entry.channel.lease() {
                 return Ok(UpdateResult::RetryLater);
@@ -116,7 +114,7 @@ impl Sender {
         }
     }
 
-    /// Returns the content that a posted message should have, by the current state of its requests.
+    /// Returns the content that a posted message should have now.
     async fn current_message(
         &self,
         name: &str,

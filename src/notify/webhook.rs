@@ -12,12 +12,11 @@ use super::sign::signatures;
 use crate::net::Net;
 use crate::world::Clock;
 
-/// The maximum wait for each part of an answer's body. The body is read only so that the connection
-/// can be used again.
+/// The maximum wait for each part of an answer's body. The body is read so that the connection can
+/// be reused.
 const BODY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Signs a message and posts it to a webhook. If the answer has the status 410, the message is not
-/// sent again.
+/// Signs a message and posts it to a webhook. After a status 410, the message is not sent again.
 pub(super) async fn post(
     net: &Net,
     clock: &dyn Clock,

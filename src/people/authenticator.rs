@@ -1,10 +1,10 @@
-//! Authenticates HTTP requests by their headers. In a service with accounts, a request is
-//! authenticated by its key, or by a browser session, which counts as the key that opened the
-//! session. In a service without accounts, every caller is the user `local`.
+//! Authenticates HTTP requests by their headers. In a service with accounts, a key or a browser
+//! session authenticates a request. A session counts as the key that opened it. In a service
+//! without accounts, every caller is the user `local`.
 //!
-//! Invariant: `Holdpoint-User` and `Holdpoint-Groups` take effect only with a key that may speak
-//! for other people. A request that has these headers with any other key, or with a session, is
-//! refused. A request with an unknown `Holdpoint-…` header is refused, too.
+//! Invariant: `Holdpoint-User` and `Holdpoint-Groups` need a key that may speak for other people. A
+//! request that has these headers with any other key, or with a session, is refused. A request with
+//! an unknown `Holdpoint-…` header is refused, too.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -23,15 +23,14 @@ pub trait Authenticator: Send + Sync {
     /// Fails if the headers do not identify a caller (see [`AuthError`]).
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
 
-    /// Returns the value that binds a session to the key that opens the session; `None` if this key
-    /// is unknown. A service without accounts has no keys and no sessions.
+    /// Returns the binding of a session (see [`Token::binding`]) to the key that opens the session;
+    /// `None` if the key is unknown. A service without accounts has no keys and no sessions.
     fn session_binding(&self, _token: &Token, _key: &str) -> Option<String> {
         None
     }
 
-    /// Returns the caller of a session, who is the user of the key that opened the session. To find
-    /// this key, computes for each configured key the value that binds the session's token to the
-    /// key, and compares this value with the session's binding.
+    /// Returns the user of the key that opened a session, as the caller. To find this key, computes
+    /// [`Token::binding`] for each configured key and compares it with the session's binding.
     ///
     /// # Errors
     /// Fails with `Missing` if no configured key yields the binding any more. Fails with
@@ -64,11 +63,10 @@ pub enum AuthError {
     BadHeader(String),
 }
 
-/// The header in which a key with `act_as` names the user for whom it speaks.
+/// The header that names the user for whom a key with `act_as` speaks.
 const USER_HEADER: &str = "holdpoint-user";
 /// The header with the groups of the user in `USER_HEADER`, separated by commas.
 const GROUPS_HEADER: &str = "holdpoint-groups";
-/// The `Holdpoint-…` headers that a request may have.
 const KNOWN_HEADERS: [&str; 4] = [
     USER_HEADER,
     GROUPS_HEADER,
@@ -149,8 +147,7 @@ impl KeyAuthenticator {
     }
 }
 
-/// Refuses unknown `Holdpoint-…` headers. Such a header may be misspelt, so ignoring the header
-/// would not be safe.
+/// Refuses unknown `Holdpoint-…` headers, because ignoring a misspelt header would not be safe.
 ///
 /// # Errors
 /// Fails with `BadHeader` if a `Holdpoint-…` header is not in `KNOWN_HEADERS`.
@@ -165,8 +162,8 @@ pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthErro
 }
 
 /// Refuses a session's request if the request has a `Holdpoint-…` header. A session speaks for one
-/// person only, even if its key has `act_as`, because any web page could make the browser send such
-/// a header.
+/// person, even if its key has `act_as`, because any web page could make the browser send the
+/// header.
 ///
 /// # Errors
 /// Fails with `Forbidden` if the request has a `Holdpoint-…` header.

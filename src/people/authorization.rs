@@ -1,6 +1,6 @@
 //! Checks the rights of a caller: to read a tree of tasks, to command a task, to propose calls at
 //! gates, and to decide a request. Also checks whether an earlier approval still counts. The module
-//! `http` makes the checks that need only the permissions of a key.
+//! `http` makes the checks for which the permissions of a key suffice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,8 +46,8 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// Whether there is an action that `caller` may take on a request of this kind. A caller with a
-/// link may take only the actions that the kind permits by a link.
+/// Whether `caller` may take any action on a request of this kind. A caller with a link has the
+/// `link_actions` of the kind.
 #[must_use]
 pub fn may_take_any_action(caller: &Caller, kind: RequestKind) -> bool {
     caller.door != Some(Door::Link) || !kind.properties().link_actions.is_empty()
@@ -79,8 +79,8 @@ pub fn permitted_actions(
             caller.user_id.as_str(),
         );
         actions.retain(|action| match action {
-            // The editor's approval does not count for the edited arguments, so an edit is possible
-            // only if enough other people could approve these arguments.
+            // The editor's approval does not count for the edited arguments. So an edit needs
+            // enough other people who could approve these arguments.
             Action::Edit => other_approvers >= required as usize,
             Action::Approve => !request
                 .own_calls()
@@ -101,8 +101,8 @@ pub fn required_approvals(caller: &Caller, request: &RequestSpec) -> u32 {
     }
 }
 
-/// Whether `caller` wrote the arguments of a call that needs several approvals. Then other people
-/// have to approve the call.
+/// Whether `caller` wrote the arguments of a call that needs several approvals, so that other
+/// people have to approve the call.
 #[must_use]
 pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec) -> bool {
     required_approvals(caller, request) > 1
@@ -112,14 +112,14 @@ pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec)
             .is_some_and(|editor| caller.user_id.is(editor))
 }
 
-/// The current accounts, by which approvals are checked again long after they were given. The value
-/// is `None` in a service without accounts.
+/// The current accounts, which tell whether an earlier approval still counts. `None` in a service
+/// without accounts.
 #[derive(Clone, Debug, Default)]
 pub struct Roster(Option<Arc<Directory>>);
 
 impl Roster {
-    /// Returns the person with this user id, and the caller as whom a link in a message to this
-    /// person acts. Returns `None` if no person in the accounts gets messages for this user id.
+    /// Returns the person with this user id, and the [`Caller`] with the rights of a link in a
+    /// message to this person. `None` if no person with this user id gets messages.
     #[must_use]
     pub fn link_caller(&self, tenant: &str, user: &str) -> Option<(&Person, Caller)> {
         let directory = self.0.as_ref()?;
@@ -127,13 +127,11 @@ impl Roster {
         Some((person, directory.link_caller(person)))
     }
 
-    /// Creates a roster of these accounts. `accounts` is `None` in a service without accounts.
     #[must_use]
     pub fn new(accounts: Option<Directory>) -> Self {
         Self(accounts.map(Arc::new))
     }
 
-    /// Returns the setting by which user ids are compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.0
@@ -159,11 +157,11 @@ impl Roster {
         }
     }
 
-    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. If the
-    /// approval was given through a key with `act_as`, the user of that key must still have a key
-    /// with `act_as` that may decide, and the groups stored in `vote` count as the approver's
-    /// groups. If the approval was given by a link, messages must still reach the approver, links
-    /// must give the right to decide, and `approvers` must accept links.
+    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. An
+    /// approval through a key that speaks for others (`act_as`) counts while the key's user has a
+    /// key with this right and the right to decide. The approver's groups are then the groups in
+    /// `vote`. An approval by a link counts while the approver gets messages, links may decide, and
+    /// `approvers` accepts links.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -218,8 +216,8 @@ impl Roster {
     }
 }
 
-/// Whether the user is an approver. The owner is an approver only if `approvers.owner` is true;
-/// `users` and `groups` never make the owner an approver.
+/// Whether the user is an approver. For the owner, `approvers.owner` decides, whatever `users` and
+/// `groups` contain.
 fn approvers_include(
     ids: UserIds,
     user: &str,
@@ -235,9 +233,8 @@ fn approvers_include(
 }
 
 /// Whether `caller` may read a tree. The tree's owner and an admin of the tenant need a key that
-/// may read. A person who may decide, or has decided, a request of the tree needs a key that may
-/// read or decide. Only the store knows these people, so `involved` says whether `caller` is such a
-/// person.
+/// may read. A person who may decide, or has decided, a request of the tree (`involved`) needs a
+/// key that may read or decide.
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant
@@ -272,17 +269,15 @@ pub fn may_ask_at_gate(caller: &Caller) -> Result<(), &'static str> {
 /// The commands on an existing task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Sends the next message to the task.
     Message,
-    /// Ends the task.
     Cancel,
     /// Continues a failed task.
     Retry,
 }
 
 /// Checks that `caller` may give a task this command. Every command needs a key with `create`. The
-/// task's owner may then always cancel the task, and may give the other commands while the owner
-/// may use the task's agent (`is_open_to_owner`). An admin of the tenant may cancel and retry.
+/// task's owner may cancel the task, and may give the other commands if the owner may still use the
+/// task's agent (`is_open_to_owner`). An admin of the tenant may cancel and retry.
 ///
 /// # Errors
 /// Fails if the caller does not have this right. The error is the reason, in words for the caller.

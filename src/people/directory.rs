@@ -1,6 +1,6 @@
-//! The accounts (key, user, tenant, groups), and the people whom messages reach. The directory
-//! keeps keys as SHA-256 hashes and compares them in constant time; a fast hash is enough because
-//! keys are long and random. Invariant: neither a key nor its hash is ever shown.
+//! The accounts (key, user, tenant, groups), and the people who get messages. The directory keeps
+//! keys as SHA-256 hashes and compares them in constant time; a fast hash is enough because keys
+//! are long and random. Invariant: a key and its hash are never shown.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -39,13 +39,10 @@ impl fmt::Debug for Account {
     }
 }
 
-/// All configured accounts, and the people whom messages reach.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
     /// The accounts, each with the `UserKey` by which its user's id is compared.
     accounts: Vec<(UserKey, Account)>,
-    /// The people whom messages reach, each with the `UserKey` by which the person's id is
-    /// compared.
     people: Vec<(UserKey, Person)>,
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
@@ -56,14 +53,13 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Returns a directory of these accounts. No person in it gets messages. User ids are compared
-    /// by the default setting.
+    /// Returns a directory of these accounts, without people, and with the default comparison of
+    /// user ids.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
         Self::default().with_accounts(accounts)
     }
 
-    /// Returns this directory with `ids` as the setting that compares user ids.
     #[must_use]
     pub fn with_user_ids(self, ids: UserIds) -> Self {
         let named_users = self.named_users.into_iter().map(|(_, user)| user).collect();
@@ -91,7 +87,6 @@ impl Directory {
         Self { accounts, ..self }
     }
 
-    /// Sets the user ids that other parts of the configuration contain.
     #[must_use]
     pub fn with_named_users(self, named_users: Vec<String>) -> Self {
         let named_users = named_users
@@ -104,14 +99,13 @@ impl Directory {
         }
     }
 
-    /// Returns the setting by which user ids are compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.ids
     }
 
     /// Returns the id of a user. If the configuration file names the user, the id has the file's
-    /// spelling. Otherwise the id has the spelling of `user_id`.
+    /// spelling, otherwise the spelling of `user_id`.
     #[must_use]
     pub fn user(&self, tenant: &str, user_id: &str) -> UserId {
         let key = self.ids.key(user_id);
@@ -175,7 +169,6 @@ impl Directory {
             .map(|(_, account)| account)
     }
 
-    /// Returns the accounts of a tenant whose keys may decide.
     fn deciders<'d, 't>(
         &'d self,
         tenant: &'t str,
@@ -195,7 +188,7 @@ impl Directory {
     }
 
     /// Whether the user has a key that may both decide and speak for other people. An approval that
-    /// another person gave through such a key counts only while the user still has such a key.
+    /// another person gave through such a key no longer counts when the user has lost the key.
     #[must_use]
     pub fn has_deciding_service_key(&self, tenant: &str, user: &str) -> bool {
         let wanted = self.ids.key(user);
@@ -210,11 +203,11 @@ impl Directory {
         self.deciders(tenant).any(|(_, account)| account.act_as)
     }
 
-    /// Returns how many different people of a tenant could approve a request with these approvers,
-    /// by a key or by a link. The user `except` is not counted. If a key of the tenant may both
-    /// decide and speak for other people, every user in `approvers.users` counts, and the number is
-    /// unbounded (`usize::MAX`) if `approvers.groups` is not empty. If `owner` is `None` (not
-    /// known) and the approvers include the owner, the owner counts as one more person.
+    /// Returns how many different people of a tenant, without the user `except`, could approve a
+    /// request with these approvers. If [`Directory::has_service_decider`] is true, every user in
+    /// `approvers.users` counts, and any group in `approvers.groups` makes the number unbounded
+    /// (`usize::MAX`). If `owner` is `None` (not known) and the approvers include the owner, the
+    /// owner counts as one more person.
     #[must_use]
     pub fn possible_approver_count(
         &self,
@@ -259,8 +252,8 @@ pub fn is_valid_user_id(text: &str) -> bool {
     !text.is_empty() && text.chars().count() <= 128 && text.chars().all(is_visible)
 }
 
-/// Whether a character is visible: neither whitespace, nor a control character, nor an invisible
-/// mark by which two names could look alike.
+/// Whether a character is visible. Whitespace, control characters, and invisible marks by which two
+/// names could look alike are not visible.
 fn is_visible(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'

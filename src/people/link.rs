@@ -113,7 +113,7 @@ const VERSION: u8 = 1;
 
 impl Links {
     /// Creates a `Links` with these settings. `public_url` is the service's public URL, without a
-    /// slash at its end. Every link begins with this URL.
+    /// slash at its end.
     #[must_use]
     pub fn new(settings: LinkSettings, sealer: Sealer, public_url: &str) -> Self {
         Self {
@@ -172,8 +172,8 @@ impl Links {
 }
 
 impl Link {
-    /// Encodes the contents: the version, both times, both ids, the length of the tenant's name,
-    /// the tenant's name, the user's id. `None` if the tenant's name is too long.
+    /// Encodes the contents; `None` if the tenant's name is too long for the two bytes of its
+    /// length.
     fn bytes(&self) -> Option<Vec<u8>> {
         let tenant = u16::try_from(self.tenant.len()).ok()?;
         let mut bytes = vec![VERSION];
@@ -251,7 +251,8 @@ mod tests {
     #[test]
     fn link_opens_as_what_was_sealed_and_shows_nothing_of_it() {
         let links = links(LinkSettings::default());
-        // A random token contains a name of three letters once in a few thousand runs.
+        // The name is long, because a random token would contain a name of three letters once in a
+        // few thousand runs.
         let person = Person {
             user: "bobjameson1".to_owned(),
             ..bob()

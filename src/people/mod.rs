@@ -19,8 +19,8 @@ pub const LOCAL_USER: &str = "local";
 /// The authenticated sender of an HTTP request, or the person who answers in a chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user for whom the operation is done: the key's user or, with a key with `act_as`, the
-    /// user that the request names.
+    /// The user for whom the operation is done: the key's user. If the key has `act_as`, the
+    /// request may name another user.
     pub user_id: UserId,
     /// The tenant of the key or of the person. All data of other tenants is hidden from the caller.
     pub tenant: String,

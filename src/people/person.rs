@@ -1,10 +1,9 @@
-//! A person whom messages reach, and the check of mail addresses.
+//! A person who gets messages, and the check of mail addresses.
 
 use std::fmt;
 
 use super::language::Language;
 
-/// A person whom messages reach.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Person {
     /// The person's id, spelled as in the configuration file.
@@ -14,7 +13,6 @@ pub struct Person {
     pub groups: Vec<String>,
     /// The person's mail address; `None` if the person gets no mails.
     pub email: Option<String>,
-    /// The language of messages to the person.
     pub language: Language,
 }
 
@@ -25,10 +23,9 @@ impl fmt::Debug for Person {
     }
 }
 
-/// The maximum lengths in bytes. `MAX_LOCAL_BYTES` limits the part before the `@` (RFC 5321,
-/// 4.5.3.1.1). `MAX_LABEL_BYTES` limits a label of a domain (RFC 1035, 2.3.4). `MAX_ADDRESS_BYTES`
-/// limits the whole address: a path has at most 256 characters (RFC 5321, 4.5.3.1.3), two of which
-/// are the `<` and `>` around the address.
+/// Maximum lengths in bytes: of the part before the `@` (RFC 5321, 4.5.3.1.1), of a label of the
+/// domain (RFC 1035, 2.3.4), and of the whole address. A path has at most 256 characters (RFC 5321,
+/// 4.5.3.1.3), two of which are the `<` and `>` around the address.
 const MAX_LOCAL_BYTES: usize = 64;
 const MAX_LABEL_BYTES: usize = 63;
 const MAX_ADDRESS_BYTES: usize = 254;

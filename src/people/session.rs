@@ -1,6 +1,7 @@
-//! The token of a browser session. The browser holds the token. The store has the token's hash, and
-//! a binding: one hash over the token and the hash of the key that opened the session. Invariant:
-//! no stored value reveals a token, a key or a key's hash, and the binding fits only that key.
+//! The token of a browser session. The browser holds the token. The store holds two hashes: the
+//! hash of the token, and the binding, which is a hash over the token and the hash of the key that
+//! opened the session. Invariant: the stored hashes reveal no token and no key, and a binding
+//! matches a single key.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,14 +29,13 @@ impl Token {
         Self(bytes)
     }
 
-    /// Parses the text form of a token; `None` if it is not valid.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
         bytes.try_into().ok().map(Self)
     }
 
-    /// Returns the text form of the token, which is sent to the browser only.
+    /// Returns the text form of the token, for the browser alone.
     #[must_use]
     pub fn text(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(self.0)
@@ -47,9 +47,9 @@ impl Token {
         BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(self.0))
     }
 
-    /// Returns the value that binds the session to a key. The value reveals nothing about the key,
-    /// even together with the token's hash, because the token is random and has the same length as
-    /// the key's hash.
+    /// Returns the hash that binds the session to a key. The hash reveals nothing about the key,
+    /// even together with the token's hash, because it also covers the 32 random bytes of the
+    /// token.
     #[must_use]
     pub fn binding(&self, key_sha256: &[u8; 32]) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(
@@ -72,8 +72,8 @@ mod tests {
         assert_eq!(Token::read(&text).unwrap().text(), text);
         let mut longer = text.clone();
         longer.push('A');
-        // The last character encodes only four bits. A text is refused if its last character
-        // differs from the correct character only in the two unused bits.
+        // The last character encodes four bits and leaves two bits unused. `twin` differs from
+        // `text` in an unused bit.
         let twin = format!("{}d", &text[..42]);
         for wrong in [
             "",

@@ -1,4 +1,4 @@
-//! The settings of accounts and of people whom messages reach.
+//! The settings of accounts and of people who get messages.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -26,8 +26,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the people whom messages reach. A person without a tenant gets the tenant of the
-    /// first key, or the default tenant if there are no keys.
+    /// Returns the people who get messages. A person without a tenant gets the tenant of the first
+    /// key, or the default tenant if there are no keys.
     #[must_use]
     pub fn people(&self) -> Vec<Person> {
         let default_tenant = ApiKey::default().tenant;
@@ -121,8 +121,8 @@ pub enum Use {
 }
 
 impl ApiKey {
-    /// Returns the account of the key. `None` if the key has both `key` and `key_sha256`, has
-    /// neither, or has a `key_sha256` that is not valid.
+    /// Returns the account of the key. `None` if `key` and `key_sha256` are both set or both
+    /// missing, or if `key_sha256` is malformed.
     #[must_use]
     pub fn account(&self) -> Option<Account> {
         let key_sha256 = match (&self.key, &self.key_sha256) {
@@ -141,7 +141,6 @@ impl ApiKey {
         })
     }
 
-    /// Returns the permissions of the key. `create` includes `gate`.
     #[must_use]
     pub(crate) fn permissions(&self) -> Permissions {
         let may = |permission: Use| self.may.contains(&permission);
@@ -154,7 +153,6 @@ impl ApiKey {
     }
 }
 
-/// Parses 64 hex digits; `None` for any other text.
 #[must_use]
 pub(crate) fn parse_hex(text: &str) -> Option<[u8; 32]> {
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {

@@ -19,15 +19,14 @@ pub(super) use self::expression::{
     Arithmetic, Comparison, Function, Literal, Loop, Node, Pattern, Variable, Yields,
 };
 
-/// The maximum length of an expression, in bytes.
 pub(super) const MAX_SOURCE_BYTES: usize = 1024;
 const MAX_DEPTH: usize = 32;
 const MAX_NODES: usize = 400;
 const MAX_PATTERN_BYTES: usize = 64 * 1024;
 const STACK_BYTES: usize = 64 * 1024 * 1024;
 
-/// The reason why a `when` is refused. The message quotes names only. It never quotes a string
-/// literal, because a literal may come from an environment variable.
+/// The reason why a `when` is refused. The message may quote a name, but no string literal, because
+/// a literal may come from an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ExpressionError {
     #[error("the expression is longer than {MAX_SOURCE_BYTES} bytes")]

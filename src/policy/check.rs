@@ -1,11 +1,10 @@
 //! Type-checks an expression against a tool's arguments. Finds three things: the members of `args`
-//! that the expression reads, those of them to which the tool does not give exactly one type, and
-//! parts of the expression whose types never fit together.
+//! that the expression reads; among these, the members without a type or with several types; and
+//! the parts of the expression whose types never fit together.
 //!
-//! Invariant: an expression is refused as a mistake if it reads a member to which the tool's schema
-//! does not give exactly one type. If the evaluation of an expression always fails (its types do
-//! not fit, or its result is not boolean), there is only a warning, because such an expression
-//! never allows a call.
+//! Invariant: an expression is refused as a mistake if it reads a member without a type or with
+//! several types in the tool's schema. An expression whose evaluation always fails (its types do
+//! not fit, or its result is not boolean) causes a warning, because it never allows a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,12 +22,12 @@ pub(super) struct Findings {
     pub(super) members: BTreeMap<String, Shape>,
     /// The paths of members that the expression reads although the schema does not require them.
     pub(super) optional: BTreeSet<String>,
-    /// The values that the expression reads and that the client of the API chooses: `task.metadata`
-    /// and `session`.
+    /// Which of `task.metadata` and `session` the expression reads. The client of the API chooses
+    /// these values.
     pub(super) from_caller: BTreeSet<&'static str>,
 }
 
-/// Checks an expression for a tool. `arguments` is the shape of the tool's arguments.
+/// Checks an expression for a tool with arguments of this shape.
 pub(super) fn check_types(node: &Node, arguments: &Shape) -> Findings {
     let mut checker = TypeChecker {
         arguments,

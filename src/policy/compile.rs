@@ -1,6 +1,6 @@
 //! Compiles the globs and expressions of the rules, and reports every mistake with its place.
-//! Invariant: a rule whose `when` has a mistake stays in the policy and always faults, so that
-//! neither this rule nor a later rule allows a call.
+//! Invariant: a rule whose `when` has a mistake stays in the policy. Its evaluation always fails,
+//! which prevents this rule and all later rules from allowing a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +22,8 @@ const HEAVY_ARGUMENT_BYTES: usize = 16 * 1024;
 pub struct Policy {
     pub(super) rules: Vec<CompiledRule>,
     shapes: Vec<(ToolSpec, Shape)>,
-    /// The bases (`Offer::basis`) of the standing decisions that the rules offer. Each basis lacks
-    /// the part that depends on a call's arguments.
+    /// For each standing decision that a rule offers, the part of its `Offer::basis` that does not
+    /// depend on a call's arguments.
     pub(super) offered: BTreeSet<String>,
 }
 
@@ -38,12 +38,11 @@ pub(super) struct CompiledRule {
     tools: ToolPatterns,
 }
 
-/// The condition of a rule.
 #[derive(Debug)]
 pub(super) enum When {
     Always,
     Expression(Node),
-    /// The expression has a mistake, so the rule always faults.
+    /// The expression has a mistake, so every evaluation of the rule fails.
     Invalid,
 }
 
@@ -75,8 +74,8 @@ impl Policy {
     }
 
     /// Like [`Policy::new`], for a service whose gates also judge calls of tools outside of
-    /// `tools`. In such a service, a rule that matches none of `tools` is not a mistake. An `allow`
-    /// rule applies to a tool outside of `tools` only by a glob.
+    /// `tools`. A rule that matches none of `tools` is then no mistake. An `allow` rule needs a
+    /// glob to apply to a tool outside of `tools`.
     #[must_use]
     pub fn with_unlisted_tools(
         rules: &[Rule],
@@ -126,8 +125,7 @@ impl Policy {
     }
 
     /// Whether the judgement of a call with `args_bytes` bytes of arguments may take so long that
-    /// it should run on a blocking thread. Every judgement ends: after a million steps (see `Fuel`)
-    /// the current and all further conditions fault, and a fault never allows a call.
+    /// it should run on a blocking thread.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
         args_bytes > HEAVY_ARGUMENT_BYTES
@@ -191,8 +189,8 @@ impl CompiledRule {
                 &covered,
                 mistakes,
                 |when, place, tools, mistakes| {
-                    // The condition is checked like the condition of an `allow` rule, because a
-                    // standing decision also lets calls run.
+                    // The condition of `remember` is checked like the condition of an `allow` rule,
+                    // because a standing decision also lets calls run.
                     let rule = Rule {
                         decide: Decide::Allow,
                         ..rule.clone()
@@ -250,8 +248,8 @@ fn compile_when(
     }
 }
 
-/// Reports the findings for each tool. Returns whether the expression may be used. It may not be
-/// used if a finding is a mistake.
+/// Reports the findings for each tool. Returns false if a finding is a mistake, so that the
+/// expression must not be used.
 fn report(
     rule: &Rule,
     place: &[&str],

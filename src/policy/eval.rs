@@ -1,6 +1,6 @@
-//! Evaluates an expression for one call. Invariant: a fault in an evaluated part makes the whole
-//! expression fault (`||` and `exists` do not absorb the fault), every step costs fuel, and no
-//! evaluation can panic or recurse deeply.
+//! Evaluates an expression for one call. Invariants: a fault in an evaluated part makes the whole
+//! expression fault, also inside `||` and `exists`. Every step costs fuel. No evaluation can panic
+//! or recurse deeply.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -62,7 +62,6 @@ impl Fuel {
     }
 }
 
-/// The inputs of the evaluation of one rule's condition.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub(super) input: &'a JudgementInput<'a>,

@@ -82,7 +82,6 @@ pub(super) fn rule(name: &str, tools: &[&str], when: &str, decide: Decide) -> Ru
     }
 }
 
-/// Returns the policy of these rules, and the mistakes in the rules.
 pub(super) fn policy(rules: &[Rule]) -> (Policy, Mistakes) {
     let mut mistakes = Mistakes::default();
     let policy = Policy::new(rules, &tools(), &mut mistakes);
@@ -107,7 +106,6 @@ pub(super) fn judge_at_gate(policy: &Policy, tool: &ToolSpec, args: &Value) -> J
     judge_case(policy, tool, args, &["billing".to_owned()], true)
 }
 
-/// Returns the fixture's tool of this name.
 pub(super) fn known(name: &str) -> ToolSpec {
     let mut tools = tools().into_iter();
     tools.find(|tool| tool.name == name).expect("a known tool")

@@ -30,7 +30,7 @@ pub use rules::{Decide, Expiry, Rule, RuleApprovers};
 /// The input of a judgement: one call, whose arguments `tool/arguments.rs` has parsed and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct JudgementInput<'a> {
-    /// The called tool, as its server defines it now.
+    /// The called tool, with its current definition.
     pub tool: &'a ToolSpec,
     /// The arguments; always an object.
     pub args: &'a Value,
@@ -38,7 +38,6 @@ pub struct JudgementInput<'a> {
     pub agent_path: &'a [String],
     /// The task's owner.
     pub user: &'a UserId,
-    /// The owner's tenant.
     pub tenant: &'a str,
     /// The owner's groups, as of the owner's last message.
     pub groups: &'a [String],

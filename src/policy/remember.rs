@@ -1,6 +1,6 @@
 //! The standing decisions that rules offer: the settings, their checks, and the offer for one call.
 //!
-//! Invariant: a call has an offer only if every condition could be evaluated and this service
+//! Invariant: an offer requires that every condition could be evaluated, and that this service
 //! itself performs the call. If rules hold the call for several agents on the path from the root to
 //! the task, all these agents must have the same offer from the same rule.
 
@@ -52,7 +52,6 @@ pub struct RuleRemember {
     pub uses: Option<u32>,
 }
 
-/// The compiled `remember` of a rule.
 #[derive(Debug)]
 pub(super) struct CompiledRemember {
     when: Option<When>,
@@ -210,8 +209,8 @@ impl CompiledRemember {
     }
 }
 
-/// Whether this service performs the tool's calls itself. For calls of other tools, no standing
-/// decision is offered, because its uses are counted only when this service starts a call.
+/// Whether this service performs the tool's calls itself. Calls of other tools get no offer,
+/// because a use of a standing decision is counted when this service starts a call.
 fn is_performed_here(tool: &ToolSpec) -> bool {
     let properties = tool.kind.properties();
     !properties.performed_elsewhere && !properties.asks_person
@@ -227,7 +226,6 @@ impl CompiledRule {
 }
 
 impl super::Policy {
-    /// Returns the terms of the rule with this name; `None` if there is no such rule.
     #[must_use]
     pub fn terms(&self, rule: &str) -> Option<&Terms> {
         let rule = self.rules.iter().find(|known| known.name == rule);

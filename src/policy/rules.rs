@@ -142,7 +142,6 @@ impl RuleApprovers {
 /// without a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// The request has no deadline.
     Never,
     /// The request expires this long after it was opened.
     After(Duration),

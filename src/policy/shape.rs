@@ -24,8 +24,8 @@ pub(super) enum Shape {
     /// The type is not known before evaluation; for example, `task.metadata` has this shape. A rule
     /// may read the members of such a value.
     Free,
-    /// The schema does not declare exactly one type. A rule cannot read a member of this shape, nor
-    /// the members of a value of this shape.
+    /// The schema declares no type, or several types. A rule cannot read a value of this shape or
+    /// its members.
     Untyped,
 }
 
@@ -36,7 +36,6 @@ pub(super) struct Member {
 }
 
 impl Shape {
-    /// Returns the shape that a schema declares.
     pub(super) fn from_schema(schema: &Value) -> Self {
         SchemaReader {
             root: schema,
@@ -224,8 +223,8 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
         .flat_map(Map::iter)
 }
 
-/// Returns the type of a value that satisfies all these schemas. `None` if no schema declares a
-/// type, or if the declared types are not all the same single type.
+/// Returns the type of a value that satisfies all these schemas. `None` if they declare no type, or
+/// more than one type.
 fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
     let mut single = None;
     for declared in facets.iter().filter_map(|facet| facet.get("type")) {

@@ -8,23 +8,21 @@ use crate::task::tool_spec::{ToolKind, ToolSpec};
 #[derive(Debug, Default)]
 pub(super) struct ToolPatterns {
     pub(super) names: Vec<String>,
-    /// The configured tools that have one of `names`, each with its kind. `None` until `limit_to`
-    /// has set these tools. While the value is `None`, a name matches every tool of that name.
+    /// The configured tools that have one of `names`, each with its kind. `None` before `limit_to`
+    /// is called: a name then matches every tool of that name.
     known: Option<Vec<(String, ToolKind)>>,
     globs: Vec<GlobMatcher>,
 }
 
 impl ToolPatterns {
-    /// Limits the exact names to the configured tools `tools`. A call at a gate may name a tool
-    /// that is not configured. The author of a rule cannot know the arguments of such a tool.
-    /// Therefore no exact name matches it, even if it has the name of a configured tool of another
-    /// kind.
+    /// Limits the exact names to the configured tools `tools`. A call at a gate may name another
+    /// tool, whose arguments the author of a rule cannot know. No exact name matches such a tool,
+    /// even if a configured tool of another kind has the same name.
     pub(super) fn limit_to<'t>(&mut self, tools: impl Iterator<Item = &'t ToolSpec>) {
         let named = tools.filter(|tool| self.names.contains(&tool.name));
         self.known = Some(named.map(|tool| (tool.name.clone(), tool.kind)).collect());
     }
 
-    /// Whether one of the rule's exact names matches the tool.
     fn matches_name(&self, tool: &ToolSpec) -> bool {
         match &self.known {
             None => self.names.contains(&tool.name),

@@ -98,7 +98,6 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Returns the length of a list. Faults if this value is not a list.
     pub(super) fn list_len(&self) -> Result<usize, Fault> {
         match self {
             Self::Array(items, _) => Ok(items.len()),

@@ -15,8 +15,8 @@ pub(super) struct Layer<'p> {
     parent: Option<&'p Layer<'p>>,
     /// The text at this level; it may be invalid UTF-8.
     pub bytes: Cow<'p, [u8]>,
-    /// The place in the parent from which each part of `bytes` comes, in ascending order. Empty for
-    /// the outermost layer.
+    /// The parts of `bytes` with their places in the parent, in ascending order. Empty for the
+    /// outermost layer.
     runs: Vec<Run>,
     /// The offset in the parent where this layer's text ends.
     parent_end: usize,
@@ -25,9 +25,9 @@ pub(super) struct Layer<'p> {
     pub joined: bool,
 }
 
-/// A range of a layer's bytes. The parent is the layer from which this layer was unescaped. The
-/// range is either a copy of bytes of the parent, or the decoded form of one escape in the parent.
-/// It begins at `start` in this layer and at `parent_start` in the parent.
+/// A range of a layer's bytes: a copy of bytes of the parent layer, or the decoded form of one
+/// escape in the parent layer. The range begins at `start` in this layer and at `parent_start` in
+/// the parent.
 struct Run {
     start: usize,
     parent_start: usize,
@@ -41,17 +41,14 @@ enum Escape {
     Complete(Unescaped, usize),
     /// The beginning of an escape that the end of the text cuts off.
     Incomplete,
-    /// The text does not start with an escape.
     None,
 }
 
-/// The character or byte that an escape encodes.
 enum Unescaped {
     Byte(u8),
     Char(char),
 }
 
-/// Options of [`for_each_layer`].
 #[derive(Clone, Copy)]
 pub(super) struct UnescapeOptions {
     /// Whether the text may be form-encoded, with `+` for a space.

@@ -107,7 +107,6 @@ impl Redactor {
         }
     }
 
-    /// Returns a redactor for the secrets of both `self` and `other`.
     #[must_use]
     pub fn merged_with(&self, other: &Self) -> Self {
         Self {
@@ -115,13 +114,11 @@ impl Redactor {
         }
     }
 
-    /// Whether the text holds a known secret.
     #[must_use]
     pub fn finds_secret_in(&self, text: &str) -> bool {
         !self.all_matches(text).is_empty()
     }
 
-    /// Redacts the known secrets in a text.
     #[must_use]
     pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let matches = self.all_matches(text);
@@ -145,9 +142,9 @@ impl Redactor {
         self.redact(text.get(..self.safe_prefix_len(text)).unwrap_or_default())
     }
 
-    /// Returns the length in bytes of the longest needle (a secret, or its base64 form) if each of
-    /// its bytes is written as an escape of six bytes (`\u0041`). A caller that keeps only the
-    /// beginning of a text reads this many additional bytes, so that a secret at the cut is found.
+    /// Returns the length in bytes of the longest needle (a secret, or its base64 form) if each
+    /// byte is escaped as six bytes (`\u0041`). A caller that cuts a text reads this many bytes
+    /// beyond the cut, so that a secret at the cut is found.
     #[must_use]
     pub fn max_escaped_secret_len(&self) -> usize {
         self.sets
@@ -157,8 +154,8 @@ impl Redactor {
             .unwrap_or(0)
     }
 
-    /// Returns the length in bytes of a prefix that can be redacted before the rest of the text is
-    /// known: no secret and no escape can cross the end of the prefix.
+    /// Returns the length in bytes of the prefix that can be redacted before the rest of the text
+    /// is known. Secrets and escapes cannot cross the end of this prefix.
     pub(super) fn safe_prefix_len(&self, text: &str) -> usize {
         let (mut cut, mut unsplittable) = (text.len(), Vec::new());
         if self.sets.is_empty() {
@@ -183,9 +180,7 @@ impl Redactor {
                 .map(|found| (found.start, found.end)),
         );
         unsplittable.sort_unstable();
-        // The text must not be cut inside a match or an escape, nor inside a run of overlapping
-        // matches and escapes. If the cut is inside a run, the cut moves back to the start of the
-        // run.
+        // A cut inside a run of overlapping matches and escapes moves back to the start of the run.
         let mut run = (0, 0);
         for (start, end) in unsplittable {
             run = if start < run.1 {
@@ -233,8 +228,8 @@ impl Redactor {
     }
 }
 
-/// Adds a match and merges it with the overlapping matches at the end of `matches`. The caller adds
-/// matches either in order of their starts or in order of their ends.
+/// Adds a match and merges it with the overlapping matches at the end of `matches`. All matches
+/// must be added in order of their starts, or all in order of their ends.
 fn push_merged<'r>(matches: &mut Vec<Match<'r>>, mut found: Match<'r>) {
     while let Some(last) = matches.pop_if(|last| found.start < last.end) {
         let longer = if last.longest >= found.longest {
@@ -289,8 +284,8 @@ impl SecretSet {
         matches
     }
 
-    /// Returns the offset of the longest suffix of `bytes` that may be the beginning of a needle;
-    /// the length of `bytes` if there is no such suffix.
+    /// Returns the offset of the longest suffix of `bytes` that may be the beginning of a needle.
+    /// If there is no such suffix, returns the length of `bytes`.
     fn needle_prefix_start(&self, bytes: &[u8]) -> usize {
         let from = bytes.len().saturating_sub(self.longest.saturating_sub(1));
         let begins = |at: &usize| {
@@ -306,10 +301,10 @@ impl SecretSet {
     }
 }
 
-/// Returns the strings that can stand for a value in the base64 of a longer text. The string
-/// depends on the alphabet and on the value's offset modulo 3. It has only the characters that the
-/// value alone determines. At the end of the text, the value may also determine one more character,
-/// so there are two more strings with that character, with and without padding.
+/// Returns the strings that can stand for a value in the base64 of a longer text: one for each
+/// alphabet and each offset of the value modulo 3. Each string has the characters that the value
+/// alone determines. At the end of the text, a value may determine one more character. For this
+/// case there are two more strings, with and without padding.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

@@ -28,11 +28,11 @@ use super::Secret;
 const FOR_SEALING: &[u8] = b"holdpoint 1 sealing";
 const FOR_FINGERPRINTS: &[u8] = b"holdpoint 1 fingerprints";
 const FOR_LINKS: &[u8] = b"holdpoint 1 links";
-/// The associated data of every link. It names no row of the database: a link belongs to no row.
+/// The associated data of every link. It is constant, because a link belongs to no row of the
+/// database.
 const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";
-/// The length of a nonce in bytes.
 const NONCE_BYTES: usize = 24;
 
 /// The reason why a value could not be sealed or opened.
@@ -287,8 +287,6 @@ impl fmt::Debug for DigestedBody {
 }
 
 impl DigestedBody {
-    /// Computes the digest of the body as received. `sealer` is `None` if no sealing key is
-    /// configured.
     #[must_use]
     pub fn new(bytes: Bytes, sealer: Option<&Sealer>) -> Self {
         let digest = sealer.map_or_else(|| sha256(&bytes), |sealer| sealer.fingerprint(&bytes));
@@ -299,7 +297,6 @@ impl DigestedBody {
         }
     }
 
-    /// Returns the digest to store in the idempotency key's row.
     #[must_use]
     pub fn digest(&self) -> &str {
         &self.digest

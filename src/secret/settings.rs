@@ -38,7 +38,7 @@ impl Default for SealingKey {
 }
 
 impl SealingKey {
-    /// Decodes the key; `None` unless the key is the base64 of 32 bytes.
+    /// Decodes the key; `None` if it is not the base64 of 32 bytes.
     #[must_use]
     pub fn bytes(&self) -> Option<Secret<[u8; 32]>> {
         let bytes = BASE64_STANDARD.decode(self.key.reveal().trim()).ok()?;

@@ -17,11 +17,10 @@ pub struct StreamRedactor {
 
 /// The maximum length in bytes of a held text that is searched after each piece. A longer held text
 /// is searched each time its length has doubled. So a stream that is held back until its end costs
-/// only a few searches of the whole text.
+/// few searches of the whole text.
 const MAX_OFTEN_SEARCHED_BYTES: usize = 4096;
 
 impl StreamRedactor {
-    /// Starts with an empty text.
     #[must_use]
     pub fn new(redactor: Arc<Redactor>) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Turns a change into rows. The rows of requests, approvers and decisions are derived from facts
-//! here and nowhere else, so the journal and the tables cannot contradict each other.
+//! Turns a change into rows. Only this module derives the rows of requests, approvers and decisions
+//! from facts, so the journal and the tables cannot contradict each other.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use crate::task::item::Fact;
 use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 
-/// Turns a change into rows. Returns `None` if the change cannot be stored, for example because a
-/// text contains a NUL character, the change names a task twice, or a task with `Guard::Any` gets
-/// items. If one of the change's events matches `event_filters`, the change also stores a notice,
-/// from which a sender later makes deliveries.
+/// Turns a change into rows. Returns `None` if the change cannot be stored: for example, a text
+/// contains a NUL character, the change names a task twice, or a task with `Guard::Any` gets items.
+/// If an event of the change matches `event_filters`, the rows include a notice, from which a
+/// sender later makes deliveries.
 pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Rows> {
     let mut rows = Rows {
         gets_notice: event_filters.matches(&change),
@@ -125,8 +125,7 @@ impl Rows {
         Some(())
     }
 
-    /// Adds a task's new items. The row of the task gets the status of the last new item that sets
-    /// a status.
+    /// Adds a task's new items. The task's row gets the status of the last item that sets a status.
     fn add_items(
         &mut self,
         line: &mut TaskLine,
@@ -154,8 +153,7 @@ impl Rows {
         Some(())
     }
 
-    /// Adds a task's new credentials. Of several credentials with the same name, only the last is
-    /// added.
+    /// Adds a task's new credentials. Of several with the same name, the last is added.
     fn add_credentials(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
         let by_name: BTreeMap<_, _> = credentials
             .into_iter()
@@ -169,8 +167,6 @@ impl Rows {
             }));
     }
 
-    /// Adds the rows that follow from a fact: requests, their approvers and updates, decisions,
-    /// standing decisions and uses of standing decisions.
     fn add_derived_rows(
         &mut self,
         fact: &Fact,
@@ -290,7 +286,6 @@ impl Rows {
         }
     }
 
-    /// Adds the standing decisions that an answer gives.
     fn add_grants(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
         let grants = decision.grants().map(|(_, grant)| GrantLine {
             grant: grant.clone(),
@@ -306,8 +301,8 @@ impl Rows {
         self.grants.extend(grants);
     }
 
-    /// Stores the number of new events in the line of the root, because the root's row counts the
-    /// events of the tree. Adds a line for the root if the change has no such line.
+    /// Stores the number of new events in the root's line, because the root's row counts the events
+    /// of the tree. Adds a line for the root if the change has none.
     fn count_events(&mut self) {
         let events = i64::try_from(self.items.len()).unwrap_or(0);
         if events == 0 {
@@ -368,8 +363,8 @@ fn lease(change: LeaseChange, guard: i64) -> (i64, Option<String>, Option<i64>) 
     }
 }
 
-/// Converts a duration to microseconds. The result is limited, so that the sum of the result and
-/// the current time cannot overflow.
+/// Converts a duration to microseconds. The result is limited, so that adding it to the current
+/// time cannot overflow.
 pub(super) fn micros(time: std::time::Duration) -> i64 {
     i64::try_from(time.as_micros())
         .unwrap_or(i64::MAX)

@@ -1,6 +1,6 @@
-//! Claims tasks that no process drives, and renews and releases leases. A lease only keeps two
-//! processes from doing the same work. It does not stop a driver that has lost its lease: a commit
-//! of such a driver is refused because the task has another version.
+//! Claims tasks that no process drives. Renews and releases leases. A lease keeps two processes
+//! from doing the same work, but fences nothing: after a driver has lost its lease, its commits
+//! fail because the task's version has changed.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// The number of fruitless leases after which a task is driven alone (see [`Drive::Alone`]). A
-/// lease is fruitless if the lease expires after work has begun. A new item of the task resets the
-/// number. The SQL statements that claim tasks, and some indexes, repeat this number.
+/// The number of fruitless leases from which a task is driven alone (see [`Drive::Alone`]). A lease
+/// is fruitless if it expires after work has begun. A new item of the task resets the number. The
+/// SQL statements that claim tasks, and some indexes, repeat this number.
 pub const LONE_DRIVE_AFTER: i32 = 2;
 
-/// Records whether work has begun under the current lease. If so, the lease counts as fruitless
-/// when it expires.
+/// Records whether work has begun under the current lease. If so, the lease is fruitless when it
+/// expires.
 const SET_BEGUN: Sql = sql!(
     "update agent_task set begun = $3 where task_id = $1 and phase = 'leased' and lease_owner = $2 returning task_id"
 )
@@ -32,8 +32,8 @@ const SET_BEGUN: Sql = sql!(
 ///
 /// The two texts differ because only Postgres has row locks and the table `claimable_task`.
 /// Postgres first locks the rows in order of id, as every writer of several rows does. Claims find
-/// a task from the time `claimable_task.due_at`. A renewal moves this time only if it is less than
-/// half a lease away. So most renewals do not write it, and no claim finds a task that is driven.
+/// a task from the time `claimable_task.due_at`. If this time is less than half a lease away, the
+/// renewal moves it to the end of the new lease. Otherwise the renewal skips this write.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -55,8 +55,8 @@ returning task_id",
     by_key: false,
 };
 
-/// Releases leases, so that the tasks are queued. A driver of the task may still be running. The
-/// next claim increments the version, which fences off that driver's writes.
+/// Releases leases, and queues the tasks. A task's driver may still be running. The next claim
+/// increments the task's version, which fences off the driver's writes.
 ///
 /// The two texts differ for the reasons given at [`RENEW`].
 const RELEASE: Sql = Sql {
@@ -81,20 +81,18 @@ returning task_id",
 pub(super) const STATEMENTS: &[Sql] = &[CLAIM, SET_BEGUN, RENEW, RELEASE];
 
 record! {
-    /// A task whose lease was changed.
     pub(super) struct LeasedTask {
         task_id: Uuid,
     }
 }
 
 record! {
-    /// A task that a claim has found. `taken` says whether the claim also took the task.
     struct Candidate {
         task_id: Uuid,
         tenant: String,
         user_id: String,
-        /// Whether the claim has taken the task. On Postgres, the task's row is locked only after
-        /// the search, and may then show that the task must not be claimed (see [`CLAIM`]).
+        /// Whether the claim has taken the task. On Postgres, the row is locked after the search.
+        /// The locked row may show that the task must not be claimed (see [`CLAIM`]).
         taken: bool,
         sleeps: bool,
         takeovers: i64,
@@ -107,27 +105,25 @@ record! {
 pub struct ClaimedTask {
     /// The task's id; the claim does not read the journal.
     pub task: TaskId,
-    /// The way in which the process has to drive the task.
+    /// How the process has to drive the task.
     pub drive: Drive,
-    /// The number of the task's fruitless leases, which are those that expired after work had
-    /// begun. A new item of the task resets the number.
+    /// The number of the task's fruitless leases (see [`LONE_DRIVE_AFTER`]).
     pub fruitless: i32,
 }
 
 /// The way in which a process drives a claimed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drive {
-    /// The task is driven concurrently with other tasks.
+    /// The process drives the task concurrently with other tasks.
     Fresh,
-    /// The task is driven concurrently with other tasks. An earlier lease has expired. When work
-    /// begins, [`Store::set_begun`] must be called, so that another expired lease counts as
-    /// fruitless.
+    /// Like `Fresh`, but an earlier lease has expired. The process must call [`Store::set_begun`]
+    /// when work begins, so that this lease counts as fruitless if it expires, too.
     Takeover,
-    /// The task is driven alone: the process drives no other task at the same time.
-    /// [`Store::set_begun`] must be called when work begins.
+    /// The process drives the task alone: no other task at the same time. It must call
+    /// [`Store::set_begun`] when work begins.
     Alone,
-    /// The claim has put the task to sleep, because a lease of the task has again expired after
-    /// work had begun. The process must not drive the task yet.
+    /// The claim has put the task to sleep, because another of its leases was fruitless. The
+    /// process must not drive the task yet.
     Asleep,
 }
 
@@ -147,8 +143,8 @@ impl Candidate {
     }
 }
 
-/// The tenant whose task was claimed last, and for each tenant the user whose task was claimed
-/// last. The next claim continues after these names.
+/// The tenant and the users whose tasks were claimed last. The next claim continues after these
+/// names.
 #[derive(Debug, Default)]
 pub(super) struct LastServed {
     tenant: String,
@@ -156,17 +152,16 @@ pub(super) struct LastServed {
     users: BTreeMap<String, String>,
 }
 
-/// The maximum number of statements of one claim. A claim sends another statement after each
-/// statement that found tasks which it did not claim.
+/// The maximum number of statements of one claim. If a statement finds tasks that it cannot claim,
+/// the claim sends another statement.
 const MAX_STATEMENTS_PER_CLAIM: usize = 16;
 
-/// The maximum number of tenants in `LastServed::users`. If there are more tenants, every second
-/// tenant is removed. For a removed tenant, the next claim begins with the tenant's first user.
+/// The maximum number of tenants in `LastServed::users`. Beyond this number, every second tenant is
+/// removed. The next claim of a removed tenant begins with the tenant's first user.
 const MAX_REMEMBERED_TENANTS: usize = 1000;
 
 impl LastServed {
-    /// Returns `users` as the parameter that [`CLAIM`] expects: a JSON list of pairs of tenant and
-    /// user.
+    /// Returns `users` as a parameter of [`CLAIM`]: a JSON list of pairs of tenant and user.
     fn users(&self) -> String {
         json!(self.users.iter().collect::<Vec<_>>()).to_string()
     }
@@ -197,11 +192,12 @@ impl LastServed {
     }
 }
 
-/// Returns the name that this claim served last. Names are either tenants, or the users of one
-/// tenant. `names` has one name for each task of this claim; `last` is the name that the previous
-/// claim served last. A claim serves names in rounds, one task of each name per round. A round goes
-/// in alphabetical order from the first name after `last` to the end, then from the beginning. Only
-/// the most frequent names are in the last round, so the result is the last of them in this order.
+/// Returns the name that a claim has served last: a tenant, or a user of one tenant. `names` has
+/// the name of each claimed task. `last` is the name that the previous claim served last.
+///
+/// A claim goes through the names in rounds, one task of each name per round. Each round begins
+/// after `last`, goes in alphabetical order, and wraps around. Only the most frequent names are in
+/// the last round. So the result is the last of these names, in the order of a round.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
@@ -217,10 +213,10 @@ fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) ->
 
 impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
-    /// and parked tasks whose wake time has come. Claims at most one task that must be driven alone
+    /// and parked tasks whose wake time has come. At most one of them must be driven alone
     /// ([`Drive::Alone`]), and none if `alone` is false. Increments the version of each claimed
-    /// task, so that the commits of the task's old driver fail. For an expired lease, also
-    /// increments `takeovers`. If work had begun under this lease, also increments `fruitless`.
+    /// task, so that the commits of the task's old driver fail. For an expired lease, increments
+    /// `takeovers`, and also `fruitless` if work had begun.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -232,8 +228,8 @@ impl Store {
         alone: bool,
     ) -> Result<Vec<ClaimedTask>, ReadError> {
         let mut claimed = Vec::new();
-        // A statement may find tasks that must not be claimed. The statement corrects their rows of
-        // `claimable_task`, so the next statement does not find these tasks again.
+        // A statement may find tasks that it cannot claim. It corrects their rows of
+        // `claimable_task`, so that the next statement does not find them again.
         for _ in 0..MAX_STATEMENTS_PER_CLAIM {
             let remaining = limit - i64::try_from(claimed.len()).unwrap_or(limit);
             let alone = alone
@@ -278,8 +274,8 @@ impl Store {
         Ok(rows)
     }
 
-    /// Records whether work on a claimed task has `begun`. If work has begun and the lease expires,
-    /// the lease counts as fruitless. Returns `false` if this process no longer holds the lease.
+    /// Records whether work on a claimed task has `begun`. If so, the lease is fruitless when it
+    /// expires. Returns `false` if this process no longer holds the lease.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -297,7 +293,7 @@ impl Store {
         Ok(!self.write_leases(SET_BEGUN, values).await?.is_empty())
     }
 
-    /// Renews the leases of `tasks`, for the time `lease`. Returns the tasks whose lease this
+    /// Renews the leases of `tasks` for the duration `lease`. Returns the tasks whose lease this
     /// process still holds.
     ///
     /// # Errors
@@ -318,8 +314,8 @@ impl Store {
         self.write_leases(RENEW, values).await
     }
 
-    /// Releases the leases of `tasks` at shutdown, so that other processes need not wait for the
-    /// leases to expire. Returns the tasks whose lease was released; they are queued now.
+    /// Releases the leases of `tasks` at shutdown, so that other processes need not wait for their
+    /// end. Returns the tasks whose lease was released. They are queued now.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,18 +1,15 @@
-//! The statement that claims tasks. The statement serves the tenants in turns: first one task of
-//! each tenant, then a second task of each tenant, and so on. In the same way, the statement serves
-//! the users of a tenant in turns: a tenant's first task is the oldest task of one user, and its
-//! second task is the oldest task of the next user. So a user with a thousand waiting tasks does
-//! not crowd out other users.
+//! The statement that claims tasks. It serves tenants in turns: one task of each tenant, then a
+//! second task of each tenant, and so on. Within a tenant, it serves the users in turns, each with
+//! the user's oldest task. So a user with a thousand waiting tasks does not crowd out other users.
 //!
-//! At each step, the statement searches an index by (tenant, user, task) for the next name or task.
-//! So the cost of the statement depends on the number of tasks that the statement may claim, and
-//! not on the number of tasks that wait.
+//! The statement steps through an index on (tenant, user, task). So its cost depends on the number
+//! of tasks that it may claim, not on the number of tasks that wait.
 //!
-//! A lease is fruitless if it expires after work has begun; a new item resets the count of
-//! fruitless leases. After the second fruitless lease, and after each further fruitless lease, the
-//! task sleeps for 1, 2, 4 … 60 seconds. After its sleep the task is claimed only to be driven
-//! alone, that is, while the process drives no other task. A claim takes at most one such task, and
-//! only if the process accepts it. That task is claimed before all other tasks.
+//! A lease is fruitless if it expires after work has begun. A new item resets the count of
+//! fruitless leases. After the second and each further fruitless lease, the task sleeps for 1, 2, 4
+//! … 60 seconds. After its sleep, the task is driven alone, that is, while the process drives no
+//! other task. If the process accepts such a task (`$7`), a claim takes at most one, before all
+//! other tasks.
 //!
 //! | parameter | |
 //! |---|---|
@@ -26,13 +23,13 @@
 use super::db::Sql;
 
 /// Finds the candidates for a claim: four times as many queued tasks as may be claimed, because
-/// other processes may claim some of these tasks at the same moment. `$queued` stands for the FROM
-/// and WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of each
-/// `tenant`, with the `user_id` of the tenant's user whose task was claimed last.
+/// other processes may claim some of them at the same moment. `$queued` stands for the FROM and
+/// WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of each `tenant`,
+/// with the `user_id` of the tenant's user whose task was claimed last.
 ///
-/// The tables `tenants` and `users` list names in ascending order. A list begins after the name
-/// that was served last, and continues with the smallest name after the greatest. Each tenant gets
-/// an equal share of the candidates, and each user of a tenant gets an equal part of this share.
+/// The tables `tenants` and `users` list names in ascending order, beginning after the name that
+/// was served last, and wrapping around at the end. Each tenant gets an equal share of the
+/// candidates, and each user of a tenant an equal part of this share.
 macro_rules! queued {
     ($queued:literal, $served:literal) => {
         concat!(
@@ -94,9 +91,9 @@ macro_rules! queued {
     };
 }
 
-/// Combines the candidates with the tasks of the tables `over` and `lone`, in the order in which
-/// all these tasks are claimed. `over` has tasks whose lease or sleep has ended; `lone` has at most
-/// one task, which is to be driven alone.
+/// Puts all tasks that may be claimed into the order in which they are claimed: the candidates, the
+/// tasks of `over`, whose lease or sleep has ended, and the task of `lone`. `lone` has at most one
+/// task, which is to be driven alone.
 macro_rules! first {
     () => {
         "due as (
@@ -119,13 +116,13 @@ macro_rules! first {
 /// Claims tasks, as the comment of this module describes.
 ///
 /// The two texts differ because `SQLite` has neither row locks nor `claimable_task`. `SQLite` runs
-/// only one writer at a time, and its statement reads `agent_task` directly.
+/// one writer at a time, and its statement reads `agent_task` directly.
 ///
 /// On Postgres the statement first selects rows of `claimable_task`, whose `due_at` may be too
 /// early and whose `alone` may be out of date. It then locks these tasks in `agent_task` and checks
-/// them. For a task that must not be claimed, the statement corrects the row of `claimable_task`
-/// and returns `taken` as false. The statement skips a task that another writer has locked, because
-/// another process is driving or claiming that task. So a claim never waits for a lock and cannot
+/// them. If a task must not be claimed, the statement corrects the row of `claimable_task` and
+/// returns `taken` as false. The statement skips tasks that another writer has locked, because
+/// another process is driving or claiming them. So a claim never waits for a lock, and cannot
 /// deadlock.
 pub(super) const CLAIM: Sql = Sql {
     postgres: concat!(

@@ -1,12 +1,10 @@
-//! The committer writes every [`Change`]. The committer has one or two writers, each with its
-//! queue. A writer takes the queued changes, up to the limits of a batch, and writes them as one
-//! batch. A writer waits for no timer, so a single change is not delayed. Two changes of one root
-//! are never written at the same time: all changes of a root wait for the same writer, and a batch
-//! has at most one change of each root.
+//! The committer writes every [`Change`]. It has one or two writers, each with a queue. A writer
+//! takes the queued changes, up to the limits of a batch, and writes them as one batch. It waits
+//! for no timer, so a single change is not delayed. Two changes of one root are never written at
+//! the same time: they wait for the same writer, and a batch has at most one change of each root.
 //!
-//! Invariant: a change is answered with `Committed` only if the change is durable, and with an
-//! error other than `Unknown` only if the change was not written. The failure of one change never
-//! makes another change fail.
+//! Invariant: `Committed` means that the change is durable. An error other than `Unknown` means
+//! that the change was not written. The failure of one change never makes another change fail.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,22 +29,20 @@ use crate::task::id::TaskId;
 use crate::task::time::Time;
 
 /// The limits of a batch: the number of its changes, and the bytes of their items and credentials.
-/// A batch of a single change may have more bytes.
+/// A batch of one change may have more bytes.
 const MAX_BATCH_CHANGES: usize = 128;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// The maximum number of lookups of a change whose commit result was lost. A change that is not
-/// found is sent again before the next lookup. The lookups also end once they have taken as long as
-/// one statement may take. After the last lookup, the outcome is reported as unknown.
+/// The maximum number of lookups of a change whose commit result was lost. If a lookup does not
+/// find the change, the change is sent again before the next lookup. The lookups also end after the
+/// time limit of one statement. Then the outcome is reported as unknown.
 const MAX_LOOKUPS: usize = 48;
-/// The backoff between two attempts to write or look up a change. `send_alone` multiplies the
-/// backoff by the number of attempts.
+/// The pause between two attempts to write or look up a change. `send_alone` multiplies it by the
+/// number of attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The maximum number of times that a single change is sent, including the first time, as long as
-/// each time fails because of the locks of other transactions.
+/// How often a single change is sent while it fails because of the locks of other transactions.
 const MAX_SENDS: u32 = 3;
 
-/// The maximum number of changes of a failed batch that are repeated concurrently.
 const MAX_CONCURRENT_REPEATS: usize = 4;
 
 pub(super) const FIND: Sql =
@@ -61,11 +57,10 @@ struct QueuedChange {
     reply: oneshot::Sender<CommitReply>,
 }
 
-/// The changes that wait for a writer.
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<QueuedChange>,
-    /// The roots with a change in [`Committer::repeat`]. Later changes of such a root stay queued.
+    /// The roots with a change in [`Committer::repeat`]. Later changes of these roots stay queued.
     repeated_roots: HashSet<TaskId>,
     closed: bool,
 }
@@ -77,16 +72,14 @@ struct Writer {
     wake: Notify,
 }
 
-/// The committer's state, shared by the writers.
 pub(super) struct Committer {
     db: Arc<Db>,
     feed: Arc<Feed>,
     writers: Vec<Writer>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// Receives the number of changes in each batch.
     batch_observer: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
-    /// The events about which messages are sent. Until they are set, no message is sent.
+    /// The events about which messages are sent. Until they are set, commits write no notices.
     event_filters: std::sync::OnceLock<EventFilters>,
 }
 
@@ -97,14 +90,13 @@ impl std::fmt::Debug for Committer {
 }
 
 /// Returns the number of writers on Postgres. Few are best: changes that are queued during a write
-/// share the next statement, and most of its cost does not depend on the number of its changes.
+/// share the next statement, whose cost hardly depends on the number of its changes.
 pub(super) fn writers() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if processors > 2 { 2 } else { 1 }
 }
 
 impl Committer {
-    /// Starts the writers. Each writer ends when `stop` is cancelled and its queue is empty.
     pub(super) fn start(
         db: Arc<Db>,
         feed: Arc<Feed>,
@@ -130,8 +122,8 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. If the change stops its root, `stopped` is the root's state after the
-    /// change, for readers in this process. Dropping the future does not withdraw a queued change.
+    /// Writes one change. `stopped` is the root's state after a change that stops the root, for
+    /// readers in this process. A queued change is written even if the future is dropped.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();
         let Some(rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
@@ -157,8 +149,8 @@ impl Committer {
         let result = match timeout(self.db.statement_limit, &mut receiver).await {
             Ok(result) => result,
             Err(_) if writer.withdraw(id) => return Err(CommitError::Unavailable),
-            // A writer has taken the change, so the change may still be written. Each statement of
-            // the writer has a time limit, so this wait ends.
+            // A writer has taken the change and may still write it. This wait ends, because each
+            // statement of the writer has a time limit.
             Err(_) => receiver.await,
         };
         result.unwrap_or(Err(CommitError::Unknown))
@@ -170,17 +162,15 @@ impl Committer {
         self.writers.get(usize::try_from(number).unwrap_or(0))
     }
 
-    /// Sets the observer of batch sizes. Only the first call takes effect.
     pub(super) fn set_batch_observer(&self, observer: Box<dyn Fn(usize) + Send + Sync>) {
         let _ = self.batch_observer.set(observer);
     }
 
-    /// Sets the events about which messages are sent. Only the first call takes effect.
     pub(super) fn set_event_filters(&self, event_filters: EventFilters) {
         let _ = self.event_filters.set(event_filters);
     }
 
-    /// Rejects further changes as `Unavailable`. Queued changes are still written.
+    /// Rejects further changes as `Unavailable`. Changes that are already queued are still written.
     pub(super) fn close(&self) {
         for writer in &self.writers {
             writer.queue().closed = true;
@@ -228,9 +218,10 @@ impl Committer {
         }
     }
 
-    /// Handles a failed batch in the background: commits each change alone, so that a change that
-    /// cannot be stored fails no other, or finds out the changes' lost results. Meanwhile the
-    /// writer goes on with other roots, so a change that waits for a lock delays only its own root.
+    /// Handles a failed batch in the background. If the results were lost, looks them up. Otherwise
+    /// sends each change alone, so that a change that cannot be stored fails no other change. A
+    /// batch of one change is sent again after a lock conflict alone. Meanwhile the writer goes on
+    /// with other roots, so a change that waits for a lock delays only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || is_lock_conflict(&failure));
@@ -288,7 +279,7 @@ impl Committer {
                 self.feed.wake_sender();
             }
         }
-        // The caller may have dropped the receiver. The change is written all the same.
+        // The write counts even if the caller has dropped the receiver.
         let _ = reply.send(result);
     }
 
@@ -318,14 +309,14 @@ impl Committer {
         }
     }
 
-    /// Sends one change. If the statement fails because of another writer's locks, the statement
-    /// wrote nothing, so the change is sent again.
+    /// Sends one change, and sends it again if the statement failed because of another writer's
+    /// locks. The failed statement wrote nothing.
     async fn send_alone(&self, rows: &Arc<Rows>) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
                 Err(failure) if failure.sent && is_lock_conflict(&failure) && sent < MAX_SENDS => {
-                    // The pauses differ, so that changes that collided do not collide again.
+                    // Different pauses, so that changes that collided do not collide again.
                     let spread = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
                     let pause = RETRY_BACKOFF * sent + RETRY_BACKOFF / 8 * spread;
                     self.db.clock.sleep(pause).await;
@@ -336,7 +327,6 @@ impl Committer {
         }
     }
 
-    /// Returns the result of a change whose statement failed. A lost result is looked up.
     async fn result_of_failure(&self, rows: &Arc<Rows>, failure: &Failure) -> CommitReply {
         if !failure.sent {
             return Err(CommitError::Unavailable);
@@ -350,9 +340,8 @@ impl Committer {
     }
 
     /// Handles a lost commit result: looks the change up by its first item, and sends the change
-    /// again if that item is missing. The change cannot be written twice. While the first statement
-    /// runs, the second statement waits for the locks of the first. After the first statement has
-    /// written the change, the second statement finds the change stale.
+    /// again if the item is missing. The repeated statement cannot write the change twice: it waits
+    /// for the locks of the first statement, and then finds the change stale.
     async fn find_or_repeat(&self, rows: &Arc<Rows>) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {
@@ -374,7 +363,8 @@ impl Committer {
                     continue;
                 }
             }
-            // The change was sent again and refused, and is still missing, so it was not written.
+            // The change was sent again and refused, and the lookup still misses it. So it was not
+            // written.
             if let Some(error) = last {
                 return Err(error);
             }
@@ -415,7 +405,7 @@ impl Writer {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes a change from the queue. Returns `false` if the writer has already taken the change.
+    /// Removes a change from the queue. Returns `false` if the writer has already taken it.
     fn withdraw(&self, id: uuid::Uuid) -> bool {
         let mut queue = self.queue();
         let before = queue.waiting.len();
@@ -423,15 +413,15 @@ impl Writer {
         queue.waiting.len() < before
     }
 
-    /// Takes waiting changes in order, up to the limits of a batch. Takes at most one change of
-    /// each root, and only changes that can be written by the same statement as the first change
-    /// (see `is_single`).
+    /// Takes waiting changes in order, up to the limits of a batch. The batch has at most one
+    /// change of each root. All its changes give the same answer to `is_single`, because each
+    /// answer has its own statement.
     fn take(&self) -> Vec<QueuedChange> {
         let mut queue = self.queue();
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
-        // While a change of a tree is being written, the tree's later changes stay in the queue.
+        // While a change of a tree is being written, later changes of the tree stay in the queue.
         let mut roots: HashSet<TaskId> = queue.repeated_roots.clone();
         let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {
@@ -463,20 +453,20 @@ fn result_at(at: Option<i64>) -> CommitReply {
         .ok_or(CommitError::Stale)
 }
 
-/// Whether the statement failed because of another writer's locks. Such a statement was rolled
-/// back, and may succeed when it is repeated.
+/// Whether the statement failed because of another writer's locks. The statement was rolled back,
+/// and may succeed if it is repeated.
 fn is_lock_conflict(failure: &Failure) -> bool {
     matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
 }
 
-/// Returns the error for a statement that wrote nothing. The error is `Refused` if the data caused
-/// the failure (a constraint, a value that does not fit, a row that is too big), because the
-/// failure would occur again. A failure without a code counts as caused by the data. Any other
-/// failure comes from the state of the database (a full disk, a read-only server, a lost privilege,
-/// a statement that took too long), so the error is `Unavailable`.
+/// Returns the error for a statement that wrote nothing. `Refused`: the data caused the failure (a
+/// constraint, a value that does not fit, a row that is too big), and would cause it again. A
+/// failure without a code counts as caused by the data. `Unavailable`: the state of the database
+/// caused the failure (a full disk, a read-only server, a lost privilege, a statement that took too
+/// long).
 pub(super) fn commit_error(failure: &Failure) -> CommitError {
     let code = failure.code();
-    // On `SQLite`, the low byte is the primary code. 18 means too big, 19 a constraint, 20 a type
+    // On `SQLite`, the low byte is the primary code: 18 is too big, 19 a constraint, 20 a type
     // mismatch.
     let sqlite = code
         .parse::<i64>()

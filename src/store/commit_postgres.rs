@@ -1,12 +1,11 @@
 //! Writes a batch of changes of any shape as one autocommit statement of Postgres.
 //! `commit_single.rs` has a shorter statement for changes that concern only a root.
 //!
-//! Invariant: `locked` locks every task row of the batch in order of id before any other row is
-//! read. Then `held` locks the request rows of the batch, and `held_grants` locks the standing
-//! decisions of the batch. These three subqueries read the rows as they are after the wait for the
-//! locks. Any other read of the tables returns the rows as they were before that wait. So only
-//! these three subqueries decide whether a change is taken. Nothing is written for a change that is
-//! not taken. Each task row is updated at most once.
+//! Invariant: three subqueries decide whether a change is taken. They run in this order, before any
+//! other read: `locked` locks the task rows of the batch in order of id, `held` its request rows,
+//! and `held_grants` its standing decisions. They read the rows as they are after the wait for the
+//! locks. All other reads return the rows as they were before this wait, and must not decide.
+//! Nothing is written for a change that is not taken. Each task row is updated at most once.
 
 use std::sync::OnceLock;
 
@@ -20,7 +19,6 @@ use super::rows::Rows;
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
 
-/// The lists that the statement of every batch takes.
 const LISTS: [&List; 9] = [
     &CHANGES,
     &TASKS,
@@ -33,13 +31,13 @@ const LISTS: [&List; 9] = [
     &CREDENTIALS,
 ];
 
-/// The parts of the statement that few batches need. If a batch does not need a part, its statement
-/// has neither the text nor the parameters of this part.
+/// The parts of the statement that few batches need. A statement leaves out the texts and the
+/// parameters of the parts that its batch does not need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extras {
-    /// Whether a change of the batch gets a notice, the outbox entry for messages about the change.
+    /// Whether a change of the batch writes a notice, the outbox entry for messages about the
+    /// change.
     has_notices: bool,
-    /// Whether a change of the batch gives a standing decision or relies on one.
     has_grants: bool,
 }
 
@@ -117,9 +115,8 @@ impl Extras {
     }
 }
 
-/// Returns the statement for each combination of the parts in `Extras`. These statements are for
-/// Postgres only, because `SQLite` has no data-modifying CTEs, no arrays and no row locks (see
-/// `commit_sqlite.rs`).
+/// Returns the statement for each combination of `Extras`. The statements are for Postgres, because
+/// `SQLite` has no data-modifying CTEs, no arrays and no row locks (see `commit_sqlite.rs`).
 pub(super) fn statements() -> [Sql; 4] {
     Extras::ALL.map(Extras::statement)
 }
@@ -228,8 +225,8 @@ with changes as materialized (
 ){written_grants}{inserted_notices}
 select c.change, m.at from taken c cross join moment m";
 
-/// Locks the standing decisions on which the started calls rely, after the statement's part `held`
-/// has locked the requests.
+/// Locks the standing decisions on which the started calls rely, after `held` has locked the
+/// requests.
 const GRANTS_HELD: &str = ", used_grants as materialized (
     select w.change, w.grant_id, w.calls, sum(w.calls) over (partition by w.grant_id order by w.change) as upto from {uses w}
 ), held_grants as materialized (
@@ -239,8 +236,8 @@ const GRANTS_HELD: &str = ", used_grants as materialized (
 
 const GRANTS_COUNTED: &str = " + (select count(*) from held_grants)";
 
-/// Refuses a change that relies on a standing decision if the standing decision is missing, revoked
-/// or expired, or has too few uses left for this change and the earlier changes of the batch.
+/// Refuses a change if its standing decision is missing, revoked or expired, or has too few uses
+/// left for this change and the earlier changes of the batch.
 const GRANTS_REFUSED: &str = "
     union all
     select w.change from used_grants w left join held_grants g on g.grant_id = w.grant_id cross join moment m
@@ -258,15 +255,14 @@ const GRANTS_WRITTEN: &str = ", inserted_grants as (
      where s.grant_id = w.grant_id
 )";
 
-/// The part of the statement that writes the batch's notices. Left out if there are no notices.
 const NOTICES_INSERTED: &str = ", inserted_notices as (
     insert into notice ({notice.columns})
     select {notice.values}
       from {notices o} join taken c on c.change = o.change left join locked l on l.task_id = c.root_task_id
 )";
 
-/// The part of the statement that stores the idempotency keys in `used_keys`. The statement of
-/// `commit_single.rs` has this part, too.
+/// Stores the idempotency keys that the subquery `used_keys` returns. `commit_single.rs` has this
+/// part, too.
 pub(super) const STORED_KEYS: &str = "spent_keys as (
     -- Two spellings of a person are two rows of the table; the new one replaces the other. With this condition, no plan
     -- reads all expired keys.
@@ -286,8 +282,7 @@ pub(super) const STORED_KEYS: &str = "spent_keys as (
 )";
 
 record! {
-    /// A change that the statement has written: its position in the batch, and the time of the
-    /// commit.
+    /// A change that was written: its position in the batch, and the time of the commit.
     struct Taken {
         change: i64,
         at: i64,
@@ -295,8 +290,8 @@ record! {
 }
 
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
-/// `None` if the change is stale. `repeated` says whether a change of a failed batch is sent again;
-/// such a batch is not sent on the writer's connection.
+/// `None` if the change is stale. If `repeated`, the change comes from a failed batch, and is not
+/// sent on the writer's connection.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],
@@ -306,8 +301,8 @@ pub(super) async fn write(
     send(db, extras.statement(), &extras.lists(), batch, repeated).await
 }
 
-/// Sends the statement of a batch, and returns the results as [`write`] does. The parameters are
-/// the columns of `lists`.
+/// Sends the statement of a batch, whose parameters are the columns of `lists`. Returns the results
+/// as [`write`] does.
 pub(super) async fn send(
     db: &Db,
     sql: Sql,

@@ -1,17 +1,17 @@
-//! Writes a batch of changes as one autocommit statement of Postgres. Each change of the batch
-//! concerns one task, which is the root of its tree, and answers or closes at most one request (see
-//! `is_single`). Most changes are of this shape; `commit_postgres.rs` writes all other changes.
+//! Writes a batch of changes as one autocommit statement of Postgres. Each change concerns one
+//! task, which is the root of its tree, and answers or closes at most one request (see
+//! `is_single`). Most changes are of this kind; `commit_postgres.rs` writes all others.
 //!
 //! A line of the subquery `n` is one change. `LINE_RANGES` gives, for each change, the line numbers
 //! of its items, requests, approvers, decisions and key in their lists. So the statement joins no
 //! two lists, and its cost is linear in the number of changes. The update itself compares the
-//! task's version, so tasks are locked before the update only if a change of the batch answers or
-//! closes a request, or changes an asker's presence.
+//! task's version. Therefore tasks are locked before the update only in two cases: a change of the
+//! batch answers or closes a request, or it sets `asker_until`.
 //!
 //! Invariant: task rows are locked in order of id and before request rows, because the lines are
-//! sorted. The time of a change that answers a request or changes an asker's presence is read after
-//! the locks are held. Nothing is written for a change whose task has another version than the
-//! change expects, or whose request is closed or past its deadline.
+//! sorted. If tasks are locked before the update, the time of the changes is read under the locks.
+//! A change is refused if its task has another version than the change expects, or if its request
+//! is closed or past its deadline.
 
 use std::sync::OnceLock;
 
@@ -24,29 +24,28 @@ use super::rows::{ANY, NEW, Rows, TaskLine, VERSION};
 use super::statement::postgres;
 use super::tables::CLAIMABLE;
 
-/// The parts of the statement that a batch needs, as a sum of bits. The statement leaves out each
-/// part that no change of the batch needs.
+/// The parts of the statement that a batch needs, as a sum of bits. The statement leaves out all
+/// other parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts(usize);
 
 const CREATES: usize = 1;
 const UPDATES: usize = 1 << 1;
-/// The part is needed if a change answers or closes a request, or changes an asker's presence.
+/// Needed if a change answers or closes a request, or sets `asker_until` of a stored task.
 const NEEDS_LOCKS: usize = 1 << 2;
 const ASKS: usize = 1 << 3;
 const USES_KEYS: usize = 1 << 4;
 const ENDS: usize = 1 << 5;
-/// The part is needed if a change makes a task claimable, now or later.
+/// Needed if a change makes a task claimable, now or later.
 const QUEUES: usize = 1 << 6;
-/// The part is needed if a task must not be claimed after a change.
+/// Needed if a task must not be claimed after a change.
 const PARKS: usize = 1 << 7;
-/// The part is needed if a row of `notice` is stored with a change.
+/// Needed if a change writes a row of `notice`.
 const WRITES_NOTICE: usize = 1 << 8;
-/// The maximum number of lines in the lists of a batch. A change with more lines goes through
-/// `commit_postgres.rs`. Postgres finds a text in an array by walking the array from its start, so
-/// the cost grows with the square of the number of lines.
+/// The maximum number of lines in the lists of a batch. `commit_postgres.rs` writes a change with
+/// more lines. Postgres finds a text in an array by walking from its start, so the cost grows with
+/// the square of the number of lines.
 pub(super) const MAX_BATCH_LINES: usize = 1_000;
-/// The number of possible values of [`Parts`].
 const PART_COMBINATIONS: usize = 1 << 9;
 
 static TEXTS: [OnceLock<String>; PART_COMBINATIONS] =
@@ -99,7 +98,7 @@ impl Parts {
     }
 
     fn statement(self) -> Sql {
-        // `self.0` is always below `PART_COMBINATIONS`, so the text exists.
+        // `self.0` is below `PART_COMBINATIONS`, so the text exists.
         let text = TEXTS.get(self.0);
         Sql {
             postgres: text.map_or("", |text| text.get_or_init(|| self.text())),
@@ -110,8 +109,8 @@ impl Parts {
 
     fn text(self) -> String {
         let part = |part: usize, text: &'static str| if self.has(part) { text } else { "" };
-        // With `NEEDS_LOCKS`, the statement reads the clock once, after it holds the locks and
-        // before the update. Then this time (`n.moment`) applies to every change of the batch.
+        // With `NEEDS_LOCKS`, the statement reads the clock once, between the locks and the update.
+        // This time (`n.moment`) applies to every change of the batch.
         let moment = if self.has(NEEDS_LOCKS) {
             "n.moment"
         } else {
@@ -170,15 +169,15 @@ impl Parts {
     }
 }
 
-/// The table expression `ready` for a batch without `NEEDS_LOCKS`. The statement locks no rows
-/// before the update. The update itself reads the clock, after it has waited for the task's row.
+/// The table expression `ready` for a batch without `NEEDS_LOCKS`. No rows are locked before the
+/// update. The update reads the clock itself, after it has waited for the task's row.
 const UNLOCKED: &str = "
 , ready as (
     select n.*, null::bigint as required, null::uuid as own_call, null::bigint as moment from n
 )";
 
-/// The table expression `ready` for a batch with `NEEDS_LOCKS`, after the expressions that lock
-/// tasks and requests. `held` waits for the lock of each request, and then reads the request.
+/// The table expression `ready` for a batch with `NEEDS_LOCKS`, and the expressions before it that
+/// lock tasks and requests. `held` waits for the lock of each request, and then reads the request.
 const LOCKED: &str = "
 , locked as materialized (
     select t.task_id from agent_task t where t.task_id = any({tasks.task_id}) order by t.task_id for update of t
@@ -224,8 +223,8 @@ const CREATED: &str = "
       from fresh n
 )";
 
-/// The part `k`: the rows of `updated` and `created`, which are the changes that the batch writes.
-/// The parts after `k` read its columns.
+/// The subquery `k`: the changes that are written, from `updated` and `created`. The later parts
+/// read its columns.
 const ALL: &str = "
 , k as materialized (select * from {all})";
 
@@ -272,9 +271,9 @@ const KEYS_INSERTED: &str = "
      order by y.tenant, y.path, y.key, y.user_id
 ), {stored_keys}";
 
-/// Deletes all credentials of each task that ends. No credential is missed: a commit that stores
-/// a credential after this statement's snapshot also increments the task's version, and the change
-/// that ends the task is then refused as stale.
+/// Deletes all credentials of each task that ends. None is missed: if another commit stores a
+/// credential after this statement's snapshot, it increments the task's version, and the change
+/// that ends the task is refused as stale.
 const CREDENTIALS_DELETED: &str = "
 , deleted_credentials as (
     delete from credential s using k where k.ends and s.task_id = k.task_id
@@ -292,8 +291,8 @@ const CLAIMABLE_DELETED: &str = "
     delete from claimable_task c using k where k.lease <> 0 and k.due_at is null and c.task_id = k.task_id
 )";
 
-/// Writes the notices. The statement searches the array of notices once for each change, which
-/// costs little because a batch has few notices.
+/// Writes the notices. For each change, the statement searches the array of notices. This costs
+/// little, because a batch has few notices.
 const NOTICES_INSERTED: &str = "
 , inserted_notices as (
     insert into notice ({notice.columns})
@@ -302,22 +301,19 @@ const NOTICES_INSERTED: &str = "
      cross join lateral {notices[g] o} where p.g is not null
 )";
 
-/// Returns the statements of all combinations of parts that can occur.
 pub(super) fn statements() -> impl Iterator<Item = Sql> {
     let all = (0..PART_COMBINATIONS).map(Parts);
     all.filter(|parts| parts.has(CREATES | UPDATES))
         .map(Parts::statement)
 }
 
-/// Whether the line changes the presence of a stored task's asker. Such a change sets
-/// `asker_until`, which counts from the time that the statement reads once it has the locks. The
-/// statement must return this time. It cannot return `updated_at` instead, because a change without
-/// items does not set `updated_at`.
+/// Whether the line sets `asker_until` of a stored task. `asker_until` counts from the time that
+/// the statement reads under the locks, so the statement must return this time. `updated_at` is no
+/// substitute: a change without items does not set it.
 fn changes_presence(line: &TaskLine) -> bool {
     line.guard == VERSION && line.asker.is_some()
 }
 
-/// Whether the statement of this module can write the change.
 pub(super) fn is_single(rows: &Rows) -> bool {
     let [task] = rows.tasks.as_slice() else {
         return false;
@@ -345,8 +341,8 @@ pub(super) fn is_single(rows: &Rows) -> bool {
         && !rows.has_grants()
 }
 
-/// Writes a batch of changes, for each of which [`is_single`] returns true. Returns for each
-/// change, in the order of the batch, the time of the commit, or `None` if the change is stale.
+/// Writes a batch of changes for which [`is_single`] is true. Returns for each change, in the order
+/// of the batch, the time of the commit, or `None` if the change is stale.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],

@@ -1,6 +1,6 @@
 //! Writes a batch of changes on `SQLite`, as one `BEGIN IMMEDIATE` transaction. No other writer
-//! runs during the transaction, so the rows that the transaction reads do not change until the
-//! commit. The effect is the same as that of the single statement in `commit_postgres.rs`.
+//! runs meanwhile, so the rows that it reads do not change until the commit. The effect equals that
+//! of the single statement in `commit_postgres.rs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -35,8 +35,7 @@ select {agent_task_item.values} from {items i}";
 const INSERT_NOTICES: &str = "insert into notice ({notice.columns})
 select {notice.values} from {notices o}";
 
-/// Selects the remaining uses of a standing decision. Finds no row if the standing decision is
-/// revoked or expired.
+/// Selects the remaining uses of a standing decision; no row if it is revoked or expired.
 const READ_GRANT: &str = "select uses - used as uses from standing_grant
     where grant_id = $1 and revoked_at is null and expires_at > $2";
 
@@ -68,9 +67,9 @@ update intervention_request as r
   from {request_updates u}
  where r.request_id = u.request_id and (u.status is not null or (u.resumed and r.status = 'responded'))";
 
-/// Deletes the expired row of an idempotency key that the batch stores again. The row may have
-/// another spelling of the person's user id. `INSERT_KEYS` would then add a second row, but a
-/// person's key must have only one row.
+/// Deletes the expired row of a key that the batch stores again. The row may have another spelling
+/// of the person's user id. Then `INSERT_KEYS` would add a second row, but each key of a person
+/// must have one row.
 const DELETE_SPENT_KEYS: &str = "
 delete from idempotency where rowid in (
     select i.rowid from {keys y} cross join idempotency i
@@ -99,7 +98,7 @@ const UPDATE_GRANTS: &str = "update standing_grant as s set used = s.used + w.ca
 const DELETE_CREDENTIALS: &str = "delete from credential where task_id = $1";
 
 /// The statements that write the lists of a change (see `lists.rs`), in the order in which they
-/// run. Each statement runs once for each line of its list.
+/// run. Each runs once for each line of its list.
 static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
     let base = "coalesce((select next_event from agent_task t where t.task_id = {root}), 0)";
     let words = |list: &List| {
@@ -132,7 +131,6 @@ static WRITES: LazyLock<Vec<(&List, String)>> = LazyLock::new(|| {
     filled.into_iter().collect()
 });
 
-/// Returns all statements, for the test that prepares them.
 pub(super) fn statements() -> impl Iterator<Item = &'static str> {
     let writes = WRITES.iter().map(|(_, text)| text.as_str());
     [READ_TASK, READ_REQUEST, READ_GRANT, DELETE_CREDENTIALS]
@@ -146,7 +144,6 @@ record! {
         root_task_id: Uuid,
         version: i64,
         last_seq: i64,
-        /// Whether the task has stored credentials.
         credentials: bool,
     }
 }
@@ -169,10 +166,11 @@ record! {
     }
 }
 
-/// The stored rows that the batch may change, as they are at the beginning of the transaction.
+/// The stored rows that the batch may change, as of the beginning of the transaction.
 struct StoredState {
     at: i64,
-    /// The remaining uses of each standing decision that is neither revoked nor expired.
+    /// The remaining uses of each standing decision; without revoked and expired standing
+    /// decisions.
     grants: HashMap<Uuid, i64>,
     tasks: HashMap<Uuid, TaskState>,
     requests: HashMap<Uuid, RequestState>,
@@ -259,9 +257,8 @@ impl StoredState {
             })
     }
 
-    /// Subtracts the uses of standing decisions by this change from the remaining uses. Returns
-    /// `false`, and subtracts nothing, if one of these standing decisions is revoked or expired, or
-    /// has too few uses left.
+    /// Reserves the uses of standing decisions by this change. Returns `false`, and reserves
+    /// nothing, if one of the standing decisions is revoked or expired, or has too few uses left.
     fn reserve_grant_uses(&mut self, rows: &Rows) -> bool {
         let mut remaining = self.grants.clone();
         for line in &rows.uses {
@@ -288,8 +285,8 @@ impl StoredState {
     }
 }
 
-/// Returns the tasks that end with this batch and have credentials. Most tasks have no credentials,
-/// so most commits need no delete statement.
+/// Returns the tasks that end with this batch and have credentials. Most tasks have none, which
+/// saves the delete statement.
 fn ended_tasks<'b>(batch: &'b [&Rows], state: &'b StoredState) -> impl Iterator<Item = Uuid> + 'b {
     let lines = batch.iter().flat_map(|rows| &rows.tasks);
     let ended = lines.filter(|line| line.ends());

@@ -1,6 +1,6 @@
-//! The pool of connections to Postgres. A connection is checked before it is used if it was idle
-//! for long, or if another connection broke in the meantime. The check waits for a dead connection
-//! no longer than `PING_TIMEOUT`.
+//! The pool of connections to Postgres. A connection is checked before use if it was idle for long,
+//! or if another connection broke meanwhile. The check of a dead connection ends after
+//! `PING_TIMEOUT`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,28 +14,26 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::identity::{self, UncertainUntil};
 use super::settings::OpenError;
 
-/// The timeout of the liveness check.
 const PING_TIMEOUT: Duration = Duration::from_millis(500);
-/// The idle time after which a connection is checked before it is used.
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
 
-/// The maximum time for which the service waits for the answer to a statement whose future was
-/// dropped.
+/// How long the answer to a statement is awaited after the statement's future was dropped.
 const ABANDONED_TIMEOUT: Duration = Duration::from_secs(12);
-/// The maximum age of a connection. Older connections are replaced, so that changes of the server's
-/// settings take effect.
+/// The age at which a connection is replaced, so that changes of the server's settings take effect.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
-/// The pause after the first failed attempt to open a connection. The pause doubles with each
-/// further failed attempt, up to `MAX_RETRY_PAUSE`.
+/// The pause after the first failed attempt to open a connection. It doubles with each further
+/// failure, up to `MAX_RETRY_PAUSE`.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// The last time at which a connection was found broken, and the last time at which a connection
-/// did not answer in time. A connection that was idle at such a time has probably died, too. After
-/// a connection was found broken, idle connections are checked before they are used, so that a
-/// crash of the server does not fail one statement per connection. After a connection did not
-/// answer in time, idle connections are replaced without a check, so that no statement waits for
-/// several dead connections in turn.
+/// The last failures of connections. A connection that was idle at such a time has probably died,
+/// too.
+/// - `broken`: the last time at which a connection was found broken. Connections that were idle
+///   then are pinged before use, so that a crash of the server does not fail one statement per
+///   connection.
+/// - `silent`: the last time at which a connection did not answer in time. Connections that were
+///   idle then are replaced without a ping, so that no statement waits for several dead connections
+///   in turn.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionFailures {
     broken: Mutex<Option<Instant>>,
@@ -43,8 +41,8 @@ pub(super) struct ConnectionFailures {
 }
 
 impl ConnectionFailures {
-    /// Records that `error` showed that a connection is broken. If `error` is a timeout, also
-    /// records that the connection did not answer in time.
+    /// Records a broken connection. If `error` is a timeout, also records that the connection did
+    /// not answer in time.
     pub(super) fn record_failure(&self, error: &sqlx::Error) {
         let now = Some(Instant::now());
         *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = now;
@@ -53,11 +51,11 @@ impl ConnectionFailures {
         }
     }
 
-    /// Whether a connection that was idle for `idle_for` may be used. Sends a ping first if the
-    /// connection may be dead.
+    /// Whether a connection that was idle for `idle_for` may be used. If the connection may be
+    /// dead, sends a ping first.
     ///
     /// # Errors
-    /// Fails if the connection does not answer. Such a connection must be discarded.
+    /// Fails if the connection does not answer. The connection must then be discarded.
     pub(super) async fn is_usable(
         &self,
         connection: &mut PgConnection,
@@ -86,30 +84,25 @@ fn is_within(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
         .is_some_and(|last| last.elapsed() <= idle_for)
 }
 
-/// Returns the error for an answer that did not come in time.
 pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
 }
 
-/// A pool of connections to Postgres with the same settings. A connection returns to the pool only
-/// after a complete answer. If the answer is an error of the server, the connection must first
-/// answer a ping. A connection is closed if it broke, if the statement's future was dropped, or if
-/// the connection does not answer the ping.
+/// A pool of connections to Postgres with the same settings. A connection returns to the pool after
+/// a complete answer. After an error of the server, it must first answer a ping. It is closed if it
+/// broke, if it does not answer the ping, or if the statement's future was dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,
-    /// The time limit for getting a connection.
     timeout: Duration,
 }
 
 #[derive(Debug)]
 pub(super) enum ConnectFailure {
-    /// Another attempt may succeed soon.
     Retryable,
     Refused(sqlx::Error),
 }
 
-/// The pool's manager, which opens and checks connections.
 #[derive(Debug)]
 pub(super) struct PostgresConnector {
     pub(super) options: PgConnectOptions,
@@ -122,7 +115,8 @@ impl managed::Manager for PostgresConnector {
     type Error = ConnectFailure;
 
     async fn create(&self) -> Result<PgConnection, ConnectFailure> {
-        // Boxed, because the future of every statement contains this future and shall stay small.
+        // Boxed, because this future is part of the future of every statement, which shall stay
+        // small.
         Box::pin(async {
             let mut connection = self.options.connect().await.map_err(|error| {
                 if is_transient(&error) {
@@ -177,9 +171,9 @@ impl Pool {
         })
     }
 
-    /// Takes an idle connection, or opens a new connection. If the attempt may succeed later,
-    /// retries until the pool's `timeout` ends. Examples are a server that is starting or has no
-    /// free connection, and a failed comparison of the server's identity (see `identity::compare`).
+    /// Takes an idle connection, or opens a new connection. Until the pool's `timeout` ends,
+    /// retries failures that may pass: the server is starting, it has no free connection, or its
+    /// identity could not be compared (see `identity::compare`).
     pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
         let acquire = async {
             let mut pause = MIN_RETRY_PAUSE;
@@ -199,7 +193,7 @@ impl Pool {
         result.unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
-    /// Refuses to give out further connections, and closes the idle connections.
+    /// Gives out no further connections, and closes the idle connections.
     pub(super) async fn close(&self) {
         let idle = self.connections.retain(|_, _| false).removed;
         self.connections.close();
@@ -209,7 +203,7 @@ impl Pool {
     }
 }
 
-/// Whether a server that refused a connection may accept a connection soon.
+/// Whether the server that refused this connection may soon accept another.
 fn is_transient(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = error {
         return error.is_transient_in_connect_phase();
@@ -217,9 +211,9 @@ fn is_transient(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// A connection taken from its pool. [`CheckedOut::put_back`] returns the connection to the pool.
-/// If the `CheckedOut` is dropped instead, the connection is closed as soon as the server has
-/// answered the running statement, at the latest after `ABANDONED_TIMEOUT`.
+/// A connection taken from its pool. [`CheckedOut::put_back`] returns it. If the `CheckedOut` is
+/// dropped instead, the connection is closed once the server has answered the running statement, at
+/// the latest after `ABANDONED_TIMEOUT`.
 pub(super) struct CheckedOut(Option<Object<PostgresConnector>>);
 
 impl CheckedOut {
@@ -228,7 +222,7 @@ impl CheckedOut {
         Ok(connection)
     }
 
-    /// Returns the connection to its pool, after a complete answer.
+    /// Returns the connection to its pool. The last answer must be complete.
     pub(super) fn put_back(mut self) {
         drop(self.0.take());
     }
@@ -243,7 +237,6 @@ impl CheckedOut {
         }
     }
 
-    /// Closes the connection at once.
     pub(super) fn close(mut self) {
         if let Some(connection) = self.0.take() {
             drop(Object::take(connection));
@@ -253,9 +246,8 @@ impl CheckedOut {
 
 impl Drop for CheckedOut {
     /// Runs when the statement's future was dropped. The server still runs the statement, so the
-    /// connection counts as part of the pool until the answer has come, at most for
-    /// `ABANDONED_TIMEOUT`. So clients that hang up cannot make the pool open more connections than
-    /// its maximum.
+    /// connection counts as part of the pool until the answer comes or `ABANDONED_TIMEOUT` ends.
+    /// Otherwise, clients that hang up could make the pool open more connections than its maximum.
     fn drop(&mut self) {
         let Some(mut connection) = self.0.take() else {
             return;

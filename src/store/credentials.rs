@@ -1,5 +1,5 @@
-//! Reads sealed credentials and removes expired credentials. A credential is written in the commit
-//! of the decision that supplied it, and removed in the commit that ends its task.
+//! Reads sealed credentials, and removes expired credentials. The commit of a decision writes the
+//! credentials that it supplies. The commit that ends a task removes the task's credentials.
 
 use uuid::Uuid;
 
@@ -58,7 +58,7 @@ record! {
 }
 
 impl Store {
-    /// Reads the credentials of these tasks that have not expired, by the database's clock.
+    /// Reads the unexpired credentials of these tasks. Expiry follows the database's clock.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

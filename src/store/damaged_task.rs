@@ -1,7 +1,7 @@
 //! Reads the row of a task without its journal, for a task whose journal is unreadable or crashes
 //! the process that reads it. The row is enough to end the task. During an upgrade, a newer version
-//! of this program may have written the journal, and a replica of that version can read it; such a
-//! task is marked as [`DamagedTask::newer`].
+//! of this program may have written the journal. A replica of that version can read it, so
+//! [`DamagedTask::newer`] marks this case.
 
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use super::{ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 
-/// Selects the task's row, once for each of the task's open requests and at least once.
+/// Selects the task's row, once for each of its open requests and at least once.
 const TASK_ROW: Sql = sql!(
     "select t.root_task_id, t.version, r.request_id
        from agent_task t left join intervention_request r
@@ -26,11 +26,11 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[TASK_ROW, BODIES];
 
-/// The maximum number of reported tasks that are kept. Further reports are dropped. A task whose
-/// report was dropped is reported again by the next read of the task.
+/// The maximum number of reported tasks that are kept. Further reports are dropped, and repeated by
+/// the next read of the task.
 const MAX_REPORTS: usize = 1000;
 
-/// The data of a task that can be read from the task's row alone.
+/// The data of a task that can be read without decoding its journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedTask {
     /// The root of the task's tree.
@@ -57,8 +57,8 @@ record! {
     }
 }
 
-/// Whether a journal has every item from 1 to `last_seq`. A journal with a gap must not be used,
-/// because the missing item may be the start of a call.
+/// Whether a journal has every item from 1 to `last_seq`. A journal with a gap must not be used:
+/// the missing item may be the start of a call.
 pub(super) fn is_complete(items: &[Item], last_seq: i64) -> bool {
     let numbered = (1_i64..).zip(items).all(|(seq, item)| item.seq == seq);
     numbered && i64::try_from(items.len()).is_ok_and(|length| length == last_seq)
@@ -80,7 +80,7 @@ impl Store {
         }
     }
 
-    /// Takes the tasks that were reported as unreadable since the last call.
+    /// Takes the tasks that were reported since the last call.
     #[must_use]
     pub fn take_unreadable(&self) -> Vec<TaskId> {
         std::mem::take(&mut *self.reports()).into_iter().collect()
@@ -95,7 +95,7 @@ impl Store {
         match self.read_journal(task).await {
             Ok(Some(_)) => return Ok(None),
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // A task without items counts as damaged, because it cannot continue.
+            // A task without items is damaged, too: it cannot continue.
             Ok(None) | Err(ReadError::Corrupt(_)) => {}
         }
         let Some(damaged_task) = self.task_without_journal(task).await? else {
@@ -109,7 +109,7 @@ impl Store {
     }
 
     /// Like [`Store::damaged_task`], but also for a task whose journal is readable. Does not read
-    /// the journal, so `newer` is always `false`. Returns `None` if the task does not exist.
+    /// the journal, so `newer` is `false`. Returns `None` if the task does not exist.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the row cannot be decoded.

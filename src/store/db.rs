@@ -1,5 +1,5 @@
-//! Runs statements with their parameters on the engine in use (`SQLite` or Postgres), and reads the
-//! rows that the statements return.
+//! Runs statements on the engine in use (`SQLite` or Postgres), and reads the rows that they
+//! return.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -24,12 +24,13 @@ pub(super) use super::sql::sql;
 use super::sqlite::{self, SqliteFile};
 use crate::world::Clock;
 
-/// A parameter of a statement. Lists are arrays on Postgres and JSON text on `SQLite`. The `Maybe…`
-/// lists and `Bools` are for Postgres only.
+/// A parameter of a statement. Lists are arrays on Postgres, and JSON text on `SQLite`. `Bools` and
+/// the `Maybe…` lists are for Postgres only.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// The current time. On Postgres the statement reads the database's clock, and the parameter is
-    /// the offset that tests add. On `SQLite` the parameter is the time of the injected clock.
+    /// The current time. On Postgres, the statement reads the server's clock, and the parameter is
+    /// the offset that tests add to it. On `SQLite`, the parameter is the time of the injected
+    /// clock.
     Now,
     Int(i64),
     Bool(bool),
@@ -43,23 +44,22 @@ pub(super) enum Value {
     Bools(Vec<bool>),
 }
 
-/// The connection pools of the database, which is Postgres or `SQLite`.
 #[derive(Debug)]
 pub(super) enum Engine {
-    /// The pools of Postgres. Each statement is its own transaction.
+    /// Each statement is its own transaction.
     Postgres {
-        /// The pool of the committer, with one connection for each writer. The settings are those
-        /// of `keyed`, except for a shorter `lock_timeout`.
+        /// The pool of the committer, with one connection for each writer. Like `keyed`, but with a
+        /// shorter `lock_timeout`.
         writers: Pool,
-        /// The pool for statements that find every row by its key. Postgres plans these statements
+        /// The pool for statements that find every row by its key. Postgres plans each of them
         /// once, without scans of tables.
         keyed: Pool,
-        /// The pool for all other statements. Postgres plans these statements again on each
-        /// execution, with the parameters of that execution.
+        /// The pool for all other statements. Postgres plans them at each execution, for its
+        /// parameters.
         lists: Pool,
-        /// The pool of the readiness probe. Load on the other pools does not delay the probe.
+        /// The pool of the readiness probe. Load on other pools does not delay the probe.
         probe: Pool,
-        /// The only connection of the relay, which the relay holds all the time.
+        /// The relay's own connection, which it holds all the time.
         relay: PgPool,
     },
     Sqlite(SqliteFile),
@@ -67,7 +67,6 @@ pub(super) enum Engine {
 
 pub(super) struct Db {
     pub(super) engine: Engine,
-    /// The injected clock, which supplies the current time on `SQLite`.
     pub(super) clock: Arc<dyn Clock>,
     /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
@@ -77,9 +76,8 @@ pub(super) struct Db {
     /// The time limit for each statement, including the time on the network.
     pub(super) statement_limit: Duration,
     pub(super) connection_failures: Arc<ConnectionFailures>,
-    /// Logs outages of the database.
     pub(super) outage: Outage,
-    /// The lock that keeps other processes off the `SQLite` file; `None` on Postgres and after
+    /// The lock that keeps other processes off the `SQLite` file. `None` on Postgres and after
     /// `close`.
     pub(super) lock: Mutex<Option<File>>,
 }
@@ -94,14 +92,11 @@ impl std::fmt::Debug for Db {
     }
 }
 
-/// The time limit of the readiness probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The maximum number of times that a read is sent (including the first time) if the connection is
-/// lost each time.
+/// How often a read is sent, including the first time, while the connection is lost each time.
 const MAX_READ_ATTEMPTS: u32 = 3;
 
 impl Db {
-    /// Reads all rows of a statement.
     pub(super) async fn all<R: Record>(
         &self,
         sql: Sql,
@@ -119,9 +114,9 @@ impl Db {
         }
     }
 
-    /// Reads all rows of a statement that returns the same head columns in every row. Returns these
-    /// columns, read from the first row, as `H`. Returns the other columns of each row as `R`.
-    /// Returns `None` if there is no row.
+    /// Reads all rows of a statement whose head columns are the same in every row. Returns these
+    /// columns, from the first row, as `H`, and the other columns of each row as `R`. Returns
+    /// `None` if there is no row.
     pub(super) async fn all_with_head<H: Record, R: Record>(
         &self,
         sql: Sql,
@@ -152,7 +147,6 @@ impl Db {
         }
     }
 
-    /// Reads the first row of a statement, if there is one.
     pub(super) async fn one<R: Record>(
         &self,
         sql: Sql,
@@ -162,7 +156,7 @@ impl Db {
     }
 
     /// Reads the first row of a statement without parameters. Returns `None` if there is no row, if
-    /// the statement fails, or if the database does not answer within `PROBE_TIMEOUT`.
+    /// the statement fails, or if `PROBE_TIMEOUT` ends.
     pub(super) async fn probe<R: Record>(&self, sql: Sql) -> Option<R> {
         let rows = async {
             match &self.engine {
@@ -183,8 +177,7 @@ impl Db {
         None
     }
 
-    /// Writes with one statement, as its own transaction, and reads the rows that the statement
-    /// returns.
+    /// Runs one writing statement as its own transaction, and reads the rows that it returns.
     pub(super) async fn write<R: Record>(
         &self,
         sql: Sql,
@@ -209,8 +202,8 @@ impl Db {
         }
     }
 
-    /// Runs a job in a write transaction of `SQLite`. The job gets the time at which the
-    /// transaction began.
+    /// Runs a job in a write transaction of `SQLite`. The job gets the time of the transaction's
+    /// beginning.
     pub(super) async fn write_transaction<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
@@ -227,9 +220,9 @@ impl Db {
         }
     }
 
-    /// Sends a batch of changes to Postgres on a writer's connection. If `repeated` is true, the
-    /// changes are from a failed batch and are sent again on a connection of another pool, so that
-    /// the writer can write further batches.
+    /// Sends a batch of changes to Postgres on a writer's connection. If `repeated`, the changes
+    /// come from a failed batch, and are sent on a connection of another pool, so that the writer
+    /// can write further batches.
     pub(super) async fn write_batch<R: Record>(
         &self,
         sql: &'static str,
@@ -249,8 +242,8 @@ impl Db {
         }
     }
 
-    /// Reads on Postgres. If the connection is lost, repeats the read. All attempts together have
-    /// the time limit of one statement.
+    /// Reads on Postgres, and repeats the read if the connection is lost. All attempts together
+    /// have the time limit of one statement.
     async fn read_postgres(
         &self,
         pool: &Pool,
@@ -274,8 +267,8 @@ impl Db {
         }
     }
 
-    /// Runs one statement on Postgres. The connection goes back to its pool only after a complete
-    /// answer of the server. The time limit holds even if the answer is lost on the network.
+    /// Runs one statement on Postgres. The connection returns to its pool after a complete answer
+    /// of the server. The time limit holds even if the answer is lost on the network.
     async fn run_on_postgres(
         &self,
         pool: &Pool,
@@ -324,7 +317,7 @@ impl Db {
         self.record_reachability(answer)
     }
 
-    /// Records in `outage` whether the database was reached. A database that returns an error was
+    /// Tells `outage` whether the database was reached. A database that returns an error was
     /// reached.
     fn record_reachability<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
@@ -336,7 +329,6 @@ impl Db {
         answer
     }
 
-    /// Closes all connections and releases the file lock.
     pub(super) async fn close(&self) {
         match &self.engine {
             Engine::Postgres {

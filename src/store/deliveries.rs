@@ -1,10 +1,10 @@
-//! Claims due deliveries, records the result of each attempt, and removes old deliveries that have
-//! ended. A delivery is a message to one entry of the configuration, about one event or as one
-//! reminder. If the entry sends to people, there is one delivery for each person.
-//! `delivery_list.rs` lists deliveries for admins.
+//! Claims due deliveries, records each attempt, and removes old deliveries that have ended. A
+//! delivery is a message to one entry of `notify.to`, about one event or as one reminder. If the
+//! entry sends to people, each person has a delivery. `delivery_list.rs` lists deliveries for
+//! admins.
 //!
-//! Invariant: an attempt is recorded only while the row still has the lease under which the attempt
-//! was made. A delivery has at most one unexpired lease. So two processes send a delivery at the
+//! Invariant: a delivery has at most one unexpired lease. An attempt is recorded only if the row
+//! still has the lease under which the attempt was made. So two processes send a delivery at the
 //! same time only if the first process is slower than its lease.
 
 use std::time::Duration;
@@ -24,16 +24,16 @@ const RETENTION: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after it has become `Dead`.
 const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
 /// How long the deliveries of an updatable message are kept, counted from the last journal item
-/// about a request in the message. While its deliveries are kept, the message can be updated. This
-/// time is longer than all attempts to deliver one update together.
+/// about a request in the message. The message can be updated while its deliveries are kept. This
+/// time is longer than all attempts at one update together.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
-/// How long a due delivery waits for a replica that has the delivery's entry in its configuration,
-/// before the delivery is dropped.
+/// How long a due delivery waits for a replica whose configuration has the delivery's entry. Then
+/// the delivery is dropped.
 const ORPHAN_TIMEOUT: Duration = Duration::from_hours(24);
 /// The maximum number of deliveries removed per statement.
 const BATCH: usize = 1000;
 
-/// A delivery that this process has claimed, and may send until the lease ends.
+/// A delivery that this process has claimed. The process may send it until the lease ends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimedDelivery {
     /// The delivery's id, for [`Store::record_attempt`].
@@ -52,11 +52,11 @@ pub struct ClaimedDelivery {
     pub kind: String,
     /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The number of attempts before this claim. The number starts again at 0 if a delivery that
-    /// has ended is made due again.
+    /// The number of attempts before this claim. It starts again at 0 when an ended delivery is
+    /// made due again.
     pub attempts: i64,
-    /// The end of the claim's lease, in microseconds. The value fences off slow senders: an attempt
-    /// is recorded only while the row has this value.
+    /// The end of the claim's lease, in microseconds. It fences off slow senders: an attempt is
+    /// recorded while the row still has this value.
     pub lease_until: i64,
     /// The time of the claim, by the database's clock.
     pub now: Time,
@@ -102,15 +102,15 @@ impl NextState {
     }
 }
 
-/// Expires all leases of deliveries when a `SQLite` file is opened, as `open::EXPIRE_LEASES`
-/// expires the leases of tasks.
+/// Expires the leases of all deliveries when a `SQLite` file is opened, because the process that
+/// took them has ended.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update delivery set lease_until = null where state = 'due' and lease_until is not null returning target"
 );
 
-/// Finds the entries among $2 that have a due delivery which can be claimed: it has no lease, or
-/// its lease has expired. The index orders the deliveries of an entry by due time, so the search
-/// ends at the first such delivery.
+/// Finds which of the given entries have a due delivery that can be claimed: without a lease, or
+/// with an expired lease. The index orders an entry's deliveries by due time, so the search ends at
+/// the first such delivery.
 ///
 /// The two texts differ because `SQLite` has no `unnest`.
 const DUE: Sql = Sql {
@@ -126,8 +126,8 @@ select x.value as target from json_each($2) x
     by_key: false,
 };
 
-/// Claims at most $3 due deliveries of the entry $2, the oldest first. The deliveries have one of
-/// the types $5, or any type if $5 is empty.
+/// Claims due deliveries of an entry, the oldest first. A list of types limits the claim to these
+/// types; an empty list allows every type.
 ///
 /// The two texts differ because `SQLite` has no row locks.
 const CLAIM: Sql = Sql {
@@ -156,9 +156,9 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
     by_key: false,
 };
 
-/// Records one attempt to send the deliveries $2, which were claimed with the lease $3. A dropped
-/// delivery was not sent, so its number of attempts stays the same. The rows are found by their
-/// ids: `coalesce` keeps the planner from using the partial index on due deliveries instead.
+/// Records one attempt to send deliveries that were claimed with one lease. An attempt that ends as
+/// dropped does not count, because nothing was sent. `coalesce` makes the planner find the rows by
+/// their ids, not by the partial index on due deliveries.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end, lease_until = null,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
@@ -171,8 +171,8 @@ const RECORD: Sql = sql!(
 )
 .by_key();
 
-/// Finds out whether an entry has deliveries that wait for another attempt after a failure. Ignores
-/// the deliveries $3.
+/// Finds out whether an entry has deliveries that wait for another attempt after a failure, apart
+/// from the excluded deliveries.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
         and not delivery_id " (any 3 uuid) " limit 1"
@@ -184,16 +184,16 @@ const MAKE_WAITING_DUE: Sql = sql!(
     " returning target"
 );
 
-/// Drops the deliveries whose entry is not among $2 and that have been due for longer than $3.
+/// Drops deliveries that have been due for long and whose entry is not in the configuration.
 const DROP: Sql = sql!(
     "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
         last_problem = 'no entry of the configuration has this name'
       where state = 'due' and not target " (any 2 text) " and due_at <= " (now 1) " - $3 returning target"
 );
 
-/// Removes at most $2 deliveries that ended longer ago than $3, or longer ago than $4 if they are
-/// dead. Keeps the deliveries of a message that may still be changed. Such a message lists a
-/// request that is open, or about which an item was written in the last $5 microseconds.
+/// Removes deliveries that ended long ago; dead deliveries are kept for longer. Keeps the
+/// deliveries of a message that may still be changed: one of its requests is open, or got an item
+/// within [`UPDATABLE_FOR`].
 ///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
 /// is removing.
@@ -289,7 +289,7 @@ impl ClaimRecord {
 }
 
 impl Store {
-    /// Returns the entries among `targets` that have a due delivery without an unexpired lease.
+    /// Returns the entries among `targets` that have a due delivery to claim.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -303,7 +303,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed
-    /// nevertheless. They can be claimed again when their leases have ended.
+    /// nevertheless. They can be claimed again once their leases have ended.
     pub async fn claim_deliveries(
         &self,
         target: &str,
@@ -313,7 +313,7 @@ impl Store {
         self.claim_by_kind(target, limit, lease, &[]).await
     }
 
-    /// Like [`Self::claim_deliveries`], but claims only deliveries that change an earlier message.
+    /// Like [`Self::claim_deliveries`], but claims the deliveries that change an earlier message.
     ///
     /// # Errors
     /// The errors of [`Self::claim_deliveries`].
@@ -347,8 +347,8 @@ impl Store {
     }
 
     /// Records one attempt at deliveries that were claimed together with the lease `lease_until`.
-    /// Returns the ids of the deliveries for which the attempt was recorded. The result lacks
-    /// deliveries that another process has claimed in the meantime, and deliveries that have ended.
+    /// Returns the ids of the deliveries for which it was recorded. Leaves out deliveries that have
+    /// ended, or that another process has claimed since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -378,8 +378,8 @@ impl Store {
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
-    /// Makes deliveries of an entry due now if they wait for another attempt after a failure.
-    /// Leaves out the deliveries `except`. Returns the number of deliveries that became due.
+    /// Makes an entry's deliveries due now if they wait for another attempt after a failure, except
+    /// the deliveries `except`. Returns their number.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

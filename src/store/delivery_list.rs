@@ -17,15 +17,15 @@ pub enum DeliveryState {
     Due,
     /// The receiver has accepted the message.
     Sent,
-    /// The message is not sent again, because the last attempt failed, the receiver no longer wants
-    /// the message, or no message could be made.
+    /// The message is not sent again: the last attempt failed, the receiver no longer wants the
+    /// message, or no message could be made.
     Dead,
     /// The message was not sent, because it no longer has a recipient.
     Dropped,
 }
 
 impl DeliveryState {
-    /// Every state; [`Self::parse`] searches this list.
+    /// Every state.
     pub const ALL: [Self; 4] = [Self::Due, Self::Sent, Self::Dead, Self::Dropped];
 
     /// Returns the name of the state in the API and in the database.
@@ -77,7 +77,7 @@ impl DeliveryChannel {
 /// A delivery as an admin sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeliveryRow {
-    /// The delivery's id. A newer delivery has a greater id.
+    /// The delivery's id. Newer deliveries have greater ids.
     pub id: Uuid,
     /// The name of the entry that receives the message.
     pub target: String,
@@ -97,11 +97,11 @@ pub struct DeliveryRow {
     pub request: Option<RequestId>,
     /// The state at the time of the read.
     pub state: DeliveryState,
-    /// The number of attempts since the delivery was created, or was made due again after it had
-    /// ended.
+    /// The number of attempts since the delivery was created, or since an ended delivery was made
+    /// due again.
     pub attempts: i64,
-    /// The time before which the next attempt must not be made. For a delivery that has ended, this
-    /// time belongs to the last attempt.
+    /// The earliest time of the next attempt. For an ended delivery, the earliest time of its last
+    /// attempt.
     pub due_at: Time,
     /// The time at which the delivery left the state `Due`; `None` while the delivery is `Due`.
     pub ended_at: Option<Time>,
@@ -110,7 +110,7 @@ pub struct DeliveryRow {
 }
 
 impl DeliveryRow {
-    /// Returns the id of the message, which is the same for each attempt.
+    /// Returns the id of the message, the same for each attempt.
     #[must_use]
     pub fn message_id(&self) -> String {
         match (self.kind.as_str(), self.request) {
@@ -128,8 +128,8 @@ pub fn reminder_id(request: RequestId, target: &str) -> String {
     format!("tmr_{request}_{target}")
 }
 
-/// Returns the id of the message about an event. After a restore, another change may use the same
-/// event number again. The message about that change has a different id.
+/// Returns the id of the message about an event. The id includes the change, because after a
+/// restore another change may get the same event number.
 #[must_use]
 pub fn message_id(change: ChangeId, event_number: i64) -> String {
     format!("evt_{}_{event_number}", change.0.simple())
@@ -161,7 +161,7 @@ pub struct DeliveryFilter {
     pub requests: Vec<RequestId>,
     /// The roots of the trees that the deliveries are about; empty for all trees.
     pub roots: Vec<TaskId>,
-    /// The id of a delivery. If set, only older deliveries are selected, which have smaller ids.
+    /// The id of a delivery. If set, selects the older deliveries, which have smaller ids.
     pub before: Option<Uuid>,
     /// The maximum number of deliveries of a page.
     pub limit: i64,
@@ -190,7 +190,7 @@ const LIST: Sql = sql!(
 );
 
 /// Makes a delivery due now. A delivery that is already due keeps its number of attempts and its
-/// lease, because a process may be sending the delivery.
+/// lease, because a process may be sending it.
 pub(super) const RESEND: Sql = sql!(
     "update delivery set
         attempts = case when state = 'due' then attempts else 0 end,
@@ -201,8 +201,8 @@ pub(super) const RESEND: Sql = sql!(
 )
 .by_key();
 
-/// Makes at most $6 deliveries of the entry $3 due now. The deliveries are in the state $4 and were
-/// created at the time $5 or later.
+/// Makes at most one batch of deliveries due now. Selects them by entry, state and earliest time of
+/// creation.
 ///
 /// The two texts differ because `SQLite` has no row locks.
 pub(super) const RESEND_ALL: Sql = Sql {
@@ -318,8 +318,8 @@ impl Store {
         ))
     }
 
-    /// Makes a delivery due now. For a delivery that had ended, the count of attempts starts again
-    /// at 0. Returns `false` if the tenant has no such delivery.
+    /// Makes a delivery due now. The attempts of an ended delivery are counted from 0 again.
+    /// Returns `false` if the tenant has no such delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -330,8 +330,8 @@ impl Store {
         Ok(!found.is_empty())
     }
 
-    /// Makes all deliveries that match the filter due now, as [`Self::resend`] does. Returns the
-    /// number of these deliveries.
+    /// Makes all deliveries that match the filter due now, as [`Self::resend`] does. Returns their
+    /// number.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some of the deliveries may have become due

@@ -1,14 +1,14 @@
-//! Reads a tree's events, which are the tree's items in the order of their event numbers. Also
-//! reads the state of a request right after the commit of an event.
+//! Reads a tree's events: the tree's items in the order of their event numbers. Also reads the
+//! state of a request right after the commit of an event.
 //!
 //! Until a sub-agent adds an item to the tree, the event number of each item equals the item's
-//! `seq`. If the two numbers of an item are equal, statements find the item by the key (task,
-//! `seq`). All other items are found by an index on the event number. This index has no entry for a
-//! tree without sub-agents.
+//! `seq`. Statements find these items by the key (task, `seq`). All other items have two different
+//! numbers, and are found by an index on the event number. A tree without sub-agents has no entry
+//! in this index.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
-//! the last number it has seen misses no event. The size of one read is limited in bytes, but its
-//! last item may exceed the limit.
+//! the last number it has seen misses no event. The size of one read is limited in bytes; its last
+//! item may exceed the limit.
 
 use uuid::Uuid;
 
@@ -23,8 +23,8 @@ use crate::task::item::{Fact, Item};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 
-/// Selects the events of a page by the sizes of their bodies ($4 is `ReadLimit::bytes`), and then
-/// loads only the bodies of the selected events.
+/// Chooses the events of a page by the sizes of their bodies (`ReadLimit::bytes`), and then loads
+/// the bodies of these events.
 const EVENTS_OF_ROOT: Sql = sql!(
     "with page (task_id, seq, event_number, size) as (
         select * from (select task_id, seq, event_number, octet_length(body) as size from agent_task_item
@@ -46,9 +46,8 @@ const EVENTS_OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The items of such tasks never
-/// have an event number equal to their `seq`. So all of them are in the index
-/// `agent_task_item_tree`, which leaves out only items with two equal numbers.
+/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The event number of their
+/// items never equals `seq`, so the index `agent_task_item_tree` has all of them.
 const EVENTS_OF_SUBTREE: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5
@@ -72,9 +71,9 @@ const EVENTS_OF_SUBTREE: Sql = sql!(
       where p.ahead < $4 order by i.event_number"
 );
 
-/// Selects the items of the request $1 (the question, the decisions and the item that closes the
-/// request) up to the end of the change $4. One item of this change is the item with `seq` $3 of
-/// the task $2. `last` is the `seq` of the last item that the change adds to the task $2.
+/// Selects the items of a request (the question, the decisions and the closing item) as of the end
+/// of one commit. The commit is given by the task and `seq` of one of its items, and by its change
+/// id. `last` is the `seq` of the commit's last item in that task.
 const REQUEST_AFTER: Sql = sql!(
     "with change (last) as (
         select coalesce(
@@ -89,9 +88,9 @@ const REQUEST_AFTER: Sql = sql!(
       order by i.seq"
 );
 
-/// Selects the event $2 of the tree $1, and the columns of the tree's root that a message shows.
-/// Selects nothing if another change than $3 wrote the event. `after` is the body of the last item,
-/// up to the end of the change, that set the status of the event's task.
+/// Selects an event, and the columns of the tree's root that a message shows. Selects nothing if
+/// another change wrote the event. `after` is the body of the item that set the task's status last,
+/// as of the end of the change.
 const MESSAGE_EVENT: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
@@ -114,7 +113,7 @@ const MESSAGE_EVENT: Sql = sql!(
 .by_key();
 
 /// Finds the first event of the change that wrote an item. The events of a change are contiguous,
-/// so the statement walks back from that item.
+/// so the statement walks back from the item.
 const FIRST_OF_CHANGE: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select root_task_id, event_number, change_id from agent_task_item where task_id = $1 and seq = $2
@@ -122,8 +121,8 @@ const FIRST_OF_CHANGE: Sql = sql!(
 )
 .by_key();
 
-/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key. The statement finds the
-/// items of that change by their time, which equals the time of the key's row.
+/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key. Its items have the same
+/// time as the key's row.
 const FIRST_OF_KEY: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select i.root_task_id, i.event_number, i.change_id
@@ -159,12 +158,12 @@ pub struct Event {
     pub item: Item,
 }
 
-/// A tree or one of its subtrees.
+/// A tree, or a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subtree {
     /// The root of the tree.
     pub root: TaskId,
-    /// The root of the subtree whose events are read. Equals `root` if the whole tree is read.
+    /// The root of the subtree. Equals `root` if the whole tree is read.
     pub task: TaskId,
 }
 
@@ -173,8 +172,8 @@ pub struct Subtree {
 pub struct Events {
     /// The events, by ascending number.
     pub events: Vec<Event>,
-    /// Whether more events may follow. `false` means that no further event existed at the time of
-    /// the read.
+    /// Whether more events may follow. If `false`, no further event existed at the time of the
+    /// read.
     pub more: bool,
 }
 
@@ -202,8 +201,8 @@ pub struct MessageEvent {
 pub struct ReadLimit {
     /// The maximum number of events.
     pub events: i64,
-    /// The number of bytes after which a read ends. Once the bodies together have at least this
-    /// size, no further event is added.
+    /// The number of bytes that ends a read: once the bodies together have this size, no event is
+    /// added.
     pub bytes: i64,
 }
 
@@ -281,12 +280,11 @@ record! {
 }
 
 impl Store {
-    /// Reads the events of a tree or subtree with numbers greater than `after`, in order. If an
-    /// event cannot be decoded, returns only the events before that event.
+    /// Reads the events of a tree or subtree with numbers greater than `after`, in order. Stops
+    /// before an event that cannot be decoded.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or the first of these events cannot be
-    /// decoded.
+    /// [`ReadError`] when the database does not answer, or the first event cannot be decoded.
     pub async fn events(
         &self,
         subtree: Subtree,
@@ -329,8 +327,8 @@ impl Store {
     }
 
     /// Reads the request that an event is about, as of the commit that wrote the event. Also
-    /// returns the last `seq` of the task's journal after that commit. The request's status is
-    /// never `Resumed`, because only the journal says whether the same commit resumed the request.
+    /// returns the last `seq` of the event's task after that commit. The request's status is never
+    /// `Resumed`, because only the journal shows whether the same commit resumed the request.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -368,7 +366,7 @@ impl Store {
             RequestStatus::Pending
         };
         row.status = closed.unwrap_or(status_by_answers);
-        // The values of these two fields at the time of the commit are not known.
+        // The values of these two fields at the time of the commit are unknown.
         (row.expired, row.history_uncertain) = (false, false);
         Ok((row, last))
     }
@@ -410,8 +408,8 @@ impl Store {
         Ok(found.map(|found| found.event_number))
     }
 
-    /// Returns the number of the first event of the change that stored an idempotency key; `None`
-    /// if that change wrote no events or the key is no longer stored.
+    /// Returns the number of the first event of the change that stored an idempotency key. `None`
+    /// if the change wrote no events, or the key is no longer stored.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

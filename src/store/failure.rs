@@ -1,13 +1,11 @@
-//! Describes a failed statement: whether it may have reached the database, and what caused the
-//! failure. Invariant: if the connection is lost during a statement, the outcome of the statement
-//! counts as unknown.
+//! Describes a failed statement: whether it may have reached the database, and the cause of the
+//! failure. Invariant: if the connection is lost during a statement, its outcome counts as unknown.
 
 use super::outage;
 
 /// The SQLSTATE `read_only_sql_transaction`: the server was demoted, or set to read-only.
 pub(super) const READ_ONLY: &str = "25006";
 
-/// The error of a database driver or of a connection pool.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DriverError {
     #[error(transparent)]
@@ -20,7 +18,6 @@ pub(super) enum DriverError {
 }
 
 impl DriverError {
-    /// Returns the reason of the failure, in the words of the log.
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Sqlx(error) => outage::reason(error),
@@ -29,10 +26,9 @@ impl DriverError {
     }
 }
 
-/// A driver error, and whether the statement may have reached the database.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// Whether the statement was sent, so that it may have reached the database.
+    /// Whether the statement was sent. If so, it may have reached the database.
     pub(super) sent: bool,
     /// The driver's error. Never shown to a client.
     pub(super) error: DriverError,
@@ -53,8 +49,8 @@ impl Failure {
         }
     }
 
-    /// Whether the outcome of the statement is unknown, because the connection was lost during the
-    /// statement or a commit of `SQLite` failed.
+    /// Whether the outcome of the statement is unknown: the connection was lost meanwhile, or a
+    /// commit of `SQLite` failed.
     pub(super) fn is_result_lost(&self) -> bool {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => inner
@@ -72,14 +68,13 @@ impl Failure {
         }
     }
 
-    /// Whether the database was not reached, or the connection was lost. Always `false` if this
-    /// process has closed the pool.
+    /// Whether the database was not reached, or the connection was lost. `false` if this process
+    /// has closed the pool.
     pub(super) fn is_unreached(&self) -> bool {
         let closed = matches!(self.error, DriverError::Sqlx(sqlx::Error::PoolClosed));
         (!self.sent || self.is_result_lost()) && !closed
     }
 
-    /// Returns the database's error code; empty if the error has none.
     pub(super) fn code(&self) -> String {
         match &self.error {
             DriverError::Sqlx(sqlx::Error::Database(inner)) => {
@@ -117,11 +112,11 @@ impl Failure {
 /// The reason why a change was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// Another commit has changed the same rows first. The caller must read the rows again.
+    /// Another commit changed the same rows first. The caller must read the rows again.
     #[error("another commit came first")]
     Stale,
-    /// The change cannot be stored, because its idempotency key is used, a value does not fit, or
-    /// the change is wrong because of a bug.
+    /// The change cannot be stored: its idempotency key is used, a value does not fit, or a bug
+    /// made the change wrong.
     #[error("a constraint forbids it")]
     Refused,
     /// Nothing was written: the database does not answer or accepts no writes now.

@@ -1,9 +1,9 @@
-//! Notifies readers of the commits to a tree and of the deltas of models' answers in the tree. The
-//! notification of a commit says whether the root runs, so that a reader that waits for the root
-//! need not read the root's row after every commit. A reader that misses a notification is only
-//! delayed, because the rows hold the state. The relay (`relay.rs`) sends notifications to the
-//! replicas that have subscribed to them. Readers of inboxes subscribe to a tenant instead of a
-//! tree (`feed/inbox.rs`).
+//! Notifies readers of the commits to a tree, and of the deltas of models' answers in the tree. The
+//! notification of a commit says whether the root runs, so that readers need not read the root's
+//! row after every commit. A missed notification delays its reader but loses nothing, because the
+//! rows hold the state. The relay (`relay.rs`) sends notifications to the replicas that have
+//! subscribed to them. Readers of inboxes subscribe to a tenant instead of a tree
+//! (`feed/inbox.rs`).
 
 mod inbox;
 
@@ -20,24 +20,21 @@ use super::StoppedTask;
 use crate::task::delta::Delta;
 use crate::task::id::{RequestId, TaskId};
 
-/// How many deltas a listener may fall behind. A listener that falls further behind misses the
-/// oldest deltas.
+/// How many deltas a listener may fall behind. Beyond this number, it misses the oldest deltas.
 const DELTA_BUFFER: usize = 64;
-/// The maximum number of deltas that are buffered for the relay.
 const MAX_OUTGOING_DELTAS: usize = 1024;
-/// The maximum number of trees to which other replicas may subscribe. Also the maximum number of
-/// tenants to whose inboxes other replicas may subscribe.
+/// The maximum number of trees to which other replicas may subscribe, and of tenants to whose
+/// inboxes they may subscribe.
 const MAX_REMOTE_SUBSCRIPTIONS: usize = 100_000;
-/// How long a subscription of another replica lasts unless it is renewed. Also how long another
-/// replica is assumed to exist after its last message.
+/// How long a subscription of another replica lasts without renewal, and how long another replica
+/// is assumed to exist after its last message.
 pub(super) const SUBSCRIPTION_TTL: Duration = Duration::from_mins(1);
 
 /// The state of a tree, as far as it is known from notifications.
 #[derive(Clone, Debug, PartialEq)]
 pub struct News {
-    /// The number of notifications since the tree's first receiver subscribed. A notification is
-    /// published for each commit that this process notices, and whenever this process may have
-    /// missed a commit.
+    /// The number of notifications. A notification is published for each commit that this process
+    /// notices, and whenever this process may have missed a commit.
     pub commits: u64,
     /// Whether the root runs, by the last commit that set the root's status; `None` if unknown.
     pub running: Option<bool>,
@@ -51,8 +48,8 @@ pub struct News {
 pub struct Listener {
     news: watch::Receiver<News>,
     deltas: broadcast::Receiver<Arc<Delta>>,
-    /// Set if the listener counts as a subscriber. A listener from `listen_locally` does not count,
-    /// so no deltas are produced for it.
+    /// Set if the listener counts as a subscriber. `None` for a listener from `listen_locally`, so
+    /// that no deltas are produced for it.
     subscriber: Option<Arc<()>>,
 }
 
@@ -79,20 +76,20 @@ impl Listener {
         }
     }
 
-    /// Turns the listener into a receiver that gets the news but no deltas.
+    /// Turns the listener into a receiver of news without deltas.
     #[must_use]
     pub fn news(self) -> watch::Receiver<News> {
         self.news
     }
 
-    /// Waits for the next notification. Cancel-safe. A listener that is too slow misses deltas, but
-    /// always learns that a commit was made.
+    /// Waits for the next notification. Cancel-safe. A slow listener misses deltas, but always
+    /// learns that a commit was made.
     pub async fn next(&mut self) -> Notification {
         loop {
             tokio::select! {
                 biased;
-                // A commit comes before buffered deltas. A reader that learns of a commit calls
-                // `try_next_delta` to get the deltas that were published before the commit.
+                // A commit comes before buffered deltas. To get the deltas that were published
+                // before the commit, the reader then calls `try_next_delta`.
                 changed = self.news.changed() => match changed {
                     Ok(()) => return Notification::Commit,
                     Err(_) => return std::future::pending().await,
@@ -118,24 +115,23 @@ pub(super) struct Feed {
     /// Wakes a worker when another replica has queued a task.
     task_queued: Notify,
     /// Wakes the sender of messages when this process has made a delivery due, or has written a
-    /// notice (a row from which the sender makes deliveries).
+    /// notice, from which the sender makes deliveries.
     sender_wakeup: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Trees {
     channels: HashMap<TaskId, TreeChannels>,
-    /// The size of `channels` after the last sweep, which removed the trees without readers.
+    /// The size of `channels` after the trees without readers were last removed.
     len_after_sweep: usize,
 }
 
-/// The channels of one tree.
 #[derive(Debug)]
 struct TreeChannels {
     news: watch::Sender<News>,
     /// The channel of the deltas, created for the first listener.
     deltas: Option<broadcast::Sender<Arc<Delta>>>,
-    /// Each subscriber holds a clone of this `Arc`. So the strong count is one more than the number
+    /// Each subscriber holds a clone of this `Arc`, so the strong count is one more than the number
     /// of subscribers.
     listeners: Arc<()>,
     /// The number of the tree's last event, if known.
@@ -164,18 +160,17 @@ impl TreeChannels {
     }
 }
 
-/// The subscriptions of other replicas, and the notifications that are still to be sent to those
-/// replicas.
+/// The subscriptions of other replicas, and the notifications that they have not been sent yet.
 #[derive(Debug, Default)]
 struct OtherReplicas {
-    /// Whether a relay runs (see `relay.rs`), which exchanges notifications with other replicas.
+    /// Whether a relay (see `relay.rs`) exchanges notifications with other replicas.
     has_relay: bool,
     /// The trees that other replicas subscribe to, with the end of each subscription.
     tree_subscriptions: HashMap<TaskId, Instant>,
     /// The tenants whose inboxes other replicas subscribe to, with the end of each subscription.
     inboxes: HashMap<String, Instant>,
-    /// The time until which another replica is assumed to exist; `None` if no message of another
-    /// replica was received.
+    /// The time until which another replica is assumed to exist; `None` if no message was received
+    /// from any.
     replica_seen_until: Option<Instant>,
     outgoing: Outgoing,
 }
@@ -188,13 +183,11 @@ impl OtherReplicas {
     }
 }
 
-/// Notifications to be sent to other replicas.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// The trees that commits have changed. The value says whether the root runs; `None` if no
-    /// commit has set the root's status.
+    /// The trees with commits. The value says whether the root runs; `None` if no commit has set
+    /// the root's status.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
-    /// Deltas of models' answers, in the order in which they were published.
     pub(super) deltas: Vec<Arc<Delta>>,
     /// The trees that this replica subscribes to.
     pub(super) subscriptions: BTreeSet<TaskId>,
@@ -215,8 +208,8 @@ impl Feed {
         self.with_channels(root, |channels| channels.news.subscribe())
     }
 
-    /// Returns a listener for the news and deltas of a tree. The listener does not count as a
-    /// subscriber, so other replicas are not asked for notifications.
+    /// Returns a listener for the news and deltas of a tree. It does not count as a subscriber, so
+    /// other replicas are not asked for notifications.
     pub(super) fn listen_locally(&self, root: TaskId) -> Listener {
         self.with_channels(root, |channels| Listener {
             news: channels.news.subscribe(),
@@ -228,7 +221,7 @@ impl Feed {
         })
     }
 
-    /// Turns a listener into a subscriber to the tree, and announces the subscription to the other
+    /// Turns a listener into a subscriber to the tree. Announces the subscription to the other
     /// replicas.
     pub(super) fn subscribe(&self, root: TaskId, mut listener: Listener) -> Listener {
         listener.subscriber =
@@ -259,8 +252,8 @@ impl Feed {
         receiver(trees.channels.entry(root).or_insert_with(new_channels))
     }
 
-    /// Removes the channels of a tree if the channels have no receivers. This frees the memory of
-    /// the tree's last news.
+    /// Removes the channels of a tree if they have no receivers. This frees the memory of the
+    /// tree's last news.
     pub(super) fn forget(&self, root: TaskId) {
         let mut trees = lock(&self.trees);
         let unwatched = |channels: &TreeChannels| !channels.has_readers();
@@ -269,7 +262,6 @@ impl Feed {
         }
     }
 
-    /// Whether this process has a receiver of the tree's [`News`].
     pub(super) fn is_watched(&self, root: TaskId) -> bool {
         lock(&self.trees)
             .channels
@@ -277,8 +269,8 @@ impl Feed {
             .is_some_and(TreeChannels::has_readers)
     }
 
-    /// Whether the tree has a subscriber on this replica or on another replica. Other replicas
-    /// count as far as their subscriptions are known.
+    /// Whether the tree has a subscriber on this replica or, as far as is known, on another
+    /// replica.
     pub(super) fn is_listened_to(&self, root: TaskId) -> bool {
         let is_local = lock(&self.trees)
             .channels
@@ -287,8 +279,6 @@ impl Feed {
         is_local || lock(&self.replicas).subscribes_to(root)
     }
 
-    /// Publishes a delta to the listeners on all replicas. The delta comes from a model that this
-    /// process has called.
     pub(super) fn publish_delta(&self, delta: Delta) {
         let (root, delta) = (delta.root_task_id, Arc::new(delta));
         self.deliver_delta(Arc::clone(&delta));
@@ -301,7 +291,6 @@ impl Feed {
         });
     }
 
-    /// Delivers a delta, from this or another replica, to the local listeners.
     pub(super) fn deliver_delta(&self, delta: Arc<Delta>) {
         let trees = lock(&self.trees);
         if let Some(deltas) = trees
@@ -329,30 +318,25 @@ impl Feed {
         lock(&self.replicas).replica_seen_until = Some(Instant::now() + SUBSCRIPTION_TTL);
     }
 
-    /// Wakes a worker, because another replica has queued a task.
     pub(super) fn wake_worker(&self) {
         self.task_queued.notify_one();
     }
 
-    /// Waits until another replica has queued a task.
     pub(super) async fn wait_for_queued_task(&self) {
         self.task_queued.notified().await;
     }
 
-    /// Wakes the sender of messages, because this process has written a notice or made a delivery
-    /// due.
     pub(super) fn wake_sender(&self) {
         self.sender_wakeup.notify_one();
     }
 
-    /// Waits until this process has written a notice or made a delivery due.
     pub(super) async fn wait_for_notice(&self) {
         self.sender_wakeup.notified().await;
     }
 
     /// Publishes a commit of this process. `items` is the number of items that the commit adds to
     /// the tree. `running` says whether the root runs after the commit; `None` if the commit does
-    /// not set the root's status. `stopped` is the stopped root; `None` unless the commit stops it.
+    /// not set the root's status. `stopped` is the root's state if the commit stops the root.
     pub(super) fn publish_commit(
         &self,
         root: TaskId,
@@ -395,23 +379,20 @@ impl Feed {
         }
     }
 
-    /// Records that a relay to other replicas runs. Without a relay, nothing is stored for other
-    /// replicas.
+    /// Records that a relay to other replicas runs. Without a relay, no notifications are kept for
+    /// other replicas.
     pub(super) fn relay_started(&self) {
         lock(&self.replicas).has_relay = true;
     }
 
-    /// Waits until there are notifications to send to other replicas.
     pub(super) async fn wait_for_outgoing(&self) {
         self.outgoing_ready.notified().await;
     }
 
-    /// Takes the notifications to be sent to other replicas, and leaves none.
     pub(super) fn take_outgoing(&self) -> Outgoing {
         std::mem::take(&mut lock(&self.replicas).outgoing)
     }
 
-    /// Records that another replica subscribes to these trees.
     pub(super) fn record_subscriptions(&self, roots: impl IntoIterator<Item = TaskId>) {
         let (mut replicas, now) = (lock(&self.replicas), Instant::now());
         replicas.tree_subscriptions.retain(|_, until| now < *until);
@@ -443,8 +424,7 @@ impl Feed {
         self.publish_unknown_requests();
     }
 
-    /// Announces this replica's subscriptions again, because a replica that has just started does
-    /// not know these subscriptions.
+    /// Announces this replica's subscriptions again, for replicas that have just started.
     pub(super) fn announce_subscriptions(&self) {
         let (subscriptions, inboxes) = (self.subscribed_trees(), self.subscribed_inboxes());
         self.with_replicas(|replicas| {
@@ -453,7 +433,6 @@ impl Feed {
         });
     }
 
-    /// Returns the trees with a subscriber on this replica.
     pub(super) fn subscribed_trees(&self) -> Vec<TaskId> {
         let trees = lock(&self.trees);
         trees
@@ -464,8 +443,8 @@ impl Feed {
             .collect()
     }
 
-    /// Records that `last_event` is the number of the tree's last event in the database. Publishes
-    /// news unless this number was already known.
+    /// Records the number of the tree's last event in the database. If the number is new, publishes
+    /// news.
     pub(super) fn set_last_event(&self, root: TaskId, last_event: i64) {
         if let Some(channels) = lock(&self.trees).channels.get_mut(&root)
             && channels.last_event.replace(last_event) != Some(last_event)

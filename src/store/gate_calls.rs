@@ -3,9 +3,8 @@
 //!
 //! Equal calls are one range of the index `agent_task_call_key`. Pending calls are found by their
 //! pending requests, through the index `intervention_request_gate`. An index on the status in
-//! `agent_task` would also find them, but nearly every commit would have to write to that index.
-//! Both searches are bounded, so their cost does not depend on how many calls this user or other
-//! people have made.
+//! `agent_task` would serve, too, but nearly every commit would have to write to it. Both searches
+//! are bounded, so their cost does not depend on the number of calls that were ever made.
 
 use uuid::Uuid;
 
@@ -20,19 +19,15 @@ use crate::task::time::Time;
 use crate::task::user::UserId;
 
 /// The maximum number of rows that each search of `EQUAL` looks at: the newest calls with one key,
-/// and the newest pending requests of the user.
+/// and the user's newest pending requests.
 const MAX_SCANNED_ROWS: i64 = 1000;
 
-/// Selects two groups of calls of the tool $5, at most 20 calls for each spelling of the user's id
-/// in each group. The calls of the first group have one of the keys $6, and are open or have ended
-/// since $7. If there are more than 20 such calls, running calls are preferred, then results that
-/// wait for their askers, then paused calls. The second group has the other pending calls of the
-/// tool; calls with an unknown outcome are preferred.
+/// Selects the two groups of calls that [`Store::equal_calls`] returns.
 ///
 /// The two texts differ because `SQLite` has no lateral join. On `SQLite`, a subquery that depends
-/// on the outer row takes the place of a lateral join, and row numbers that of a limit for each
-/// spelling. On Postgres, each `limit` (even a limit of one row) makes the planner search by the
-/// outer row instead of walking an index.
+/// on the outer row takes its place, and row numbers replace the limit for each spelling. On
+/// Postgres, each `limit`, even of one row, makes the planner search by the outer row instead of
+/// walking an index.
 const EQUAL: Sql = Sql {
     postgres: sql!(@pg []
         "
@@ -95,10 +90,11 @@ select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.c
     by_key: true,
 };
 
-/// Counts the pending requests at a gate for each spelling of the user's id, up to $4 for each.
-/// This number is the number of pending calls, because a pending call has exactly one pending
-/// request. The `limit` makes Postgres search by the user. Without it, the plan of the join, which
-/// is made only once, would compare the user with each pending request of the gate.
+/// Counts the pending requests at a gate for each spelling of the user's id, up to a limit. A
+/// pending call has exactly one pending request, so this is also the number of pending calls.
+///
+/// The inner `limit` makes Postgres search by the user. Without it, the plan of the join, which is
+/// made once, would compare the user with each pending request of the gate.
 const OPEN: Sql = sql!(
     "select p.user_id, (select count(*) from (select 1 from intervention_request r
       where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending' limit $4) x) as calls
@@ -136,19 +132,18 @@ record! {
 pub struct EqualCall {
     /// The task that carries out the call.
     pub task_id: TaskId,
-    /// The version of the task's row, for the commit that attaches an asker to the call.
+    /// The version of the task's row, for the commit that attaches a new asker to the call.
     pub version: i64,
     /// The status of the task: `Paused` while the call is pending.
     pub status: TaskStatus,
-    /// The identity of the call, see [`crate::task::change::KeyedCall`].
+    /// The key by which equal calls are found, see [`crate::task::change::KeyedCall`].
     pub call_key: String,
-    /// The time until which the call's asker waits, see
+    /// The time until which the asker, the client that proposed the call, waits; see
     /// [`crate::task::change::TaskRow::asker_until`].
     pub asker_until: Option<Time>,
     /// The time of the commit that created the task.
     pub created_at: Time,
-    /// The time of the commit of the task's last item. For an ended call, this is the time at which
-    /// the call ended.
+    /// The time of the commit of the task's last item. An ended call ended at this time.
     pub updated_at: Time,
     /// Whether a reconcile request is pending, because the outcome of the call is unknown.
     pub outcome_unknown: bool,
@@ -159,12 +154,12 @@ pub struct EqualCall {
 }
 
 impl Store {
-    /// Reads the earlier calls that affect how a new call of `tool` is handled, newest first. One
-    /// user proposed all of them, in one session and at one gate. There are two groups, each of
-    /// at most 20 calls for each spelling of the user's id. The first group has the equal calls: the calls that have one of the
-    /// `keys`, and that are open or have ended since `since`. If there are more than 20 equal
-    /// calls, running calls are preferred, then undelivered results, then paused calls. The second
-    /// group has the other pending calls of the tool; calls with an unknown outcome are preferred.
+    /// Reads the earlier calls that affect how a new call of `tool` is handled, newest first. All
+    /// of them are calls of one user, in one session and at one gate. There are two groups, each of
+    /// at most 20 calls for each spelling of the user's id:
+    /// - the equal calls, which have one of the `keys`, and are open or have ended since `since`.
+    ///   Running calls are preferred, then undelivered results, then paused calls.
+    /// - the other pending calls of the tool. Calls with an unknown outcome are preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,12 +1,12 @@
 //! Claims gathered deliveries. All due deliveries of one entry to one person, or to one room of
 //! Slack or Teams, are claimed together and sent as one message. A row of the table `gathered`
-//! holds the earliest time of the next such message.
+//! holds the earliest time of the next message (`next_at`).
 //!
 //! Invariant: two senders send messages of one entry to one person at the same time only if the
-//! first sender is slower than its lease. The transaction in which a sender claims the person's
-//! deliveries also sets `next_at` of the person's row to the end of the lease. Later the sender
-//! changes `next_at` only while the row still has this value, so after another sender's claim a
-//! slow sender no longer changes the row.
+//! first sender is slower than its lease. In one transaction, a sender claims the person's
+//! deliveries and sets the person's `next_at` to the end of the lease. Later the sender changes
+//! `next_at` only if it still has this value. So after another sender's claim, a slow sender
+//! changes nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,10 +27,9 @@ const MAX_DELIVERIES: i64 = 1000;
 /// How long a row is kept after its `next_at`.
 const RETENTION: Duration = Duration::from_hours(1);
 
-/// Claims the due deliveries of the entry $2 to at most $3 people, with leases of the duration $4.
-/// Leaves out deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`).
-/// Deliveries to a person whose next message has to wait are put off until that message may be
-/// sent.
+/// Claims the due deliveries of an entry, for a limited number of people. Leaves out deliveries
+/// that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a person's next message
+/// has to wait, puts off the person's deliveries until then.
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
@@ -70,9 +69,9 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
     by_key: false,
 };
 
-/// Runs when a `SQLite` file is opened, and ends the claims that an earlier process has left: sets
-/// `next_at` to 0 where it equals the end of a delivery's lease. This statement reads the leases,
-/// so it runs before `deliveries::EXPIRE_LEASES`, which deletes the leases.
+/// Ends the claims of an earlier process when a `SQLite` file is opened: sets `next_at` to 0 where
+/// it equals the end of a delivery's lease. Runs before `deliveries::EXPIRE_LEASES`, which deletes
+/// these leases.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update gathered set next_at = 0
       where exists (select 1 from delivery d
@@ -105,8 +104,8 @@ const LEASE: Sql = lite(
         lease_until, $3 as at",
 );
 
-/// Lets the next message to the person $4 be sent $6 microseconds from now. Changes nothing if
-/// `next_at` no longer has the value $5, which the claim has set.
+/// Allows the next message to a person after a pause that begins now. Changes nothing if `next_at`
+/// has changed since the claim.
 const ALLOW_NEXT_MESSAGE: Sql = sql!(
     "update gathered set next_at = " (now 1) " + $6
       where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"
@@ -143,13 +142,13 @@ record! {
 }
 
 impl Store {
-    /// Claims the due deliveries of an entry to at most `limit` people, with leases of the duration
-    /// `lease`. Returns one list of deliveries for each message. Deliveries to a person whose next
-    /// message has to wait are put off until that message may be sent.
+    /// Claims the due deliveries of an entry to at most `limit` people, for the duration `lease`.
+    /// Returns one list of deliveries for each message. If a person's next message has to wait,
+    /// puts off the person's deliveries until then.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed
-    /// nevertheless. They can be claimed again when their leases have ended.
+    /// nevertheless. They can be claimed again once their leases have ended.
     pub async fn claim_gathered(
         &self,
         target: &str,
@@ -184,8 +183,9 @@ impl Store {
         Ok(messages)
     }
 
-    /// Allows the next message to the person of a claimed delivery from `wait` after now. Returns
-    /// `false`, and changes nothing, if another process has claimed a message to this person since.
+    /// Allows the next message to the person of a claimed delivery once `wait` has passed from now.
+    /// Returns `false`, and changes nothing, if another process has claimed a message to this
+    /// person since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

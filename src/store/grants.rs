@@ -1,7 +1,7 @@
 //! Reads, revokes and removes standing decisions. The commit of an approval inserts a standing
 //! decision. The commit that starts a call counts the use of a standing decision
-//! (`commit_postgres.rs`, `commit_sqlite.rs`), so a call never starts with a standing decision that
-//! is revoked, expired or used up.
+//! (`commit_postgres.rs`, `commit_sqlite.rs`), and fails if the standing decision is revoked,
+//! expired or used up.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::task::user::UserId;
 /// A standing decision in its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantRow {
-    /// The standing decision's id. A newer standing decision has a greater id.
+    /// The standing decision's id. Newer standing decisions have greater ids.
     pub grant_id: GrantId,
     /// The tenant of the tree in which the standing decision was given.
     pub tenant: String,
@@ -52,21 +52,19 @@ pub struct GrantRow {
     pub used: i64,
     /// The person who revoked the standing decision; `None` if it was not revoked.
     pub revoked_by: Option<String>,
-    /// Whether a later message of the user has ended the standing decision. This is possible only
-    /// in the scope [`GrantScope::Task`]. Always `false` in the result of
-    /// [`Store::grants_covering`].
+    /// Whether a later message of the user has ended the standing decision, which is possible in
+    /// the scope [`GrantScope::Task`]. Always `false` in the result of [`Store::grants_covering`].
     pub superseded: bool,
     /// The time up to which the history is uncertain after a restore or failover
     /// (`Journal::history_uncertain_until`); `None` if the history is certain. A standing decision
-    /// that was given at or before this time has ended.
+    /// that was given by this time has ended.
     pub uncertain_until: Option<Time>,
     /// The time of the read, by the database's clock.
     pub now: Time,
 }
 
 impl GrantRow {
-    /// Returns the reason for which the standing decision has ended; `None` if this row shows no
-    /// such reason.
+    /// Returns the reason why the standing decision has ended; `None` if this row shows none.
     #[must_use]
     pub fn ended(&self) -> Option<GrantEnd> {
         let ends = [
@@ -90,11 +88,12 @@ impl GrantRow {
 pub struct GrantFilter {
     /// The tenant of the standing decisions.
     pub tenant: String,
-    /// The person who gave the standing decisions, owns their trees, or may decide the requests in
-    /// which they were given. `None` selects all standing decisions of the tenant.
+    /// Selects the standing decisions that this person gave, those in the person's trees, and those
+    /// given in requests that the person may decide. `None` selects all standing decisions of the
+    /// tenant.
     pub person: Option<Viewer>,
-    /// The id of a standing decision. If set, only older standing decisions are selected, which
-    /// have smaller ids.
+    /// The id of a standing decision. If set, selects older standing decisions, which have smaller
+    /// ids.
     pub before: Option<GrantId>,
     /// The maximum number of standing decisions of a page.
     pub limit: i64,
@@ -104,13 +103,10 @@ pub struct GrantFilter {
 const RETENTION: Duration = Duration::from_hours(24 * 30);
 /// The maximum number of rows that are removed per statement.
 const BATCH: usize = 1000;
-/// The maximum number of standing decisions that [`Store::grants_covering`] returns, the newest
-/// first.
 const MAX_COVERING: i64 = 32;
 
-/// Finds at most $5 standing decisions that are neither revoked nor expired, the newest first. They
-/// were given in trees of the owner $4, and have the basis $3: a digest of the rule and the tool
-/// (see `Offer::basis`).
+/// Finds standing decisions by their basis (`Offer::basis`, a digest of the rule and the tool) and
+/// by the owner of their tree, newest first. Leaves out revoked and expired standing decisions.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
@@ -124,9 +120,8 @@ const IDS: Sql = sql!(
     "select grant_id from standing_grant where tenant = $1 and grant_id < $2 order by grant_id desc limit $3"
 );
 
-/// Selects, of the standing decisions with the ids $2, those that the person with the id $4 and the
-/// groups $5 gave, those in trees of this person, and those whose request this person may decide.
-/// If $3 is true, selects all standing decisions with the ids $2.
+/// Selects, among the given ids, the standing decisions that a person gave, those in the person's
+/// trees, and those whose request the person may decide. A flag selects all the given ids instead.
 const MATCHING: Sql = sql!(
     "select g.grant_id, g.tenant, g.owner, g.root_task_id, g.scope, g.agent, g.tool, g.rule, g.basis, g.given_by, g.via,
             g.given_groups, g.door, g.request_id, g.created_at, g.expires_at, g.uses, g.used, g.revoked_by,
@@ -221,7 +216,7 @@ impl Record {
     }
 }
 
-/// A list of standing decisions. `users` has all stored spellings of the id of `filter.person`.
+/// A page query. `users` has all stored spellings of the id of `filter.person`.
 struct GrantList<'f> {
     filter: &'f GrantFilter,
     users: Vec<String>,
@@ -269,8 +264,8 @@ impl IdsFirst for GrantList<'_> {
 
 impl Store {
     fn rows(&self, records: Vec<Record>) -> Result<Vec<GrantRow>, ReadError> {
-        // This process may have noticed a restored backup or a promoted standby that the value
-        // `doubted_at`, which the statement read, does not show yet.
+        // This process may know of a restored backup or a promoted standby that the `doubted_at` of
+        // the records does not show yet.
         let known_uncertain_until = self.history_uncertain_until();
         let row = |record: Record| {
             record.row().map(|row| GrantRow {
@@ -281,9 +276,9 @@ impl Store {
         records.into_iter().map(row).collect()
     }
 
-    /// Reads the standing decisions that have this basis ([`crate::task::grant::Offer::basis`]),
-    /// were given in trees of this owner, and are neither revoked nor expired, the newest first.
-    /// Does not check whether the owner has sent a message since a decision was given.
+    /// Reads the standing decisions that have this basis ([`crate::task::grant::Offer::basis`]) and
+    /// were given in trees of this owner, newest first. Leaves out revoked and expired standing
+    /// decisions. Does not check whether the owner has sent a message since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -322,8 +317,7 @@ impl Store {
             .await
     }
 
-    /// Reads the standing decision with this id, of any tenant; `None` if there is no such standing
-    /// decision.
+    /// Reads the standing decision with this id, of any tenant; `None` if there is none.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -337,8 +331,8 @@ impl Store {
         Ok(page.into_iter().next())
     }
 
-    /// Revokes a standing decision in the name of the person `by`. Returns `false` if the standing
-    /// decision is already revoked, or if the tenant has no such standing decision.
+    /// Revokes a standing decision in the name of the person `by`. Returns `false` if it is already
+    /// revoked, or if the tenant has no such standing decision.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

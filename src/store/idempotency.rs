@@ -3,9 +3,8 @@
 //!
 //! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements). The
 //! key of a decision lasts as long as its request. The key of a call at a gate also lasts while the
-//! call's task is open, and for 24 hours after the task has ended. An expired key counts as unused
-//! even before its row is removed, because the commit of the next command with this key replaces
-//! the row.
+//! call's task is open, and for 24 hours after its end. An expired key counts as unused even before
+//! its row is removed: the commit of the next command with this key replaces the row.
 
 use uuid::Uuid;
 
@@ -27,10 +26,10 @@ const KEY: Sql = sql!(
 /// The end of the path of calls at a gate. A method and a prefix come before it.
 const GATE_CALLS: &str = "/v1/gate/calls";
 
-/// Like `KEY`, for a call at a gate. This is a separate statement, so that no task is read for the
-/// keys of other paths. The commit of a command looks only at the age of its key, not at the task.
-/// This suffices: a command whose key this statement finds is answered from the key's row and
-/// commits nothing, and an expired key stays expired, because an ended call does not run again.
+/// Like `KEY`, for a call at a gate. A separate statement, so that other paths read no task. The
+/// commit of a command checks the age of the key and ignores the task. This suffices: if this
+/// statement finds the key, the command is answered from the key's row and commits nothing. If it
+/// does not, the key stays expired, because an ended call does not run again.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (spelled 1 2 6) " and i.path = $3 and i.key = $4
@@ -43,8 +42,8 @@ const KEY_OF_CALL: Sql = sql!(
 /// The maximum number of keys removed per statement.
 const BATCH: usize = 1000;
 
-/// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. The statement reads the
-/// task of a key in a scalar subquery, because for an `exists` Postgres might read all tasks.
+/// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. A scalar subquery reads
+/// the task of a key, because for an `exists` Postgres might read all tasks.
 ///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
 /// reusing or another replica is removing.
@@ -93,8 +92,8 @@ record! {
 
 impl Store {
     /// Finds the unexpired row of an idempotency key, under any stored spelling of the user's id.
-    /// Several spellings can have a row for the key if `user_ids` was `exact` before, so that each
-    /// spelling was its own user. Then the row of the caller's own spelling is preferred.
+    /// If the setting `user_ids` was once `exact`, several spellings can have a row for the key.
+    /// Then the caller's own spelling is preferred.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -128,9 +127,9 @@ impl Store {
         }))
     }
 
-    /// Returns the row of a key, which `statement` finds under any stored spelling of the user's id.
-    /// `spelling` returns the spelling in a row. If there are several rows, the row with the
-    /// caller's own spelling is preferred.
+    /// Returns the row of a key, which `statement` finds under any stored spelling of the user's
+    /// id. `spelling` returns the spelling in a row. Of several rows, prefers the row with the
+    /// caller's own spelling.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,8 +1,8 @@
-//! Finds out whether the database is a restored backup or a promoted standby. Such a database may
-//! have lost the end of its history, so calls that seem not to have run may have run. `SQLite` has
-//! no identity, so there only the operator can report a restore.
+//! Finds out whether the database is a restored backup or a promoted standby. The end of its
+//! history may then be lost, and calls that seem not to have run may have run. `SQLite` has no
+//! identity, so its operator must report a restore.
 //!
-//! Invariant: a pooled connection is used only after its server's identity was compared with the
+//! Invariant: before a pooled connection is used, its server's identity is compared with the
 //! identity in the row of `database_identity`. If the identities differ, the replica stores in this
 //! row the new identity and the time up to which the history is uncertain. Every replica reads this
 //! time from the row.
@@ -20,11 +20,11 @@ use super::record::{Record as _, record};
 use super::settings::OpenError;
 use crate::task::time::Time;
 
-/// Selects the server's identity (`server_identity`: system identifier, timeline and database oid;
-/// null on a standby) and the recorded identity (`recorded_identity`). The timeline is taken from
-/// the current WAL position, because the last checkpoint still has the old timeline right after a
-/// promotion. If a dump of the database was loaded into the same server, the two databases differ
-/// in their oid.
+/// Selects two identities: the server's (`server_identity`) and the stored (`recorded_identity`).
+/// The server's identity consists of system identifier, timeline and database oid; it is null on a
+/// standby. The timeline comes from the current WAL position, because right after a promotion the
+/// last checkpoint still has the old timeline. If a dump of the database is loaded into the same
+/// server, the copy has another oid.
 ///
 /// `READ_IDENTITY`, `READ_HIDDEN_IDENTITY` and `RECORD_IDENTITY` are for Postgres only and run on a
 /// connection before its first use.
@@ -35,16 +35,16 @@ select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
   from pg_control_system() s join pg_database d on d.datname = current_database()
   left join database_identity k on k.id = 1";
 
-/// Like `READ_IDENTITY`, for a server that does not reveal its identity. The statement returns the
-/// same identity for all such servers.
+/// Like `READ_IDENTITY`, for servers that do not reveal their identity. The statement returns the
+/// same identity for all of them.
 const READ_HIDDEN_IDENTITY: &str = "
 select case when not pg_is_in_recovery() then 'untold' end as server_identity, k.identity as recorded_identity, k.doubted_at
   from (select 1) s left join database_identity k on k.id = 1";
 
 /// Records the server's identity. If a different identity was recorded before, the history up to
-/// now becomes uncertain. `greatest` includes the stored timestamps, because the server's clock may
-/// be behind them. The statement first locks the row. If several connections find a different
-/// identity at the same time, only the first updates the row, and only the first reads all tasks.
+/// now becomes uncertain. `greatest` includes the stored times, because the server's clock may be
+/// behind them. The statement first locks the row. If several connections find a new identity at
+/// the same time, the first connection alone updates the row and reads all tasks.
 const RECORD_IDENTITY: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
@@ -54,8 +54,8 @@ update database_identity k set identity = $1, doubted_at = case when k.identity 
        else k.doubted_at end
   from mine where k.id = mine.id";
 
-/// Marks the history up to now as uncertain, that is, as a history that may have lost its end. Used
-/// when the operator reports that the database was restored.
+/// Marks the history up to now as uncertain, because its end may be lost. Used when the operator
+/// reports a restore.
 const MARK_RESTORED: Sql = sql!(
     "update database_identity set doubted_at = (select max(m.at) from (select " (now 1) " as at
         union all select updated_at from agent_task union all select doubted_at from database_identity) m)
@@ -98,8 +98,8 @@ record! {
     }
 }
 
-/// The time up to which the history is uncertain, because its end may be missing after a restore or
-/// a promotion. The value is as this process last read it; 0 if the history is certain.
+/// The time up to which the history is uncertain, as this process last read it; 0 if the history is
+/// certain. After a restore or a promotion, the end of this history may be missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UncertainUntil(Arc<AtomicI64>);
 
@@ -115,8 +115,8 @@ impl UncertainUntil {
     }
 }
 
-/// Compares the identity of the server behind a new connection with the recorded identity, and
-/// records the server's identity if the two differ.
+/// Compares the identity of a new connection's server with the recorded identity. If the two
+/// differ, records the server's identity.
 ///
 /// # Errors
 /// Fails if the server does not answer, or is a standby. The connection must then not be used.
@@ -162,8 +162,8 @@ pub(super) async fn compare(
 )]
 async fn read_identity(connection: &mut PgConnection) -> Result<Identities, sqlx::Error> {
     let row = match sqlx::query(READ_IDENTITY).fetch_one(&mut *connection).await {
-        // The function `pg_control_system` is not permitted, does not exist, or is not supported,
-        // because hosted servers do not always reveal their identity.
+        // Hosted servers do not always reveal their identity: the function `pg_control_system` is
+        // not permitted, does not exist, or is not supported.
         Err(sqlx::Error::Database(error))
             if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) =>
         {
@@ -194,8 +194,8 @@ async fn execute_without_time_limit(
     tx.commit().await
 }
 
-/// Reads the time up to which the history is uncertain, right after the database was opened. If
-/// `restored` is set (the operator has reported a restore), first sets this time to now.
+/// Reads the time up to which the history is uncertain, right after the database was opened. If the
+/// operator reported a restore (`restored`), first sets this time to now.
 ///
 /// # Errors
 /// Fails with `Unavailable` if the database does not answer, or is a standby. Fails with `Refused`
@@ -243,8 +243,9 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 
 impl Store {
     /// Returns the time up to which the history is uncertain; `None` if the history is certain.
-    /// Needs no query, because each new connection updates the value. A driver whose journal was
-    /// read when the value was smaller must read the journal again before it starts a tool call.
+    /// Needs no query, because each new connection updates the value. If the value has increased
+    /// since a driver read its journal, the driver must read the journal again before it starts a
+    /// tool call.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()

@@ -13,13 +13,12 @@ use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The maximum number of requests in [`InboxState::new`].
 const MAX_NEW_REQUESTS: i64 = 1000;
 
-/// Selects the requests among $2 that match the filter and are not past their deadline. $8 has the
-/// spellings of the person's id, and $9 says whether the person may decide every request. If not,
-/// requests of the person's own tasks need a row of the kind `owner` in `inbox`, because an owner
-/// decides only requests whose approvers include the owner.
+/// Selects, among the given ids, the requests that match the filter and are not past their
+/// deadline. If the person may not decide every request, leaves out requests of the person's own
+/// tasks that do not name the owner as an approver. These requests have no row of the kind `owner`
+/// in `inbox`.
 const OPEN: Sql = sql!(
     "select r.request_id, r.expires_at,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
@@ -38,8 +37,8 @@ const OPEN: Sql = sql!(
 )
 .by_key();
 
-/// Selects the status and the number of items of the requests $2, and the ids of at most $4 open
-/// requests of the tenant with ids greater than $3.
+/// Selects the status and the number of items of the requests that an inbox shows. Also selects the
+/// tenant's open requests with greater ids than a given id, up to a limit.
 const READ_INBOX_STATE: Sql = sql!(
     "select r.request_id, r.status,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items, true as shown
@@ -50,8 +49,8 @@ const READ_INBOX_STATE: Sql = sql!(
       order by r.request_id limit $4) n"
 );
 
-/// Finds the requests that a person has answered under any stored spelling ($2) of the person's id,
-/// the newest first.
+/// Finds the requests that a person has answered, newest first. Searches under each stored spelling
+/// of the person's id.
 ///
 /// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
 /// once for each spelling.
@@ -69,9 +68,8 @@ select distinct request_id from decision where tenant = $1 and user_id = $2 and 
     by_key: true,
 };
 
-/// Finds the requests (in any status) that a person may decide, the newest first. Each of them has
-/// a row in `request_approver` under one of the person's keys (see `Store::keys`). $2 has the kinds
-/// of the keys, $3 the names.
+/// Finds the requests (in any status) that a person may decide, newest first. Each of them has a
+/// row in `request_approver` under one of the person's keys (see `Store::keys`).
 ///
 /// The two texts differ for the same reason as the texts of `ANSWERED`.
 const OF_KEYS: Sql = Sql {
@@ -88,7 +86,6 @@ select request_id from request_approver where tenant = $1 and kind = $2 and name
     by_key: true,
 };
 
-/// Finds the decided requests of a tenant, the newest first.
 const DECIDED: Sql = sql!(
     "select r.request_id from intervention_request r
       where r.tenant = $1 and r.status in ('responded', 'resumed') and r.request_id < $2
@@ -132,7 +129,6 @@ pub struct OpenRequest {
     pub answers: usize,
 }
 
-/// The open requests in a person's inbox, oldest first.
 struct OpenList<'f>(RequestList<'f>);
 
 impl IdsFirst for OpenList<'_> {
@@ -158,13 +154,14 @@ impl IdsFirst for OpenList<'_> {
     }
 }
 
-/// The result of [`Store::inbox_state`], which compares the open requests with the requests that an
-/// inbox shows.
+/// The result of [`Store::inbox_state`]: which requests of an inbox are still open, and which are
+/// new.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InboxState {
     /// The shown requests that are still open, each with its number of answers.
     pub open: BTreeMap<RequestId, usize>,
-    /// The open requests after the id `after` that the inbox does not show, the oldest first.
+    /// The open requests with ids greater than `after` that the inbox does not show, the oldest
+    /// first.
     pub new: Vec<RequestId>,
     /// Whether more open requests follow those in `new`.
     pub more: bool,
@@ -172,9 +169,9 @@ pub struct InboxState {
 
 impl Store {
     /// Reads one page of the open requests that the filter's person may decide and has not
-    /// answered, oldest first. The filter's kinds, agents and sessions apply, too. The number of
-    /// requests that are looked at is limited, so a page may have fewer requests than the filter's
-    /// `limit` although more follow.
+    /// answered, oldest first. The filter's kinds, agents and sessions apply, too. Each page looks
+    /// at a limited number of requests, so it may have fewer than the filter's `limit` although
+    /// more follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -205,8 +202,8 @@ impl Store {
             Value::Bool(person.decides_everything),
         ]);
         let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
-        // A person who has answered some calls of a request may still be able to answer other calls
-        // of the request. Only the request itself shows whether this is so.
+        // A person who has answered some calls of a request may still answer its other calls. The
+        // request itself must be read to find out.
         let answered = found.iter().filter(|record| record.answered);
         let answered: Vec<_> = answered
             .map(|record| RequestId(record.request_id))
@@ -266,7 +263,7 @@ impl Store {
 
     /// Returns the ids of requests that a person has answered and that are older than `before`: at
     /// most `limit` ids, the newest first. With `all`, also returns requests that the person can
-    /// decide or could have decided; some of these requests may still be open.
+    /// decide or could have decided; some of these may still be open.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -306,8 +303,8 @@ impl Store {
         Ok(ids)
     }
 
-    /// Runs a statement that finds ids by keys, and returns the ids. The statement runs once with
-    /// all keys on Postgres, and once for each key on `SQLite`.
+    /// Runs a statement that finds ids by keys: once with all keys on Postgres, and once for each
+    /// key on `SQLite`.
     async fn ids_by_keys<const N: usize>(
         &self,
         sql: Sql,
@@ -335,8 +332,8 @@ impl Store {
         Ok(ids)
     }
 
-    /// Reads in one statement which of the `shown` requests are still open, and the other open
-    /// requests of the tenant with ids greater than `after`.
+    /// Reads, in one statement, which of the `shown` requests are still open, and the tenant's
+    /// other open requests with ids greater than `after`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -369,7 +366,7 @@ impl Store {
 }
 
 /// Returns the number of answers to an open request. `items` is the number of journal items about
-/// the request: the item that opened the request, and one item for each answer.
+/// the request: one that opened it, and one for each answer.
 fn answers(items: i64) -> usize {
     usize::try_from(items - 1).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Reads a task's row together with the task's whole journal, and optionally with one of the task's
+//! Reads a task's row with the task's whole journal, and optionally with one of the task's
 //! requests. Also reads pages of a task's items.
 
 use super::damaged_task::is_complete;
@@ -13,9 +13,9 @@ use crate::task::item::Item;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// Repeats the task's row with each item, so that a single statement reads the row and the items in
-/// one snapshot. The join finds every task, because the commit that creates a task writes its first
-/// item. Only the first row has the item that set the task's status (`s`).
+/// Returns the task's row with each item, so that one statement reads the row and the items in one
+/// snapshot. The join finds every task, because the commit that creates a task writes its first
+/// item. `s` is the item that set the task's status; the first row alone has it.
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -37,8 +37,8 @@ const JOURNAL_OF_REQUEST: Sql = sql!(
 )
 .by_key();
 
-/// Selects items by their sizes: as many as fit into $4 bytes, and at least one item. Then loads
-/// only the bodies of the selected items.
+/// Chooses items by the sizes of their bodies: as many as fit into the limit, and at least one.
+/// Then loads the bodies of these items.
 const ITEMS: Sql = sql!(
     "with page (seq, size) as (
         select seq, octet_length(body) from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3
@@ -53,8 +53,8 @@ const ITEMS: Sql = sql!(
 pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, JOURNAL_OF_REQUEST, ITEMS];
 
 record! {
-    /// A task's row, with the time of the read (`moment`). `doubted_at` is the time up to which
-    /// journals may lack items after a restore or failover; `None` if none can be missing.
+    /// A task's row, with the time of the read (`moment`). `doubted_at` is the time up to which the
+    /// history is uncertain after a restore or failover; `None` if it is certain.
     pub(super) struct Head {
         pub(super) task: TaskRecord => flatten,
         pub(super) moment: i64,
@@ -63,7 +63,6 @@ record! {
 }
 
 record! {
-    /// An item with its event number in the tree.
     pub(super) struct ItemRecord {
         seq: i64,
         at: i64,
@@ -73,7 +72,6 @@ record! {
 }
 
 record! {
-    /// A task's row with a request of the task.
     struct RequestHead {
         task: Head => flatten,
         request: RequestColumns => flatten,
@@ -90,8 +88,8 @@ record! {
 }
 
 impl RequestColumns {
-    /// Assembles the request from its row and its task's journal. Returns `None` if the row and the
-    /// journal disagree.
+    /// Assembles the request from its row and its task's journal. Returns `None` if the two
+    /// disagree.
     fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
         let items = journal.items.iter().map(|item| (item.at, item));
         let request = RequestRow::from_journal(&journal.row, items, id)?;
@@ -187,8 +185,8 @@ impl Store {
     }
 
     /// Reads the items of a task with a `seq` greater than `after`, each with its event number in
-    /// the tree. Returns at most `limit` items, and at most `MAX_PAGE_BYTES` bytes unless the first
-    /// item alone is larger.
+    /// the tree. Returns at most `limit` items and `MAX_PAGE_BYTES` bytes, but always the first
+    /// item.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

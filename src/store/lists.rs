@@ -1,6 +1,6 @@
 //! Declares the lists in which a commit passes its values to the database. A list has lines with
-//! named columns. The texts and the parameters of both engines' statements are made from these
-//! declarations.
+//! named columns. These declarations provide the texts and the parameters of both engines'
+//! statements.
 
 use rusqlite::ToSql;
 use uuid::Uuid;
@@ -20,11 +20,9 @@ pub(super) struct List {
     pub(super) name: &'static str,
     /// The name and the Postgres type of each column.
     pub(super) columns: &'static [(&'static str, &'static str)],
-    /// Returns one array for each column, with the values of all lines of a batch. Used for
-    /// Postgres.
+    /// For Postgres: returns one array for each column, with the values of all lines of a batch.
     pub(super) arrays: fn(&[&Rows]) -> Vec<Value>,
-    /// Calls a function once for each line of a batch, with the values of the line. Used for
-    /// `SQLite`.
+    /// For `SQLite`: calls a function once for each line of a batch, with the values of the line.
     pub(super) each: fn(&[&Rows], WithLine<'_>) -> rusqlite::Result<()>,
 }
 
@@ -39,7 +37,7 @@ struct BatchLine<'b, T> {
     line: T,
 }
 
-/// Returns the lines of all changes, in the order of the batch.
+/// Returns the lines of all changes of a batch, in order.
 fn all<'b, T: 'b>(
     batch: &[&'b Rows],
     lines: impl Fn(&'b Rows) -> &'b [T],
@@ -76,7 +74,7 @@ fn keys<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, &'b IdempotencyRow>> {
 }
 
 /// A line of the list [`LINE_RANGES`], for one change. Each range (first line, last line) says
-/// which lines of another list belong to the change. Lines are numbered from 1. A range is empty if
+/// which lines of another list belong to the change. Lines are numbered from 1. In an empty range,
 /// the first number is greater than the last.
 struct LineRanges<'b> {
     rows: &'b Rows,
@@ -123,9 +121,9 @@ impl LineRanges<'_> {
     }
 }
 
-/// Converts the new presence of an asker to a number for SQL: the waiting time in microseconds if
-/// the asker waits, -1 if the asker has left, or the number in `ASKER_UNTIL_DELIVERED` if the
-/// result was delivered.
+/// Converts the new presence of an asker (the client that proposed a gate call) to a number for
+/// SQL: the waiting time in microseconds if the asker waits, -1 if the asker has left, or
+/// `ASKER_UNTIL_DELIVERED` if the result was delivered.
 fn asker(asker: AskerPresence) -> i64 {
     match asker {
         AskerPresence::PresentFor(time) => micros(time),
@@ -205,7 +203,7 @@ pub(super) const CHANGES: List = list!("changes", changes(), |entry|
 );
 
 /// The column `lease_time` holds the duration of the lease, or the time until a parked task wakes,
-/// in microseconds. The columns from `parent_task_id` on are null for a task that already has a
+/// in microseconds. From `parent_task_id` on, the columns are null for a task that already has a
 /// row.
 pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     change: bigint = entry.number,
@@ -242,8 +240,8 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
-/// The list with one line for each change of a batch: its request, and the ranges of its lines in
-/// the other lists. Only [`super::commit_single`] uses this list.
+/// One line for each change of a batch: its request, and the ranges of its lines in the other
+/// lists. For [`super::commit_single`].
 pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     updated_request: uuid = entry.rows.request_updates.first().map(|line| line.request_id),
     is_open: boolean = entry.required_state().requires_pending(),

@@ -1,7 +1,7 @@
-//! Reads the numbers that the metrics show. Counts tasks by status, open requests by kind, and
-//! unsent deliveries by entry of `notify.to`. Also reads the ages of the oldest open request of
-//! each kind and of the oldest unsent delivery of each entry. `telemetry/gauges.rs` limits how
-//! often these numbers are read.
+//! Reads the numbers for the metrics: the tasks by status, the open requests by kind, and the
+//! unsent deliveries by entry of `notify.to`. Also reads the age of the oldest open request of each
+//! kind and of the oldest unsent delivery of each entry. `telemetry/gauges.rs` limits how often
+//! these numbers are read.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ pub struct Backlog {
 }
 
 impl Store {
-    /// Counts the tasks by status. A status that no task has is left out.
+    /// Counts the tasks by status. A status without tasks is left out.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -80,7 +80,8 @@ impl Store {
     }
 
     /// Counts the unsent deliveries by entry of `notify.to`, and finds the oldest of each entry.
-    /// Deliveries that wait for another attempt count. Reminders that are not due yet do not count.
+    /// Includes deliveries that wait for another attempt. Leaves out reminders that are not due
+    /// yet.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

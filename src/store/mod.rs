@@ -1,10 +1,13 @@
 //! The store keeps all data of the service in `SQLite` or Postgres. [`Store`] is a struct and not a
 //! trait: tests need no second implementation, because they use `SQLite` on a temporary file.
 //!
-//! Invariant: every commit is atomic, and only `commit` changes a task. The exception is the task's
-//! lease, which `claim`, `set_begun`, `renew` and `release` change. On `SQLite`, `open` expires all
-//! leases. `claim` also increments the task's version, so that commits of the task's old driver
-//! fail, and counts the lease of that driver as lost. All other functions only read tasks.
+//! Invariant: every commit is atomic. The following functions write tasks; all others only read
+//! them.
+//! - `commit` writes everything except the changes below.
+//! - `claim`, `set_begun`, `renew` and `release` change a task's lease.
+//! - `claim` also increments the task's version, so that commits of the task's old driver fail, and
+//!   counts that driver's lease as lost.
+//! - `open` expires all leases on `SQLite`.
 
 #![warn(missing_docs)]
 
@@ -119,13 +122,12 @@ struct Inner {
     committer: Arc<Committer>,
     writers: TaskTracker,
     stop: CancellationToken,
-    /// Whether the relay drops all messages, in and out. Set only by tests.
+    /// Whether the relay drops all messages, in and out. For tests.
     muted: Arc<AtomicBool>,
-    /// Whether [`Store::compare`] does nothing. Set only by tests.
+    /// Whether [`Store::compare`] does nothing. For tests.
     #[cfg(any(debug_assertions, feature = "failpoints"))]
     skips_comparison: AtomicBool,
-    /// The tenant whose task was claimed last, and each tenant's user whose task was claimed last.
-    /// Claims use both, so that tenants and users take turns.
+    /// The tenants and users whose tasks were claimed last, so that tenants and users take turns.
     last_served: Mutex<claim::LastServed>,
     /// The tasks that were reported as unreadable since the last [`Store::take_unreadable`].
     unreadable: Mutex<BTreeSet<TaskId>>,
@@ -133,8 +135,8 @@ struct Inner {
     _stop_on_drop: DropGuard,
 }
 
-/// Stores an agent's definition under the digest of the definition. If the stored text differs from
-/// the given text, the stored text is damaged and is overwritten.
+/// Stores an agent's definition under its digest. A different text under the same digest is
+/// damaged, and is overwritten.
 const STORE_AGENT_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -145,10 +147,11 @@ const DEFINITION: Sql = sql!("select definition from agent_version where digest 
 
 const NOW: Sql = sql!("select " (now 1) " as at");
 
-/// Checks readiness. Reads a table of the service, so the check fails if the schema is missing.
+/// Checks readiness. Reads a table of the service, so that the check fails if the schema is
+/// missing.
 ///
-/// The two texts differ because only Postgres may be set to read-only. On a read-only server, the
-/// Postgres text returns no row.
+/// The two texts differ because only Postgres may be set to read-only. The Postgres text returns no
+/// row on a read-only server.
 const READY: Sql = Sql {
     postgres: "select count(*) as at from agent_version
         where digest = '' having current_setting('transaction_read_only') = 'off'",
@@ -169,15 +172,15 @@ record! {
 }
 
 impl Store {
-    /// Whether only this process uses the database, which is true on `SQLite`. If so, every lease
-    /// that exists at the start was taken by an earlier process.
+    /// Whether this process is the only user of the database, as on `SQLite`. If so, every lease
+    /// that exists at the start belongs to an earlier process.
     #[must_use]
     pub fn is_sole(&self) -> bool {
         matches!(self.inner.db.engine, Engine::Sqlite(_))
     }
 
-    /// Opens the database. Locks a `SQLite` file. Refuses a Postgres server that may lose confirmed
-    /// commits, unless `unsafe_ok` is set. Migrates an older schema if `migrate` is set; otherwise
+    /// Opens the database. Locks a `SQLite` file. Without `unsafe_ok`, refuses a Postgres server
+    /// that may lose confirmed commits. Migrates an older schema if `migrate` is set; otherwise
     /// refuses an older schema. Always refuses a newer schema.
     ///
     /// # Errors
@@ -253,8 +256,8 @@ impl Store {
     }
 
     /// Writes the queued changes, then closes the database. Later commits fail with `Unavailable`.
-    /// A store that is only dropped is closed some time later. So call `close` before the `SQLite`
-    /// file of this store is opened again.
+    /// Call this function before the same `SQLite` file is opened again: a store that is merely
+    /// dropped is closed some time later.
     pub async fn close(&self) {
         self.inner.committer.close();
         self.inner.stop.cancel();
@@ -262,7 +265,7 @@ impl Store {
         self.inner.db.close().await;
     }
 
-    /// Writes one change atomically. Dropping the future does not cancel the write.
+    /// Writes one change atomically. The write continues if the future is dropped.
     ///
     /// # Errors
     /// [`CommitError`]: after `Unknown` the change may have been written; after any other error the
@@ -271,9 +274,9 @@ impl Store {
         self.commit_and_publish(change, None).await
     }
 
-    /// Like [`Store::commit`]. For a change that stops its root, `stopped` is the root's state
-    /// after the change. The watchers of the tree in this process get `stopped` with the
-    /// notification of the commit, so that they need not read the database.
+    /// Like [`Store::commit`]. `stopped` is the root's state after a change that stops the root.
+    /// The watchers of the tree in this process get it with the notification, and need not read the
+    /// database.
     ///
     /// # Errors
     /// The errors of [`Store::commit`].
@@ -285,18 +288,18 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
-    /// Frees the memory of a tree's last news, unless a receiver in this process watches the tree.
+    /// Frees the memory of a tree's last [`News`] if no receiver in this process watches the tree.
     pub fn forget(&self, root: TaskId) {
         self.inner.feed.forget(root);
     }
 
-    /// Whether this process follows the tree by a receiver from [`Store::watch`] or by a listener.
+    /// Whether a receiver from [`Store::watch`] or a listener in this process follows the tree.
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)
     }
 
-    /// Calls `observer` with the number of changes in each batch, for a metric. Only the first
-    /// observer is kept.
+    /// Calls `observer` with the number of changes in each batch, for a metric. Only the first call
+    /// takes effect.
     pub fn observe_batches(&self, observer: impl Fn(usize) + Send + Sync + 'static) {
         self.inner.committer.set_batch_observer(Box::new(observer));
     }
@@ -320,13 +323,14 @@ impl Store {
             if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
-            // Even if the definition was written, the call may be repeated.
+            // The call may be repeated even if the definition was written, so a lost result is
+            // `Unavailable`.
             if !failure.sent || failure.is_result_lost() { CommitError::Unavailable } else { commit::commit_error(&failure) }
         })
     }
 
-    /// Reads the definition stored under a digest; `None` if there is no such definition. The
-    /// caller must check that the definition has this digest.
+    /// Reads the definition stored under a digest; `None` if there is none. The caller must check
+    /// that the definition has this digest.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -348,40 +352,40 @@ impl Store {
             .ok_or_else(|| ReadError::Corrupt("the database did not return its time".to_owned()))
     }
 
-    /// Whether the database answers in time and has the tables of the service. On Postgres, also
-    /// whether the server accepts writes.
+    /// Whether the database answers in time and has the tables of the service. A Postgres must also
+    /// accept writes.
     pub async fn ready(&self) -> bool {
         self.db().probe::<At>(READY).await.is_some()
     }
 
-    /// Returns a receiver that is notified of each commit of this process to the tree of `root`.
-    /// The receiver reliably gets the commits of other replicas only while the tree also has a
-    /// listener from [`Store::listen`].
+    /// Returns a receiver that is notified of each commit of this process to the tree of `root`. It
+    /// also reliably gets the commits of other replicas while the tree has a listener from
+    /// [`Store::listen`].
     pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<News> {
         self.inner.feed.watch(root)
     }
 
-    /// Returns a listener for the commits to the tree of `root`, and for the deltas of models'
-    /// answers in the tree. The commits and deltas may come from any replica.
+    /// Returns a listener for the tree of `root`. It gets the commits and the deltas of models'
+    /// answers from all replicas.
     pub fn listen(&self, root: TaskId) -> Listener {
         self.subscribe(root, self.listen_locally(root))
     }
 
     /// Like [`Store::listen`], but the listener is not announced to other replicas, and no deltas
-    /// are produced for it. The listener gets every notification of a commit of this process, but
-    /// may miss the commits of other replicas.
+    /// are produced for it. It gets every commit of this process, and may miss commits of other
+    /// replicas.
     pub fn listen_locally(&self, root: TaskId) -> Listener {
         self.inner.feed.listen_locally(root)
     }
 
-    /// Turns a listener from [`Store::listen_locally`] into a listener for all replicas. No
-    /// notification is lost during the change.
+    /// Turns a listener from [`Store::listen_locally`] into a listener for all replicas. The change
+    /// loses no notification.
     pub fn subscribe(&self, root: TaskId, listener: Listener) -> Listener {
         self.inner.feed.subscribe(root, listener)
     }
 
-    /// Returns a listener for the commits that open, answer or close requests of this tenant. The
-    /// commits may come from any replica.
+    /// Returns a listener for the commits, on any replica, that open, answer or close requests of
+    /// this tenant.
     pub fn listen_to_inbox(&self, tenant: &str) -> InboxListener {
         self.inner.feed.listen_to_inbox(tenant)
     }
@@ -397,8 +401,7 @@ impl Store {
         self.inner.feed.publish_delta(delta);
     }
 
-    /// Waits until another replica has queued a task. Another worker may already have claimed this
-    /// task when the wait ends.
+    /// Waits until another replica has queued a task. By then, another worker may have claimed it.
     pub async fn wait_for_queued_task(&self) {
         self.inner.feed.wait_for_queued_task().await;
     }

@@ -1,11 +1,10 @@
 //! Reads notices, and replaces them by deliveries. A notice is the outbox entry of a commit: it
-//! says that messages may have to be sent about the events of the commit. The commit writes the
-//! notice in the same transaction as these events. A commit writes no notice if no entry of the
-//! configuration can want a message about its events. Later a sender reads the events, and replaces
-//! the notice by deliveries in one transaction.
+//! says that messages may have to be sent about the events of the commit. A commit writes the
+//! notice in the same transaction as the events, or no notice if no entry of the configuration can
+//! want a message about them. Later a sender reads the events, and replaces the notice by
+//! deliveries.
 //!
-//! Invariant: a notice is removed, and the deliveries of this notice are inserted, in one
-//! transaction. Neither happens without the other.
+//! Invariant: one transaction removes a notice and inserts all its deliveries.
 
 use std::collections::BTreeSet;
 
@@ -48,13 +47,11 @@ impl EventFilter {
     }
 }
 
-/// Whether a list contains `name`; an empty list contains every name.
 fn is_empty_or_contains(names: &[String], name: &str) -> bool {
     names.is_empty() || names.iter().any(|known| known == name)
 }
 
-/// The events about which the configuration's entries want messages, with one filter for each
-/// entry.
+/// The events about which the configuration's entries want messages, by entry.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilters(pub Vec<EventFilter>);
 
@@ -68,7 +65,6 @@ impl EventFilters {
     }
 }
 
-/// Returns the names of a change's events.
 fn names(change: &Change) -> impl Iterator<Item = &'static str> + '_ {
     change.tasks.iter().flat_map(|task| {
         let of_root = task.task_id == change.root;
@@ -119,7 +115,7 @@ pub struct NewDelivery {
     /// The id of the new row, which the caller generates.
     pub id: Uuid,
     /// The notice of the commit that this delivery is about. One transaction removes the notice and
-    /// inserts all deliveries that are made from it.
+    /// inserts all its deliveries.
     pub notice: Notice,
     /// The tenant of the tree that the message is about.
     pub tenant: String,
@@ -133,9 +129,8 @@ pub struct NewDelivery {
     pub kind: &'static str,
     /// The event that the message is about. For a reminder, the event that opened the request.
     pub event: EventHeader,
-    /// The time from which the message may be sent; `None` if it may be sent at once. This time
-    /// becomes the row's `created_at`, so that the age of a reminder does not count from the time
-    /// of the event.
+    /// The time from which the message may be sent; `None` if it may be sent at once. It becomes
+    /// the row's `created_at`, so that the age of a reminder counts from this time.
     pub due_at: Option<Time>,
 }
 
@@ -143,9 +138,8 @@ const NOTICES: Sql = sql!(
     "select notice_id, root_task_id, change_id, event_number from notice order by notice_id limit $1"
 );
 
-/// Selects at most $3 events of the tree $1, from the number $2 on. The content of an item is read
-/// only if the event's name depends on it. `events.rs` explains the two ways in which the statement
-/// finds events.
+/// Selects the events of a tree from a number on, up to a limit. Reads the content of an item if
+/// the event's name depends on it. `events.rs` explains the two ways in which events are found.
 const CHANGE_EVENTS: Sql = sql!(
     "with page (task_id, seq, event_number) as (
         select * from (select task_id, seq, event_number from agent_task_item
@@ -246,7 +240,7 @@ record! {
 }
 
 impl EventHeaderRecord {
-    /// Returns the event of this item; `None` if the item cannot be decoded, or if its type never
+    /// Returns the event of this item; `None` if the item cannot be decoded, or its type never
     /// leads to a message.
     fn event(&self, root: TaskId) -> Option<EventHeader> {
         let name = match self.kind.as_str() {
@@ -267,7 +261,6 @@ impl EventHeaderRecord {
     }
 }
 
-/// The maximum number of events that one statement reads.
 const MAX_EVENTS_PER_READ: i64 = 64;
 
 impl Store {
@@ -297,9 +290,9 @@ impl Store {
         Ok(notices.collect())
     }
 
-    /// Reads the events of the change that wrote the notice. Leaves out events about which no
-    /// message can be sent, and events whose item cannot be decoded. Returns no events if the tree
-    /// no longer contains them.
+    /// Reads the events of the change that wrote the notice. Leaves out events that lead to no
+    /// message, and events whose item cannot be decoded. Returns no events if the tree no longer
+    /// has them.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -338,9 +331,9 @@ impl Store {
         }
     }
 
-    /// Replaces notices by deliveries, in one transaction. If another process is replacing or has
-    /// replaced a notice, skips this notice and its deliveries. Returns the number of deliveries
-    /// inserted.
+    /// Replaces notices by deliveries, in one transaction. Skips a notice and its deliveries if
+    /// another process is replacing or has replaced the notice. Returns the number of inserted
+    /// deliveries.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. The notices may have been replaced.
@@ -374,7 +367,6 @@ impl Store {
 }
 
 impl NewDelivery {
-    /// Returns the parameters of `INSERT_DELIVERY`. `at` is the time of the transaction.
     fn values(&self, at: i64) -> [Value; 11] {
         let text = |text: &str| Value::Text(text.to_owned());
         [
@@ -393,7 +385,6 @@ impl NewDelivery {
     }
 }
 
-/// Returns the parameters of `REPLACE`.
 fn columns(notices: Vec<Uuid>, all: &[NewDelivery]) -> Vec<Value> {
     let ids = |of: &dyn Fn(&NewDelivery) -> Uuid| Value::Ids(all.iter().map(of).collect());
     let texts = |of: &dyn Fn(&NewDelivery) -> &str| {

@@ -1,5 +1,5 @@
 //! Opens the database: locks a `SQLite` file, connects, checks the server, and migrates or checks
-//! the schema. After a successful start, only this process uses a `SQLite` file, and the database
+//! the schema. After a successful start, no other process uses the `SQLite` file, and the database
 //! has exactly the schema that this binary knows.
 
 use std::path::Path;
@@ -25,9 +25,7 @@ include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 /// How `open` treats an older schema. A newer schema is always refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schema {
-    /// Migrates the older schema.
     Migrate,
-    /// Refuses the older schema.
     Check,
 }
 
@@ -71,8 +69,8 @@ pub(super) async fn open(
     })
 }
 
-/// The planner settings for statements that are planned once, perhaps on empty tables. The settings
-/// allow only nested loops over indexes, so that a plan stays good when the tables grow.
+/// The planner settings for statements that are planned once, perhaps on empty tables. They allow
+/// nothing but nested loops over indexes, so that a plan stays good when the tables grow.
 pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
@@ -82,14 +80,14 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("enable_material", "off"),
 ];
 
-/// How long the client waits for an answer after the server's statement timeout has passed. The
-/// answer may still be on its way through the network.
+/// How long the client waits beyond the server's statement timeout, for an answer that may still be
+/// on its way.
 const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 
-/// The settings of every pooled Postgres connection; the writers' connections have a shorter
-/// `lock_timeout`. A statement that waits too long for a lock fails and can be repeated. The
-/// settings after `lock_timeout` make the server end a session whose client has died or is cut off,
-/// so that the session releases its locks.
+/// The settings of every pooled Postgres connection; writers have a shorter `lock_timeout`. A
+/// statement that waits too long for a lock fails and can be repeated. The settings after
+/// `lock_timeout` make the server end a session whose client has died or is cut off, so that the
+/// session releases its locks.
 const SESSION: [(&str, &str); 7] = [
     ("jit", "off"),
     ("lock_timeout", "2s"),
@@ -139,7 +137,7 @@ async fn postgres(
             .options([("plan_cache_mode", "force_custom_plan")])
     };
     Ok(Engine::Postgres {
-        // A change that waits longer than this for a lock is sent again on another connection.
+        // A change that exceeds this `lock_timeout` is sent again on another connection.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),
             writers(),
@@ -194,7 +192,7 @@ async fn prepare_postgres(
     Ok(())
 }
 
-/// Refuses a standby: its data may be stale, and it accepts no writes.
+/// Refuses a standby, because its data may be stale and it accepts no writes.
 async fn check_primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     #[expect(
         clippy::disallowed_methods,
@@ -213,9 +211,9 @@ async fn check_primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::
 }
 
 /// Takes the advisory lock on migrations, and waits while another process holds the lock. Polls,
-/// because a waiting statement would hold a snapshot, and a process that builds an index
-/// `concurrently` would wait for that snapshot to be released. The end of the connection releases
-/// the lock.
+/// because a waiting statement would hold a snapshot. A process that builds an index `concurrently`
+/// waits for the release of all snapshots, so the two processes would wait for each other. The end
+/// of the connection releases the lock.
 async fn lock_migrations(
     connection: &mut sqlx::PgConnection,
     clock: &Arc<dyn Clock>,
@@ -237,9 +235,8 @@ async fn lock_migrations(
 }
 
 /// Drops invalid indexes. A process that dies during a migration without a transaction leaves an
-/// invalid index, and the repeated migration would keep this index, because of `if not exists`.
-/// Only the process that migrates builds indexes. So no other process can be building one of the
-/// dropped indexes.
+/// invalid index, and the repeated migration would keep it, because of `if not exists`. No other
+/// process can be building a dropped index, because indexes are built under the lock on migrations.
 async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     for (_, _, text) in POSTGRES {
         let index = text.split("concurrently if not exists ").nth(1);
@@ -262,8 +259,8 @@ async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(),
 }
 
 /// Refuses a server that may lose confirmed commits. After a crash, such a server could have
-/// forgotten an approval: the request would be open again, although the approved call has run. With
-/// `unsafe_ok`, this function only logs a warning.
+/// forgotten an approval, and the request would be open again, although the approved call has run.
+/// With `unsafe_ok`, logs a warning instead.
 async fn check_durability(
     connection: &mut sqlx::PgConnection,
     unsafe_ok: bool,
@@ -335,10 +332,10 @@ pub(super) fn is_older(
     Ok(found < known)
 }
 
-/// Migrates an older schema, or refuses the older schema if `schema` is [`Schema::Check`]. Always
-/// refuses a newer schema. A caller that migrates must hold the advisory lock against other
-/// processes. A lost connection is reported as an outage, so that a starting service waits for the
-/// server and then goes on with the next migration.
+/// Migrates an older schema, or refuses it if `schema` is [`Schema::Check`]. Always refuses a newer
+/// schema. A caller that migrates must hold the advisory lock on migrations. A lost connection is
+/// reported as an outage, so that a starting service waits for the server and then goes on with the
+/// next migration.
 async fn migrate_postgres(
     connection: &mut sqlx::PgConnection,
     schema: Schema,
@@ -359,7 +356,7 @@ async fn migrate_postgres(
         .await
     {
         Ok(applied) => applied,
-        // The table does not exist yet, so no migration was ever applied.
+        // The table does not exist yet: no migration was ever applied.
         Err(MigrateError::Execute(sqlx::Error::Database(error)))
             if error.code().as_deref() == Some("42P01") =>
         {
@@ -386,8 +383,8 @@ fn open_error(error: &sqlx::Error, outage: &Outage) -> OpenError {
     outage.unavailable(&outage::reason(error))
 }
 
-/// Whether the error means that the server is unreachable, starting, stopping or out of resources.
-/// A later attempt may succeed after such an error.
+/// Whether a later attempt may succeed: the server is unreachable, starting, stopping or out of
+/// resources.
 fn is_outage(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(inner) = error {
         let code = inner.code();
@@ -396,8 +393,7 @@ fn is_outage(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(_) | sqlx::Error::Tls(_))
 }
 
-/// Expires all leases of tasks when a `SQLite` file is opened. Only one process at a time has the
-/// file open, so the process that took the leases has ended. The next claim of each task counts as
-/// a takeover.
+/// Expires the leases of all tasks when a `SQLite` file is opened, because the process that took
+/// them has ended. The next claim of each of these tasks counts as a takeover.
 pub(super) const EXPIRE_LEASES: Sql =
     sql!("update agent_task set lease_until = 0 where phase = 'leased' returning task_id");

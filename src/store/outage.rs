@@ -1,7 +1,7 @@
-//! Logs outages of the database: one line when an outage begins, at most one line in ten seconds
-//! while the outage lasts, and one line when the database answers again. Each line has the
-//! database's location; a line about a failure also has the reason. A statement that fails because
-//! of an outage has no log line of its own.
+//! Logs outages of the database: one line at the beginning of an outage, then at most one line in
+//! ten seconds, and one line when the database answers again. Each line has the database's
+//! location, and the lines about failures also the reason. A statement that fails because of an
+//! outage has no log line of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,15 +12,15 @@ use sqlx::postgres::PgConnectOptions;
 use super::settings::{Address, OpenError, Settings};
 use crate::world::Clock;
 
-/// The minimum time between two lines about failures. The last line of the previous outage counts,
-/// too, so that a database that fails and recovers in quick succession does not flood the log.
+/// The minimum time between two lines about failures, even of different outages. So a database that
+/// fails and recovers in quick succession does not flood the log.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A tracker that logs when the database cannot be reached, and when it answers again.
+/// Logs when the database cannot be reached, and when it answers again.
 pub struct Outage {
     database: String,
     clock: Arc<dyn Clock>,
-    /// Whether an outage is going on. If not, `answered` does not lock `log`.
+    /// Whether an outage is going on. Without an outage, `answered` does not lock `log`.
     is_ongoing: AtomicBool,
     log: Mutex<OutageLog>,
 }
@@ -69,7 +69,7 @@ impl Outage {
         tracing::warn!(database = %self.database, reason, seconds, "the database cannot be reached");
     }
 
-    /// Records that the database answered, and logs the end of an outage that was logged.
+    /// Records that the database answered. If the outage was logged, logs its end.
     pub fn answered(&self) {
         if !self.is_ongoing.swap(false, Ordering::Relaxed) {
             return;
@@ -82,7 +82,6 @@ impl Outage {
         }
     }
 
-    /// Returns the error for a database that could not be opened.
     pub(super) fn unavailable(&self, reason: &str) -> OpenError {
         OpenError::Unavailable {
             database: self.database.clone(),

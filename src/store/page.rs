@@ -1,5 +1,5 @@
 //! Reads lists page by page. The statement of a list first adds up the sizes of the matching rows,
-//! and then loads only the rows that fit in the page.
+//! and then loads the rows that fit in the page.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{ReadError, Store};
 
-/// The maximum number of bytes that are read from the database for a page. The first row is read
-/// even if it is larger.
+/// The maximum number of bytes that are read from the database for a page. A larger first row is
+/// also read.
 pub(super) const MAX_PAGE_BYTES: i64 = 4 * 1024 * 1024;
 
 /// One page of a list, with the position of the next page.
@@ -18,8 +18,8 @@ pub struct Page<T> {
     pub rows: Vec<T>,
     /// Whether more rows may follow.
     pub more: bool,
-    /// The last id that was looked at, if this id lies beyond the last row of the page. The next
-    /// page then begins after this id.
+    /// The last id that was looked at, if it lies beyond the last row of the page. The next page
+    /// then begins after this id.
     pub scanned_to: Option<Uuid>,
 }
 
@@ -54,18 +54,16 @@ impl<T> Page<T> {
     }
 }
 
-/// The maximum number of ids that are looked at for one page. A page that reaches this number ends
-/// early.
+/// The maximum number of ids that are looked at for one page. The page ends early at this number.
 const MAX_SCANNED_IDS: i64 = 2_000;
-/// The minimum number of ids that the first step of a page reads (see `IdsFirst`), if the filter
-/// may drop most of these ids. The minimum is four times as high for each further step, up to
-/// `MAX_FILTERED_STEP`. A step reads more ids if the page has room for more rows.
+/// The minimum number of ids that the first step of a page reads (see `IdsFirst`) if the filter may
+/// drop ids. With each further step, the minimum is four times as high, up to `MAX_FILTERED_STEP`.
 const FIRST_FILTERED_STEP: i64 = 500;
 const MAX_FILTERED_STEP: i64 = 1_500;
 
 /// A list whose pages are read in steps. Each step finds a limited number of ids, and then reads
-/// the rows of these ids that match the filter. Because of the limit, the cost of a page does not
-/// depend on how many rows other people have.
+/// the rows of these ids that match the filter. So the cost of a page does not depend on the number
+/// of other people's rows.
 pub(super) trait IdsFirst: Sync {
     type Row: Send;
 
@@ -88,8 +86,8 @@ pub(super) trait IdsFirst: Sync {
         limit: i64,
     ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send;
 
-    /// Reads one page of at most `limit` rows after `after`. The page ends early once
-    /// [`MAX_SCANNED_IDS`] ids have been looked at.
+    /// Reads one page of at most `limit` rows after `after`. The page ends early after
+    /// [`MAX_SCANNED_IDS`] ids.
     fn page(
         &self,
         store: &Store,

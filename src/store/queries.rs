@@ -29,7 +29,7 @@ pub struct RequestRow {
     pub session_id: String,
     /// The agents' names, from the root's agent to the agent of the task that opened the request.
     pub agent_path: Vec<String>,
-    /// `Pending` until a commit closes the request, even after `expires_at`; see `expired`.
+    /// Stays `Pending` after `expires_at`, until a commit closes the request; see `expired`.
     pub status: RequestStatus,
     /// The time of the commit that opened the request.
     pub created_at: Time,
@@ -37,8 +37,8 @@ pub struct RequestRow {
     pub expires_at: Option<Time>,
     /// Whether `expires_at` had passed, by the database's clock, when this row was read.
     pub expired: bool,
-    /// Whether the request was opened before a restore or the promotion of a standby, so that its
-    /// calls may have run in the lost part of the history.
+    /// Whether the request was opened before a restore or the promotion of a standby. Its calls may
+    /// then have run in the lost part of the history.
     pub history_uncertain: bool,
     /// The decisions so far with their times, oldest first.
     pub answers: Vec<(Time, Decision)>,
@@ -46,8 +46,8 @@ pub struct RequestRow {
 
 impl RequestRow {
     /// Assembles an open request from its task's row and items, each item with the time of its
-    /// commit. Returns `None` unless exactly one item opens the request. [`Self::read_at`] sets
-    /// `expired` and `history_uncertain`.
+    /// commit. Returns `None` if no item or more than one item opens the request. [`Self::read_at`]
+    /// sets `expired` and `history_uncertain`.
     pub(crate) fn from_journal<'i>(
         row: &TaskRow,
         items: impl Iterator<Item = (Time, &'i Item)>,
@@ -130,10 +130,10 @@ pub struct TaskFilter {
     pub without_agents: Vec<String>,
     /// The session ids of the tasks; empty for all sessions.
     pub sessions: Vec<String>,
-    /// The trees of which all tasks are selected, sub-agents' tasks included. If empty, the root
-    /// tasks of all trees are selected.
+    /// The trees whose tasks are selected, with the tasks of sub-agents. If empty, the root tasks
+    /// of all trees are selected.
     pub roots: Vec<TaskId>,
-    /// The id of a task. If set, only older tasks are selected, which have smaller ids.
+    /// The id of a task. If set, selects the older tasks, which have smaller ids.
     pub before: Option<TaskId>,
     /// The maximum number of tasks of a page.
     pub limit: i64,
@@ -144,9 +144,10 @@ pub struct TaskFilter {
 pub struct RequestFilter {
     /// The tenant of the requests.
     pub tenant: String,
-    /// The person who may decide the requests, as a named user, as a member of a group, or as the
-    /// owner if the owner is an approver. Unless only pending requests are selected, the requests
-    /// that the person has answered are selected, too. `None` selects the requests of all people.
+    /// The person who may decide the requests: as a named user, as a member of a group, or as the
+    /// owner if the owner is an approver. If the filter selects more than pending requests, it also
+    /// selects the requests that the person has answered. `None` selects the requests of all
+    /// people.
     pub person: Option<Viewer>,
     /// The statuses of the requests; empty for all statuses.
     pub statuses: Vec<RequestStatus>,
@@ -158,16 +159,16 @@ pub struct RequestFilter {
     pub sessions: Vec<String>,
     /// The trees of the requests; empty for all trees.
     pub roots: Vec<TaskId>,
-    /// Whether a filter that selects only pending requests also selects requests whose deadline has
-    /// passed. The status of such a request stays pending until a commit closes the request.
+    /// Whether a filter for pending requests also selects requests past their deadline, which are
+    /// pending until a commit closes them.
     pub overdue: bool,
-    /// The id of a request. If set, only younger requests are selected, which have greater ids.
+    /// The id of a request. If set, selects the newer requests, which have greater ids.
     pub after: Option<RequestId>,
     /// The maximum number of requests of a page.
     pub limit: i64,
 }
 
-/// The person for whom a list is read, with everything that decides which requests are listed.
+/// The person for whom a list is read, and the rights that decide which requests are listed.
 #[derive(Clone, Debug, Default)]
 pub struct Viewer {
     /// The person's id. The other stored spellings of this id count as the same person.

@@ -2,8 +2,8 @@
 //! are sent in batches, at most once in 25 ms. A lost notification only delays the listeners: once
 //! a second, a statement reads the last event of every tree with a listener on this replica.
 //!
-//! Each replica announces the trees that it listens to. Commits and deltas are sent only for trees
-//! that another replica has announced.
+//! Each replica announces the trees that it listens to. Commits and deltas are sent for trees that
+//! another replica has announced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,13 +23,11 @@ use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{RequestId, TaskId};
 
 const CHANNEL: &str = "holdpoint_feed";
-/// The minimum pause between two batches of messages to other replicas.
+/// The minimum pause between two batches.
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
-/// The interval between two reads of the trees' last events.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// After this number of polls, which read the trees' last events, this replica announces its
-/// subscriptions again. The other replicas keep a subscription for `SUBSCRIPTION_TTL`, which is
-/// three times the time between two announcements.
+/// After this number of polls, this replica announces its subscriptions again. The other replicas
+/// keep a subscription for `SUBSCRIPTION_TTL`, three times the time between two announcements.
 const POLLS_PER_ANNOUNCEMENT: u64 = SUBSCRIPTION_TTL.as_secs() / 3;
 /// The timeout for connecting, and for sending a batch of messages.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,8 +35,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// (<https://www.postgresql.org/docs/current/sql-notify.html>).
 const MAX_PAYLOAD_BYTES: usize = 7_900;
 
-/// Sends messages to the other replicas. The statement has no text for `SQLite`, because only one
-/// process uses a `SQLite` file.
+/// Sends messages to the other replicas. No text for `SQLite`, because one process alone uses a
+/// `SQLite` file.
 const NOTIFY: Sql = Sql {
     postgres: "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
     sqlite: "",
@@ -57,13 +55,12 @@ record! {
     }
 }
 
-/// A message from one replica to the other replicas. A delta that is too long for one message is
-/// split over several messages.
+/// A message from one replica to the others. A delta that is too long for one message is split over
+/// several.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct RelayMessage {
-    /// The sending replica.
     from: Uuid,
-    /// Whether the sender has just started to listen. The receiver then announces its
+    /// Whether the sender has just started to listen. The receiver then announces its own
     /// subscriptions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     hello: bool,
@@ -82,7 +79,6 @@ struct RelayMessage {
     /// The trees with a commit. The second value says whether the root runs; `None` if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     news: Vec<(TaskId, Option<bool>)>,
-    /// Deltas of models' answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     said: Vec<Delta>,
     /// Whether the last delta continues in the sender's next message.
@@ -90,20 +86,19 @@ struct RelayMessage {
     more: bool,
 }
 
-/// Sends this replica's notifications to the other replicas, and receives their notifications.
 pub(super) struct Relay {
     db: Arc<Db>,
     feed: Arc<Feed>,
     stop: CancellationToken,
     replica: Uuid,
-    /// Whether all messages, in and out, are dropped. Set only by tests.
+    /// Whether all messages, in and out, are dropped. For tests.
     muted: Arc<AtomicBool>,
-    /// The deltas of which some parts are still missing, each with its sender.
+    /// The deltas that lack their last parts, each with its sender.
     partial_deltas: Vec<(Uuid, Delta)>,
 }
 
-/// The error of a connection that failed or did not answer in time. After this error, the relay
-/// opens another connection.
+/// The error of a connection that failed or did not answer in time. The relay then opens another
+/// connection.
 struct Disconnected;
 
 impl Relay {
@@ -124,7 +119,6 @@ impl Relay {
         })
     }
 
-    /// Sends and receives until the store is closed.
     pub(super) async fn run(mut self) {
         let Engine::Postgres { relay, .. } = &self.db.engine else {
             return;
@@ -134,7 +128,7 @@ impl Relay {
         let work = async {
             loop {
                 let _ = self.run_connection(&pool).await;
-                // The connection has broken, so notifications are lost. `poll_last_events` finds
+                // The connection has broken, and notifications are lost. `poll_last_events` finds
                 // the missed commits. The next connection announces the subscriptions again.
                 self.feed.take_outgoing();
                 self.partial_deltas.clear();
@@ -150,7 +144,6 @@ impl Relay {
         }
     }
 
-    /// Sends and receives until the connection breaks.
     async fn run_connection(&mut self, pool: &PgPool) -> Result<(), Disconnected> {
         let listening = async {
             let mut listener = PgListener::connect_with(pool).await?;
@@ -185,8 +178,8 @@ impl Relay {
                     next_poll = Instant::now() + POLL_INTERVAL;
                     polls += 1;
                     if polls.is_multiple_of(POLLS_PER_ANNOUNCEMENT) {
-                        // A message is sent even without subscriptions, so that other replicas know
-                        // of this replica, and this replica notices a dead connection.
+                        // The message is sent even without subscriptions, so that other replicas
+                        // know of this replica, and this replica notices a dead connection.
                         self.feed.announce_subscriptions();
                         self.send(&mut listener, false).await?;
                     }
@@ -240,8 +233,8 @@ impl Relay {
         }
     }
 
-    /// Handles a message from another replica. Ignores a message that cannot be decoded, because
-    /// its sender may run a newer version.
+    /// Handles a message from another replica. Ignores a message that cannot be decoded: its sender
+    /// may run a newer version.
     fn receive(&mut self, payload: &str) {
         let Ok(message) = serde_json::from_str::<RelayMessage>(payload) else {
             return;
@@ -300,7 +293,7 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
         ..message()
     }));
     messages.extend(inbox_messages(replica, outgoing.inboxes, outgoing.requests));
-    // Deltas are sent before the news (the notification) of the commit that stores their answer.
+    // Deltas are sent before the news of the commit that stores their answer.
     for delta in outgoing.deltas {
         let parts = split_delta(&delta);
         let last = parts.len().saturating_sub(1);
@@ -322,8 +315,8 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
         .collect()
 }
 
-/// Makes the messages about inboxes. A message has at most 10 tenants or 120 requests. The names of
-/// tenants are short, so the message stays below the payload limit.
+/// Makes the messages about inboxes, each with at most 10 tenants or 120 requests. Names of tenants
+/// are short, so the messages stay below the payload limit.
 fn inbox_messages(
     replica: Uuid,
     inboxes: BTreeSet<String>,
@@ -349,8 +342,8 @@ fn inbox_messages(
     messages
 }
 
-/// Splits a delta into parts that fit in one message each. A part that is too long and cannot be
-/// split is dropped.
+/// Splits a delta into parts that fit in one message each. Drops a part that is too long and cannot
+/// be split.
 fn split_delta(delta: &Delta) -> Vec<Delta> {
     let fits = serde_json::to_string(delta).is_ok_and(|text| text.len() + 100 < MAX_PAYLOAD_BYTES);
     let (DeltaContent::Text { delta: text, .. } | DeltaContent::Arguments { delta: text, .. }) =
@@ -391,7 +384,7 @@ fn split_delta(delta: &Delta) -> Vec<Delta> {
         .collect()
 }
 
-/// Appends `next` to `partial` if `next` continues the same text where `partial` ends; otherwise
+/// Appends `next` to `partial` if it continues the same text where `partial` ends. Otherwise
 /// returns `next` alone.
 fn join_deltas(mut partial: Delta, next: Delta) -> Delta {
     let same_answer = (partial.task_id, partial.asking) == (next.task_id, next.asking);

@@ -1,6 +1,6 @@
 //! Lists requests. First finds ids by ranges of an index, and then reads the requests with these
-//! ids that match the filter. So the cost of a page does not depend on the number of requests of
-//! other people.
+//! ids that match the filter. So the cost of a page does not depend on the number of other people's
+//! requests.
 
 use std::slice;
 
@@ -13,8 +13,8 @@ use super::requests::RequestRecord;
 use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::status::RequestStatus;
 
-/// Finds the open requests for which the table `inbox` has a row with a key of a person.
-/// `Store::keys` explains these keys. $3 has the kinds of the keys, $4 the names.
+/// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
+/// the person's keys (see `Store::keys`).
 ///
 /// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
 /// once for each key.
@@ -76,8 +76,8 @@ const OF_TREES: Sql = sql!(
       order by r.request_id limit $3"
 );
 
-/// Reads the requests among $2 that match the filter. $8 says whether requests past their deadline
-/// can match.
+/// Reads, among the given ids, the requests that match the filter. A flag says whether requests
+/// past their deadline can match.
 const MATCHING: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -109,10 +109,9 @@ record! {
     }
 }
 
-/// The requests among which a list searches.
 pub(super) enum Source {
-    /// The requests that a person may decide, found with this statement by the person's keys. A key
-    /// is a kind of approver (`owner`, `user` or `group`) and the name of the user or group.
+    /// The requests that a person may decide, found by this statement and the person's keys (see
+    /// `Store::keys`).
     Keys(Sql, Vec<(&'static str, String)>),
     /// All open requests of the tenant.
     Open,
@@ -212,8 +211,8 @@ impl IdsFirst for RequestList<'_> {
 }
 
 impl Store {
-    /// Reads one page of requests, oldest first. A page has a limit for the number of its requests,
-    /// for their bytes, and for the number of requests that are looked at. So a page may have fewer
+    /// Reads one page of requests, oldest first. A page has limits for the number of its requests,
+    /// for their bytes, and for the number of requests that are looked at. So it may have fewer
     /// requests than the filter's `limit` although more follow.
     ///
     /// # Errors
@@ -240,9 +239,9 @@ impl Store {
         }
     }
 
-    /// Returns the keys of a person. A key is a pair of a kind (`owner`, `user` or `group`) and a
-    /// name, and stands for one or several people. The tables `inbox` and `request_approver` have a
-    /// row for each pair of a request and a key whose people may decide the request.
+    /// Returns the keys of a person. A key is a kind (`owner`, `user` or `group`) with a name, and
+    /// stands for one or several people. The tables `inbox` and `request_approver` have a row for
+    /// each request and each key whose people may decide the request.
     pub(super) async fn keys(
         &self,
         tenant: &str,
@@ -264,7 +263,7 @@ impl RequestFilter {
         self.statuses == [RequestStatus::Pending]
     }
 
-    /// Whether the filter restricts neither the kind nor the agent nor the session of the requests.
+    /// Whether the filter accepts every kind, agent and session.
     fn any_kind(&self) -> bool {
         self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty()
     }

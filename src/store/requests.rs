@@ -1,4 +1,4 @@
-//! Reads requests. One statement reads the row of a request, the question as it was asked, and the
+//! Reads requests. One statement reads a request's row, the question as it was asked, and the
 //! decisions so far.
 
 use std::slice;
@@ -36,9 +36,9 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
-/// Like `PENDING`, but for a whole tree. The statement finds the rows by their root, and need not
-/// search for descendants. `coalesce` keeps the planner from using the partial index on open
-/// requests, which also has the requests of all other trees.
+/// Like `PENDING`, but for a whole tree. Finds the rows by their root, without a search for
+/// descendants. `coalesce` keeps the planner from using the partial index on open requests, which
+/// has the requests of all trees.
 const PENDING_OF_ROOT: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -233,7 +233,7 @@ impl Store {
             .await
     }
 
-    /// Whether a person may decide a request of a tree, or has decided such a request. The rows of
+    /// Whether a person may decide, or has decided, a request of a tree. The rows of
     /// `request_approver` say who may decide.
     ///
     /// # Errors
@@ -258,8 +258,8 @@ impl Store {
     }
 
     /// Reads open requests whose deadline has passed, by the database's clock, each with its task.
-    /// The request with the earliest deadline comes first. The content of the requests is not read,
-    /// so that a request with unreadable content does not hold up other requests.
+    /// The request with the earliest deadline comes first. Does not read the content of the
+    /// requests, so that one with unreadable content does not hold up the others.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,10 +1,10 @@
 //! Makes deliveries due under an idempotency key. One commit makes the deliveries due, and stores
-//! the key together with the number of these deliveries. A later POST with the key makes no
-//! delivery due, and is answered with that number.
+//! the key with their number. A later POST with the key makes no delivery due, and is answered with
+//! this number.
 //!
 //! As in `idempotency.rs`, a key lasts 24 hours by the database's clock (86400000000 microseconds
-//! in the statements), and an expired key counts as unused. The row of a key for deliveries
-//! concerns no task, so its `task_id` is the nil id.
+//! in the statements), and an expired key counts as unused. Its row concerns no task, so `task_id`
+//! is the nil id.
 
 use rusqlite::Transaction;
 use uuid::Uuid;
@@ -40,8 +40,8 @@ pub struct StoredResend {
     pub count: usize,
 }
 
-/// The maximum number of deliveries that a POST with a key makes due. One statement makes them due,
-/// and must not keep other writers waiting.
+/// The maximum number of deliveries that a POST with a key makes due. One statement updates them
+/// all, and must not keep other writers waiting.
 const MAX_KEYED: i64 = 20_000;
 
 /// The deliveries that a POST makes due.
@@ -60,11 +60,11 @@ const STORED: Sql = sql!(
 )
 .by_key();
 
-/// Makes deliveries due by the update `$update`, which may follow the common table expression
-/// `$chosen`. Stores the key $5 of the user $3 in the same statement if at least $8 deliveries were
-/// made due. If the key has an expired row, replaces the row, even if the row has another spelling
-/// of the person's user id. If the key has an unexpired row, sets its `task_id` to null, which the
-/// table forbids, so that the statement fails.
+/// Makes deliveries due by the update `$update`, which may use the common table expression
+/// `$chosen`. In the same statement, stores the key if at least [`ResendTarget::least`] deliveries
+/// became due. Replaces an expired row of the key, even with another spelling of the person's user
+/// id. For an unexpired row, sets `task_id` to null, which the table forbids, so that the statement
+/// fails.
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(
@@ -100,8 +100,8 @@ select count from counted"
     };
 }
 
-/// Makes the delivery $9 due, as `RESEND` does. For Postgres only: `SQLite` has no data-modifying
-/// common table expressions, so a transaction runs several statements there.
+/// Makes one delivery due, as `RESEND` does. For Postgres only: `SQLite` has no data-modifying
+/// common table expressions, and runs several statements in a transaction instead.
 const RESEND_WITH_KEY: Sql = Sql {
     postgres: resend_on_postgres!(
         "",
@@ -119,9 +119,8 @@ const RESEND_WITH_KEY: Sql = Sql {
     by_key: false,
 };
 
-/// Like `RESEND_ALL`, but one statement makes up to $12 matching deliveries due. A delivery matches
-/// if it belongs to the entry $9, is in the state $10, and was created at the time $11 or later.
-/// For Postgres only, like `RESEND_WITH_KEY`.
+/// Like `RESEND_ALL`, but one statement makes all matching deliveries due, at most `MAX_KEYED`. For
+/// Postgres only, like `RESEND_WITH_KEY`.
 const RESEND_ALL_WITH_KEY: Sql = Sql {
     postgres: resend_on_postgres!(
         ", chosen as materialized (
@@ -139,8 +138,8 @@ const RESEND_ALL_WITH_KEY: Sql = Sql {
     by_key: false,
 };
 
-/// Deletes the expired row of the key, for the transaction on `SQLite`. The row may have another
-/// spelling of the person's user id.
+/// Deletes the expired row of the key, which may have another spelling of the person's user id. For
+/// the transaction on `SQLite`.
 const DELETE_SPENT_KEY: Sql = Sql {
     postgres: "",
     sqlite: "
@@ -150,9 +149,9 @@ delete from idempotency
     by_key: true,
 };
 
-/// Stores the key with the number $8 of resent deliveries, for the transaction on `SQLite`. If the
-/// key has an expired row, replaces the row. If the key has an unexpired row, sets its `task_id` to
-/// null, which the table forbids, so that the transaction fails.
+/// Stores the key with the number of resent deliveries, for the transaction on `SQLite`. Replaces
+/// an expired row of the key. For an unexpired row, sets `task_id` to null, which the table
+/// forbids, so that the transaction fails.
 const INSERT_KEY: Sql = Sql {
     postgres: "",
     sqlite: "
@@ -192,8 +191,7 @@ record! {
 }
 
 impl ResendTarget {
-    /// Returns how many deliveries a POST must make due for its key to be stored. If the POST makes
-    /// fewer deliveries due, its key is not stored.
+    /// Returns how many deliveries a POST must make due for its key to be stored.
     fn least(&self) -> i64 {
         match self {
             Self::One(_) => 1,
@@ -201,8 +199,6 @@ impl ResendTarget {
         }
     }
 
-    /// Returns the statement for Postgres, and the parameters that follow the parameters of the
-    /// key.
     fn on_postgres(&self) -> (Sql, Vec<Value>) {
         match self {
             Self::One(id) => (RESEND_WITH_KEY, vec![Value::Id(*id)]),
@@ -218,8 +214,6 @@ impl ResendTarget {
         }
     }
 
-    /// Returns the statement for `SQLite` that makes the deliveries of `tenant` due at the time
-    /// `at`, with its parameters.
     fn on_sqlite(&self, tenant: &str, at: i64) -> (&'static str, Vec<Value>) {
         let (at, tenant) = (Value::Int(at), Value::Text(tenant.to_owned()));
         match self {
@@ -241,7 +235,7 @@ impl ResendTarget {
 
 impl ResendKey {
     /// Returns the first parameters of the statements that store the key: the time, the columns of
-    /// the key, and the number of deliveries.
+    /// the key, and a number of deliveries.
     fn values(&self, now: Value, count: i64) -> Vec<Value> {
         let text = |text: &str| Value::Text(text.to_owned());
         let person = self.user.folded();
@@ -258,7 +252,6 @@ impl ResendKey {
     }
 }
 
-/// Makes the deliveries due and stores the key. Returns the number of deliveries.
 fn resend_on_sqlite(
     transaction: &Transaction<'_>,
     at: i64,
@@ -277,9 +270,9 @@ fn resend_on_sqlite(
     Ok(count)
 }
 
-/// Whether the statement failed because the key has an unexpired row. If the row has the same
-/// spelling of the user id, the statement sets the row's `task_id` to null, which a constraint
-/// forbids. If the row has another spelling, a unique index refuses the new row.
+/// Whether the statement failed because the key has an unexpired row. A row with the same spelling
+/// of the user id violates `not null` of `task_id`. A row with another spelling violates a unique
+/// index.
 fn is_key_used(failure: &Failure) -> bool {
     const POSTGRES: [&str; 2] = ["23502", "23505"];
     const SQLITE: [&str; 3] = ["1299", "1555", "2067"];
@@ -288,9 +281,9 @@ fn is_key_used(failure: &Failure) -> bool {
 }
 
 impl Store {
-    /// Returns the result of an earlier POST with this key, as [`Store::resend_with_key`] stored
-    /// the result; `None` if there is no such result, or the key has expired. `user` may have
-    /// another spelling than the caller of the earlier POST.
+    /// Returns the result that [`Store::resend_with_key`] stored for an earlier POST with this key.
+    /// `None` if there is none, or the key has expired. `user` may have another spelling than the
+    /// caller of the earlier POST.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -314,9 +307,9 @@ impl Store {
     }
 
     /// Makes deliveries due, as [`Store::resend`] and [`Store::resend_all`] do, and stores the key,
-    /// in one commit. Returns the number of deliveries. Stores no key if the target is one delivery
-    /// and the tenant has no such delivery. Returns `None`, with nothing written, if another POST
-    /// has used the key.
+    /// in one commit. Returns the number of deliveries. If the target is one delivery that the
+    /// tenant does not have, stores no key. If another POST has used the key, writes nothing and
+    /// returns `None`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -9,7 +9,6 @@ use crate::task::grant::Grant;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::{RequestStatus, TaskStatus};
 
-/// The rows that one change inserts or updates.
 #[derive(Debug)]
 pub(super) struct Rows {
     pub(super) root: TaskId,
@@ -18,20 +17,17 @@ pub(super) struct Rows {
     /// The affected tasks. If `items` is not empty, the root is among these tasks.
     pub(super) tasks: Vec<TaskLine>,
     pub(super) items: Vec<ItemLine>,
-    /// The requests that the change opens.
     pub(super) requests: Vec<RequestLine>,
-    /// The approvers of the opened requests.
     pub(super) approvers: Vec<ApproverLine>,
     /// The updates of the requests that the change answers, closes or resumes.
     pub(super) request_updates: Vec<RequestUpdateLine>,
     pub(super) decisions: Vec<DecisionLine>,
     pub(super) credentials: Vec<CredentialLine>,
-    /// The standing decisions that the change creates.
     pub(super) grants: Vec<GrantLine>,
     /// The uses of standing decisions by calls that the change starts.
     pub(super) uses: Vec<UseLine>,
-    /// Whether the change also writes a row of the table `notice`. It does if a message may be sent
-    /// about one of the change's events.
+    /// Whether the change also writes a row of the table `notice`, because a message may be sent
+    /// about one of its events.
     pub(super) gets_notice: bool,
     pub(super) idempotency: Option<IdempotencyRow>,
 }
@@ -41,7 +37,6 @@ pub(super) const NEW: i64 = 0;
 pub(super) const VERSION: i64 = 1;
 pub(super) const ANY: i64 = 2;
 
-/// The terminal statuses.
 const ENDS: [TaskStatus; 3] = [
     TaskStatus::Completed,
     TaskStatus::Failed,
@@ -55,7 +50,7 @@ pub(super) const QUEUE: i64 = 2;
 pub(super) const PARK: i64 = 3;
 
 /// The effect of a change on one task's row. `version` and `last_seq` are the values before the
-/// change. The values of the fields from `busy` to `model_calls` are added to the row's counters.
+/// change. The fields from `busy` to `model_calls` are added to the row's counters.
 #[derive(Debug)]
 pub(super) struct TaskLine {
     pub(super) task_id: Uuid,
@@ -64,8 +59,8 @@ pub(super) struct TaskLine {
     pub(super) last_seq: i64,
     /// The number of items that the change adds to the task's journal.
     pub(super) facts: i64,
-    /// The number of events that the change adds to the tree: one for each item of the change. Set
-    /// only in the line of the root; 0 in all other lines.
+    /// The number of events that the change adds to the tree, which is the number of its items. Set
+    /// in the root's line; 0 in all other lines.
     pub(super) events: i64,
     pub(super) busy: i64,
     pub(super) open_requests: i64,
@@ -77,19 +72,19 @@ pub(super) struct TaskLine {
     pub(super) status: Option<&'static str>,
     /// The `seq` of the item that sets the status; 0 if no item does.
     pub(super) status_seq: i64,
-    /// The agent's version; `None` unless the task is new or the version changes.
+    /// The version of the agent's definition; `None` for a stored task whose agent version stays
+    /// the same.
     pub(super) agent_version: Option<String>,
     pub(super) lease: i64,
     pub(super) lease_owner: Option<String>,
     /// The duration of the lease, or the time until a parked task wakes, in microseconds.
     pub(super) lease_time: Option<i64>,
-    /// The new presence of the asker of a gate call; `None` if the presence does not change.
+    /// Whether the asker, the client that proposed a gate call, still waits. `None` if unchanged.
     pub(super) asker: Option<AskerPresence>,
     /// Set only for a new task.
     pub(super) immutable: Option<ImmutableLine>,
 }
 
-/// The immutable columns of a new task.
 #[derive(Debug)]
 pub(super) struct ImmutableLine {
     pub(super) parent_task_id: Option<Uuid>,
@@ -141,12 +136,11 @@ pub(super) struct ApproverLine {
 #[derive(Debug, Default)]
 pub(super) struct RequestUpdateLine {
     pub(super) request_id: Uuid,
-    /// The state that the stored request must have; otherwise the change is refused.
+    /// The state that the stored request must have. Otherwise the change is refused.
     pub(super) required_state: RequiredState,
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
-    /// Whether the change replaces the status `responded` by `resumed`. The status `responded` may
-    /// be stored already or be set by this change.
+    /// Whether a request that is `responded`, before or by this change, becomes `resumed`.
     pub(super) resumed: bool,
 }
 
@@ -161,7 +155,7 @@ pub(super) enum RequiredState {
     Open,
     /// The request must be pending and past its deadline.
     Overdue,
-    /// The request must be pending and before its deadline. A decision needs this state.
+    /// The request must be pending and before its deadline. Decisions need this state.
     InTime,
 }
 
@@ -169,8 +163,8 @@ pub(super) enum RequiredState {
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// The call that the answer is about. `None` for an answer about the whole request: the stored
-    /// row then has the request's call or, if there is no such call, the request's id.
+    /// The call that the answer is about; `None` for an answer about the whole request. The stored
+    /// row then has the request's call or, without a call, the request's id.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
@@ -189,7 +183,6 @@ pub(super) struct CredentialLine {
     pub(super) expires_in: Option<i64>,
 }
 
-/// A standing decision that a person gives together with an approval.
 #[derive(Debug)]
 pub(super) struct GrantLine {
     pub(super) grant: Grant,
@@ -197,7 +190,6 @@ pub(super) struct GrantLine {
     pub(super) agent: String,
     pub(super) by: String,
     pub(super) via: Option<String>,
-    /// The person's groups, as a JSON list.
     pub(super) groups: String,
     pub(super) door: Option<Door>,
     pub(super) task_id: Uuid,
@@ -206,8 +198,8 @@ pub(super) struct GrantLine {
 }
 
 /// The use of a standing decision by a started call. If the standing decision is no longer valid,
-/// the whole commit is refused. The commit adds `calls` to the standing decision's number of uses.
-/// `calls` is 0 if an earlier attempt at the call has already been counted.
+/// the whole commit is refused. The commit adds `calls` to the counted uses of the standing
+/// decision. `calls` is 0 if an earlier attempt at the call was already counted.
 #[derive(Debug)]
 pub(super) struct UseLine {
     pub(super) grant_id: Uuid,
@@ -221,8 +213,8 @@ impl RequiredState {
 }
 
 impl RequestUpdateLine {
-    /// Returns the status of the request after this change; `None` if the new status depends on the
-    /// stored status.
+    /// Returns the status of the request after this change; `None` if it depends on the stored
+    /// status.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);
@@ -232,15 +224,14 @@ impl RequestUpdateLine {
 }
 
 impl TaskLine {
-    /// Returns the identity of a new gate call; `None` if the line inserts no task, or if the
-    /// inserted task has no such identity.
+    /// Returns the tool and the key of a new gate call; `None` for any other line.
     pub(super) fn call(&self) -> Option<&KeyedCall> {
         self.immutable
             .as_ref()
             .and_then(|immutable| immutable.call.as_ref())
     }
 
-    /// Whether the task becomes terminal in this change. If so, the task's credentials are deleted.
+    /// Whether the task becomes terminal in this change. Its credentials are then deleted.
     pub(super) fn ends(&self) -> bool {
         ENDS.iter().any(|end| self.status == Some(end.as_str()))
     }
@@ -251,8 +242,7 @@ impl TaskLine {
         self.lease != KEEP && !self.parks()
     }
 
-    /// Whether this change parks the task without a wake-up time, so that no worker claims the
-    /// task.
+    /// Whether this change parks the task without a wake-up time. No worker then claims the task.
     pub(super) fn parks(&self) -> bool {
         self.lease == PARK && self.lease_time.is_none()
     }
@@ -267,29 +257,28 @@ impl Rows {
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    /// If the root is a gate call, returns the new presence of its asker. `None` if unchanged.
+    /// Returns whether the root's asker still waits (see [`TaskLine::asker`]).
     pub(super) fn asker(&self) -> Option<AskerPresence> {
         let mut lines = self.tasks.iter();
         lines.find(|line| line.task_id == self.root.0)?.asker
     }
 
-    /// Whether the change only records whether the asker of a gate call waits. Readers of the tree
-    /// are not notified of such a change.
+    /// Whether the change records nothing but that the client of a gate call still waits or has
+    /// left. Readers of the tree are not notified of it.
     pub(super) fn only_changes_presence(&self) -> bool {
         let mut lines = self.tasks.iter();
         let lease_unchanged = lines.all(|line| line.asker.is_some() && line.lease == KEEP);
         self.items.is_empty() && self.request_updates.is_empty() && lease_unchanged
     }
 
-    /// Returns the requests that the change opens, answers, closes or resumes.
     pub(super) fn affected_requests(&self) -> impl Iterator<Item = RequestId> {
         let requests = self.requests.iter().map(|line| line.request_id);
         let updated = self.request_updates.iter().map(|line| line.request_id);
         requests.chain(updated).map(RequestId)
     }
 
-    /// Whether no text of the change contains a NUL, which Postgres cannot store. A NUL that is
-    /// escaped in the JSON of an item does no harm.
+    /// Whether Postgres can store the change: none of its texts contains a NUL. An escaped NUL in
+    /// the JSON of an item does no harm.
     pub(super) fn is_storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(|line| {
             let immutable = line.immutable.iter().flat_map(|immutable| {
@@ -346,7 +335,6 @@ impl Rows {
         requests.any(|line| line.request_id == request_id && pending(line))
     }
 
-    /// Returns the size in bytes of the change's items and sealed credentials.
     pub(super) fn size(&self) -> usize {
         let items: usize = self.items.iter().map(|item| item.body.len()).sum();
         items
@@ -357,20 +345,19 @@ impl Rows {
                 .sum::<usize>()
     }
 
-    /// Returns the task id and the `seq` of the first item; `None` if the change has no items. If
-    /// the result of the commit was lost, the store looks for this item to find out whether the
-    /// change was written.
+    /// Returns the task id and the `seq` of the first item; `None` if the change has no items.
+    /// After a lost commit result, the store looks for this item to find out whether the change was
+    /// written.
     pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
         self.items.first().map(|item| (item.task_id, item.seq))
     }
 
-    /// Whether the change gives a standing decision or relies on one.
     pub(super) fn has_grants(&self) -> bool {
         !self.grants.is_empty() || !self.uses.is_empty()
     }
 
-    /// Whether the store would refuse to write this change a second time. It would if the change
-    /// creates a task, or requires that a task's row has a certain version (any guard but `ANY`).
+    /// Whether the store would refuse to write this change a second time: it creates a task, or
+    /// requires a certain version of a task's row (any guard but `ANY`).
     pub(super) fn is_fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
     }

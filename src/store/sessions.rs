@@ -1,7 +1,6 @@
 //! Begins, finds and ends browser sessions, and removes expired sessions. The store never sees a
-//! token or a key, only digests. The row of a session holds two digests. One is the digest of the
-//! session's token. The other, called the binding, is a digest over the token and the API key that
-//! opened the session.
+//! token or a key, only digests. The row of a session holds the digest of the session's token, and
+//! the binding: a digest over the token and the API key that opened the session.
 //!
 //! A session expires by the database's clock. An expired session counts as absent even before its
 //! row is removed.
@@ -67,7 +66,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. The session may have been stored
-    /// nevertheless. After an error, the caller must not give the session's token to a browser.
+    /// nevertheless. The caller must then not give the session's token to a browser.
     pub async fn begin_session(
         &self,
         token_sha256: &str,
@@ -110,8 +109,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes at most one batch of expired sessions. Returns whether more expired sessions may be
-    /// left.
+    /// Removes at most one batch of expired sessions. Returns whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -55,7 +55,6 @@ impl Default for Settings {
     }
 }
 
-/// The engine and the location of the database, as the configured URL names them.
 pub(super) enum Address<'a> {
     /// The whole URL.
     Postgres(&'a str),
@@ -115,8 +114,8 @@ impl Settings {
     }
 }
 
-/// Whether no other server can impersonate the configured server. This holds if the server is on
-/// this machine or if its certificate is verified.
+/// Whether no other server can impersonate the configured server: it is on this machine, or its
+/// certificate is verified.
 fn is_verified(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     let address = host

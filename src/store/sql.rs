@@ -1,6 +1,6 @@
-//! Defines SQL statements in the dialects of both database engines. Most statements are written
-//! once, with the `sql!` macro, which replaces the few expressions that differ. Every other
-//! statement is an explicit [`Sql`], with a comment that says why the two texts differ.
+//! Defines SQL statements in the dialects of both engines. Most are written once, with the macro
+//! `sql!`, which replaces the few expressions that differ. Any other statement is an explicit
+//! [`Sql`], with a comment that says why the two texts differ.
 
 /// One SQL statement, with a text for each database engine.
 #[derive(Clone, Copy, Debug)]
@@ -9,14 +9,14 @@ pub struct Sql {
     pub postgres: &'static str,
     /// The text for `SQLite`.
     pub sqlite: &'static str,
-    /// Whether the statement finds every row by the row's key. The plan of such a statement is made
-    /// once, and the plan stays good when the tables grow.
+    /// Whether the statement finds every row by its key. It is then planned once, because the plan
+    /// stays good when the tables grow.
     pub by_key: bool,
 }
 
 impl Sql {
-    /// Marks the statement as one that finds every row by its key. Such a statement is planned
-    /// once, because planning it at each execution would cost more than the execution itself.
+    /// Marks a statement that finds every row by its key. It is planned once, because planning at
+    /// each execution would cost more than the execution itself.
     pub(super) const fn by_key(self) -> Self {
         Self {
             by_key: true,
@@ -25,26 +25,26 @@ impl Sql {
     }
 }
 
-/// Makes a statement for both engines from literals and placeholders. The literals are the same on
-/// both engines. The placeholders are as follows, where `n` is the number of a parameter:
+/// Makes a statement for both engines from literals, which both engines share, and placeholders.
+/// `n` is the number of a parameter:
 /// - `(now n)`: the current time in microseconds; parameter `n` must be `Value::Now`;
-/// - `(any n type)`: after an expression, the condition that its value is in the list `$n`;
+/// - `(any n type)`: the condition that the value of the preceding expression is in the list `$n`;
 /// - `(none n type)`: the condition that the list `$n` is empty;
 /// - `(people t n k)`: a subquery with one column, `user_id`: the spellings of a user id in the
 ///   tenant `$t`. Parameters `n` and `k` must be those of `users::spelled`. Spellings whose key is
 ///   not stored yet are among the rows, so the caller must drop the rows of other people;
 /// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
 /// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
-/// - `(first_of_changes)`: the rest of a statement that begins with the recursive common table
-///   expression `back` and its first query. This query selects events of one change (root, number,
-///   change). From these events, the statement goes back to the first event of the change;
-/// - `(fitting_tasks n)`, `(fitting_requests n)`: the rest of a statement whose beginning is a
-///   common table expression `page` of ids. The whole statement reads the first rows of `page`
-///   whose sizes add up to at most `$n` bytes, and always reads the first row.
-///   `(fitting_requests n)` also needs `Value::Now` as parameter 1.
+/// - `(first_of_changes)`: the rest of a statement that begins with a recursive common table
+///   expression `back`. The first query of `back` selects events of one change (root, number,
+///   change). From these, the statement goes back to the first event of the change;
+/// - `(fitting_tasks n)`, `(fitting_requests n)`: the rest of a statement that begins with a common
+///   table expression `page` of ids. The statement reads the first rows of `page` whose sizes add
+///   up to at most `$n` bytes, and always the first row. `(fitting_requests n)` needs `Value::Now`
+///   as parameter 1.
 ///
-/// On Postgres, `(now n)` becomes a subquery, because Postgres evaluates a subquery only once and
-/// can search an index with its result.
+/// On Postgres, `(now n)` becomes a subquery: Postgres evaluates it once, and can search an index
+/// with its result.
 macro_rules! sql {
     (@pg [$($out:tt)*]) => { concat!($($out)*) };
     (@pg [$($out:tt)*] (now $n:literal) $($rest:tt)*) => {

@@ -1,6 +1,6 @@
-//! Keeps the connections to a `SQLite` file. One connection writes; all other connections only
-//! read. Calls of `rusqlite` block, so each job runs, from its first statement to its last, on a
-//! thread for blocking work.
+//! Keeps the connections to a `SQLite` file: one that writes, and others that only read. Calls of
+//! `rusqlite` block, so each job runs, from its first statement to its last, on a thread for
+//! blocking work.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,22 +16,19 @@ use super::lists::List;
 use super::record::Record;
 use super::rows::Rows;
 
-/// The number of compiled statements that a connection keeps. This number is greater than the
-/// number of statements of this crate, so each connection compiles each statement only once.
+/// The number of compiled statements that a connection keeps. It exceeds the number of statements
+/// of this crate, so each connection compiles each statement only once.
 const CACHED_STATEMENTS: usize = 128;
 const MAX_READERS: usize = 8;
 
-/// The connections to a file.
 #[derive(Debug)]
 pub(super) struct SqliteFile {
     /// The pool of the only connection that writes.
     writer: managed::Pool<SqliteConnector>,
     readers: managed::Pool<SqliteConnector>,
-    /// The time limit for getting a connection.
     acquire_timeout: Duration,
 }
 
-/// Opens the connections of a pool, all with the same settings.
 #[derive(Debug)]
 pub(super) struct SqliteConnector {
     file: PathBuf,
@@ -71,7 +68,7 @@ impl managed::Manager for SqliteConnector {
 
 impl SqliteFile {
     /// Prepares to open an existing file. Connections are opened when they are needed. `timeout`
-    /// limits the wait for a connection, and the wait for a lock that another process holds.
+    /// limits the wait for a connection, and the wait for a lock of another process.
     pub(super) fn new(file: &Path, timeout: Duration) -> Result<Self, managed::BuildError> {
         let pool = |read_only, size| {
             let connect = SqliteConnector {
@@ -103,10 +100,10 @@ impl SqliteFile {
         .await
     }
 
-    /// Runs a job in a write transaction. The transaction is durable when the result is `Ok`. The
-    /// transaction begins with `BEGIN IMMEDIATE`. With any other `BEGIN`, a transaction that reads
-    /// before it writes fails with "database is locked" if another connection has written in
-    /// between. Dropping the future does not stop the job.
+    /// Runs a job in a write transaction, which is durable when the result is `Ok`. The transaction
+    /// begins with `BEGIN IMMEDIATE`. With another `BEGIN`, a transaction that reads before it
+    /// writes would fail with "database is locked" if another connection wrote in between. The job
+    /// continues if the future is dropped.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -116,9 +113,8 @@ impl SqliteFile {
             let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
             let transaction = begun.map_err(Failure::unsent)?;
             let result = job(&transaction).map_err(Failure::sent)?;
-            // `SQLite` may later find the transaction committed in the write-ahead log although the
-            // commit failed, for example because the disk was full. So the failure counts as a lost
-            // result.
+            // A failed commit counts as a lost result. After a failure, for example because of a
+            // full disk, `SQLite` may later find the transaction committed in the write-ahead log.
             transaction
                 .commit()
                 .map_err(|error| Failure::sent(DriverError::Commit(error)))?;
@@ -175,9 +171,9 @@ async fn blocking<T: Send + 'static>(
     result.unwrap_or_else(|_| Err(Failure::sent(sqlx::Error::WorkerCrashed)))
 }
 
-/// Prepares a statement and binds its values. The parameter `$n` gets the value number `n`, counted
-/// from 1. `SQLite` treats `$n` as a name and numbers parameters in the order in which they occur,
-/// so this function reads `n` from the name.
+/// Prepares a statement and binds its values: the parameter `$n` gets value number `n`, counted
+/// from 1. `SQLite` treats `$n` as a name, and numbers parameters in the order in which they occur.
+/// So this function reads `n` from the name.
 fn prepared<'c>(
     connection: &'c Connection,
     sql: &str,
@@ -194,7 +190,6 @@ fn prepared<'c>(
     Ok(statement)
 }
 
-/// Runs a statement and reads the rows it returns.
 pub(super) fn records<R: Record>(
     connection: &Connection,
     sql: &str,
@@ -203,8 +198,8 @@ pub(super) fn records<R: Record>(
     decoded(&mut prepared(connection, sql, values)?.raw_query())
 }
 
-/// Runs a statement for each line of a list. The parameters are the columns of the line and, if the
-/// statement has one more parameter, the time `at`.
+/// Runs a statement for each line of a list. The parameters are the columns of the line. If the
+/// statement has one more parameter, it gets the time `at`.
 pub(super) fn execute_each(
     connection: &Connection,
     sql: &str,

@@ -35,9 +35,9 @@ pub(super) async fn open(
     Ok((Engine::Sqlite(opened), lock))
 }
 
-/// Migrates the file's schema if it is older than this binary needs. With [`Schema::Check`], the
-/// older schema is refused instead. A newer schema is always refused. The applied migrations are
-/// recorded in sqlx's table, as on Postgres.
+/// Migrates the file's schema if it is older than this binary needs, or refuses it with
+/// [`Schema::Check`]. Always refuses a newer schema. The applied migrations are recorded in sqlx's
+/// table, as on Postgres.
 fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Migration(error.to_string());
     let exists = connection.table_exists(None, MIGRATIONS).map_err(failed)?;
@@ -111,8 +111,8 @@ fn lock(file: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Creates the file if it is missing, and lets only the file's owner read and write it. The files
-/// `-wal` and `-shm` get the same mode: from this function if they exist, otherwise from `SQLite`.
+/// Creates the file if it is missing, and gives read and write access to its owner alone. If the
+/// files `-wal` and `-shm` exist, they get the same mode here; otherwise `SQLite` gives it to them.
 fn private(file: &Path) -> std::io::Result<()> {
     OpenOptions::new()
         .create(true)

@@ -1,6 +1,6 @@
-//! Makes the texts of the statements that a commit sends. Each text is made from a template. A
-//! template names lists, tables and columns in braces. This module replaces each name by columns
-//! and numbered parameters, so that no template has to number parameters.
+//! Makes the texts of the statements that a commit sends, each from a template. A template names
+//! lists, tables and columns in braces. This module replaces the names by columns and numbered
+//! parameters, so that no template has to number parameters.
 //!
 //! | in the template | in the text |
 //! |---|---|
@@ -21,13 +21,12 @@ use super::lists::List;
 use super::tables::{TABLES, TASK_CHANGES, Table};
 
 /// Reads the database's clock at each evaluation. A commit on Postgres evaluates this expression
-/// only after it has locked the stored rows that the commit changes. `$1` is the offset that tests
-/// add.
+/// after it has locked the stored rows that it changes. `$1` is the offset that tests add.
 const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
 
-/// Makes the text for Postgres. Parameter 1 is the offset for `{now}`. The further parameters are
-/// the columns of `lists`, in order, each as an array. `words` lists other names in braces, each
-/// with its replacement.
+/// Makes the text for Postgres. Parameter 1 is the offset for `{now}`. The other parameters are the
+/// columns of `lists`, in order, each as an array. `words` has the replacements of other names in
+/// braces.
 pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {
@@ -61,7 +60,7 @@ pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) 
     })
 }
 
-/// Makes the text for `SQLite`, which is run once for each line of `list`. The first parameters are
+/// Makes the text for `SQLite`, which runs once for each line of `list`. The first parameters are
 /// the values of the line's columns. The last parameter is the time.
 pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {

@@ -1,5 +1,5 @@
 //! The state of a task right after a commit of this process has ended or paused the task. The
-//! service answers the clients that wait for the task with this state, and does not read the
+//! service answers the clients that wait for the task with this state, without a read of the
 //! database.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
@@ -11,8 +11,8 @@ use super::Store;
 use crate::task::change::{AskerPresence, TaskRow};
 use crate::task::time::Time;
 
-/// A task that a commit ends or pauses. The row and the open requests are exactly as a read right
-/// after the commit would return them. The task is a root and has no sub-agents.
+/// A task that a commit ends or pauses: a root without sub-agents. The row and the open requests
+/// are as a read right after the commit would return them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoppedTask {
     /// The task's row after the commit.
@@ -23,13 +23,13 @@ pub struct StoppedTask {
     pub history_uncertain_until: Option<Time>,
 }
 
-/// A placeholder for the time of the commit. A [`StoppedTask`] that is built before the commit
-/// contains this placeholder, and the committer replaces it.
+/// A placeholder for the time of the commit. [`StoppedTask`]s are built before the commit, and the
+/// committer replaces the placeholder.
 pub const UNCOMMITTED: Time = Time(i64::MAX);
 
 impl StoppedTask {
-    /// Replaces [`UNCOMMITTED`] by `at`, the time of the commit. `asker` is the new presence of the
-    /// asker; `None` if the commit does not change the presence. [`AskerPresence::PresentFor`]
+    /// Replaces [`UNCOMMITTED`] by `at`, the time of the commit. `asker` says whether the client
+    /// that proposed a gate call still waits; `None` if unchanged. [`AskerPresence::PresentFor`]
     /// counts from `at`.
     pub(super) fn with_commit_time(self, at: Time, asker: Option<AskerPresence>) -> Self {
         let time = |time: Time| if time == UNCOMMITTED { at } else { time };

@@ -1,6 +1,6 @@
 //! Declares the tables that a commit writes: each column, with the value that is inserted into it.
-//! For `agent_task`, also declares the new values of a stored row. The statements of both engines
-//! name these columns and values (see `statement.rs`).
+//! For `agent_task`, also declares the new values of a stored row. The templates of both engines'
+//! statements name these columns and values (see `statement.rs`).
 //!
 //! `{at}` is the time of the commit. `{base}` is the number of the tree's last event before the
 //! commit. In a value, an alias names the list that the value comes from: `n` for tasks, `i` for
@@ -8,7 +8,6 @@
 //! credentials, `g` for grants, `o` for notices. Two more aliases name rows: `k` is the stored or
 //! inserted task of a line, and `r` is the request that a decision answers.
 
-/// A table: its name, and for each column the value that a commit inserts.
 pub(super) struct Table {
     pub(super) name: &'static str,
     pub(super) columns: &'static [(&'static str, &'static str)],
@@ -28,8 +27,8 @@ pub(super) const TABLES: &[Table] = &[
     STANDING_GRANT,
 ];
 
-/// An expression for the new value of the column `asker_until`; null if a change does not set the
-/// column. `n.asker` is the number that `lists::asker` computes from the asker's presence.
+/// The new value of the column `asker_until`; null if a change does not set it. `n.asker` is the
+/// number that `lists::asker` computes.
 macro_rules! asker_until {
     () => {
         "case n.asker when -1 then 0 when 9223372036854775807 then n.asker else {at} + n.asker end"
@@ -84,8 +83,8 @@ const AGENT_TASK: Table = Table {
     ],
 };
 
-/// The table exists only on Postgres. In the expressions, `c` stands for a stored or inserted task
-/// with the columns of [`CLAIMABLE`].
+/// The table exists on Postgres only. `c` stands for a stored or inserted task with the columns of
+/// [`CLAIMABLE`].
 const CLAIMABLE_TASK: Table = Table {
     name: "claimable_task",
     columns: &[
@@ -97,8 +96,8 @@ const CLAIMABLE_TASK: Table = Table {
     ],
 };
 
-/// The expressions for two columns of `claimable_task`. `t` is the task's row after the commit.
-/// `due_at` is null if the task is not to be claimed.
+/// Two columns of `claimable_task`, from `t`, the task's row after the commit. `due_at` is null if
+/// the task is not to be claimed.
 pub(super) const CLAIMABLE: &str =
     "case t.phase when 'leased' then t.lease_until when 'parked' then t.wake_at else 0 end as due_at,
         t.fruitless >= 2 as alone";
@@ -206,7 +205,7 @@ const INTERVENTION_REQUEST: Table = Table {
     ],
 };
 
-/// If the owner of a task may decide a request, the row for this approver has the owner's user id.
+/// If the owner of the task is the approver, the row has the owner's user id.
 const REQUEST_APPROVER: Table = Table {
     name: "request_approver",
     columns: &[
@@ -217,13 +216,13 @@ const REQUEST_APPROVER: Table = Table {
     ],
 };
 
-/// The table has the same columns as `request_approver`, but rows only for open requests.
+/// Has the same columns as `request_approver`, but rows for open requests only.
 const INBOX: Table = Table {
     name: "inbox",
     columns: REQUEST_APPROVER.columns,
 };
 
-/// A decision is final if it settles its call, or if its request requires only one approval.
+/// A decision is final if it settles its call, or if its request requires a single approval.
 const DECISION: Table = Table {
     name: "decision",
     columns: &[

@@ -1,5 +1,5 @@
-//! Lists tasks. The module first finds ids by ranges of an index. It then reads the tasks with
-//! these ids and keeps those that match the filter.
+//! Lists tasks. First finds ids by ranges of an index, and then reads the tasks with these ids that
+//! match the filter.
 
 use std::cmp::Reverse;
 
@@ -12,7 +12,7 @@ use super::tasks::TaskRecord;
 use super::{ReadError, Store, TaskFilter};
 use crate::task::change::TaskRow;
 
-/// Finds the root tasks of the users $2, the newest first.
+/// Finds the root tasks of the given users, newest first.
 ///
 /// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
 /// once for each user.
@@ -42,7 +42,7 @@ const OF_TREES: Sql = sql!(
       order by t.task_id desc limit $3"
 );
 
-/// Reads the tasks among $1 that match the filter.
+/// Reads, among the given ids, the tasks that match the filter.
 const MATCHING: Sql = sql!(
     "with page (task_id) as (select t.task_id from agent_task t
       where t.task_id " (any 1 uuid) "
@@ -64,30 +64,29 @@ record! {
 }
 
 record! {
-    /// A [`TaskRecord`] of a page. `found` is the number of matching tasks. The count stops at one
-    /// more than the limit of the page.
+    /// A [`TaskRecord`] of a page. `found` is the number of matching tasks, counted up to one more
+    /// than the limit.
     struct ListedRecord {
         record: TaskRecord => flatten,
         found: i64,
     }
 }
 
-/// A query for a list of tasks. `users` holds the stored spellings of the filter's user ids.
+/// A page query. `users` has the stored spellings of the filter's user ids.
 struct TaskList<'f> {
     filter: &'f TaskFilter,
     users: Vec<String>,
 }
 
 impl TaskList<'_> {
-    /// Whether the filter names neither trees nor users. If so, the ids are found among all root
-    /// tasks of the tenant.
+    /// Whether the filter names no trees and no users. The ids are then found among all root tasks
+    /// of the tenant.
     fn of_tenant(&self) -> bool {
         self.filter.roots.is_empty() && self.users.is_empty()
     }
 }
 
 impl TaskFilter {
-    /// Returns the filter's statuses, agents, sessions and excluded agents, as parameters.
     fn values(&self) -> [Value; 4] {
         let statuses = self.statuses.iter();
         let statuses = statuses.map(|status| status.as_str().to_owned());
@@ -172,10 +171,9 @@ impl IdsFirst for TaskList<'_> {
 }
 
 impl Store {
-    /// Reads one page of tasks, newest first. A page is limited in three ways: by the number of its
-    /// tasks, by their bytes, and by the number of tasks that are looked at. So a page may have
-    /// fewer tasks than the filter's `limit` although more tasks follow. The bytes include the open
-    /// requests of each task.
+    /// Reads one page of tasks, newest first. A page has limits for the number of its tasks, for
+    /// their bytes, and for the number of tasks that are looked at. So it may have fewer tasks than
+    /// the filter's `limit` although more follow. The bytes include the open requests of each task.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -57,14 +57,14 @@ record! {
 }
 
 impl TaskRecord {
-    /// Returns the task's id. The id can be read even if the rest of the row cannot be decoded.
+    /// Returns the task's id, which can be read even if the rest of the row cannot be decoded.
     pub(super) fn id(&self) -> TaskId {
         TaskId(self.task_id)
     }
 
     /// Returns the row, and whether all of it could be decoded. If the status item cannot be
-    /// decoded, the row has neither output nor error. If the agent path cannot be decoded, the row
-    /// has the agent's own name instead.
+    /// decoded, the row has no output and no error. If the agent path cannot be decoded, it
+    /// consists of the agent's own name.
     pub(super) fn readable_row(mut self) -> Result<(TaskRow, bool), ReadError> {
         let status_readable = self
             .status_body
@@ -80,7 +80,6 @@ impl TaskRecord {
         Ok((self.row()?, status_readable && path_readable))
     }
 
-    /// Returns the row, or an error if a value cannot be decoded.
     pub(super) fn row(self) -> Result<TaskRow, ReadError> {
         let (output, error) = match self.status_body.as_deref().map(fact).transpose()? {
             Some(Fact::TaskStatus { output, error, .. }) => (output, error),
@@ -141,8 +140,8 @@ pub(super) fn corrupt(what: &str) -> ReadError {
 }
 
 impl Store {
-    /// Reads a task's row; `None` if there is no such task. If the row cannot be decoded, the
-    /// function also passes the task to [`Store::report_unreadable`].
+    /// Reads a task's row; `None` if there is no such task. If the row cannot be decoded, also
+    /// calls [`Store::report_unreadable`].
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,7 +1,7 @@
 //! Reads a whole tree: the rows of all its tasks, and their items in the order of the tree's
 //! events.
 //!
-//! Invariant: rows and items agree. First all rows are read in one snapshot. The root's row stores
+//! Invariant: rows and items agree. First, all rows are read in one snapshot; the root's row has
 //! the number of the tree's last event. Then the items up to this number are read. Events are
 //! numbered under the lock of the root's row, and their numbers never change. So all items up to
 //! this number are present, and the items of later commits are left out.
@@ -19,9 +19,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// Selects the root by its key, and the other tasks by the index on the children of a root. The
-/// rows are not ordered, because an `order by` could make Postgres scan a whole index instead of
-/// searching it.
+/// Selects the root by its key, and the other tasks by the index on the children of a root. Without
+/// an order, because an `order by` could make Postgres scan a whole index instead of searching it.
 const ROWS: Sql = sql!(
     "select " (task) ", " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -35,7 +34,7 @@ const ROWS: Sql = sql!(
 )
 .by_key();
 
-/// Selects the events with numbers greater than $2 and up to $3, as two ranges (see `events.rs`).
+/// Selects the events in a range of numbers, in the two ways that `events.rs` explains.
 const EVENTS: Sql = sql!(
     "select task_id, seq, at, body, event_number from agent_task_item
       where task_id = $1 and seq > $2 and seq <= $3 and event_number = seq
@@ -46,7 +45,6 @@ const EVENTS: Sql = sql!(
 )
 .by_key();
 
-/// Counts the tasks of a tree. The statement finds the tasks in the same way as `ROWS`.
 const SIZE: Sql = sql!(
     "select count(*) as size from (
         select task_id from agent_task where task_id = $1 and parent_task_id is null
@@ -64,14 +62,13 @@ pub struct TreeSnapshot {
     pub rows: Vec<TaskRow>,
     /// The items that were read, in the order of their event numbers.
     pub items: Vec<TreeItem>,
-    /// The number of the tree's last event, whether it was read or not.
+    /// The number of the tree's last event, even if its item was not read.
     pub last_event: i64,
     /// The time of the snapshot, by the database's clock.
     pub now: Time,
     /// The time up to which the history is uncertain (as in `Journal`); `None` if it is certain.
     pub history_uncertain_until: Option<Time>,
-    /// The tasks with undecodable or missing parts. The other parts of these tasks are in `rows`
-    /// and `items`.
+    /// The tasks with undecodable or missing parts. Their other parts are in `rows` and `items`.
     pub unreadable: BTreeSet<TaskId>,
 }
 
@@ -100,8 +97,8 @@ record! {
 }
 
 impl TreeSnapshot {
-    /// Returns the tasks that lack an item after the event `after`. If `after` is not 0, some
-    /// missing items are not found, because the `seq` of a task's first item after `after` is not
+    /// Returns the tasks that lack an item after the event `after`. Finds all of them if `after` is
+    /// 0. Otherwise misses some, because the `seq` of a task's first item after `after` is not
     /// known.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
@@ -130,13 +127,12 @@ impl TreeSnapshot {
 
 impl Store {
     /// Reads a tree: all its rows, and the items with an event number greater than `after`. Returns
-    /// `None` if there is no such root. If a part of a task cannot be decoded, calls
-    /// [`Store::report_unreadable`] for the task unless it has ended, and still reads the other
-    /// tasks.
+    /// `None` if there is no such root. If a part of a task cannot be decoded, still reads the
+    /// other tasks, and calls [`Store::report_unreadable`] for the task if it has not ended.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or a part of a row other than its status
-    /// item and its agent path cannot be decoded.
+    /// [`ReadError`] when the database does not answer, or a row cannot be decoded. An undecodable
+    /// status item or agent path is no error.
     pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<TreeSnapshot>, ReadError> {
         let Some(mut tree) = self.tree_rows(root).await? else {
             return Ok(None);
@@ -161,15 +157,16 @@ impl Store {
         let is_complete =
             i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
         tree.unreadable.extend(tree.with_gaps(after));
-        // The engine ends a reported task if it is damaged. A terminal task needs no report.
+        // The engine checks reported tasks, and ends damaged tasks. A terminal task needs no
+        // report.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
             if tree.unreadable.contains(&row.task_id) {
                 self.report_unreadable(row.task_id);
             }
         }
         if !is_complete && tree.unreadable.is_empty() {
-            // An item is missing, and its task is unknown. So every task is reported, and the check
-            // of each reported task finds the damaged task.
+            // An item is missing, and its task is unknown. So every task is reported. The check of
+            // the reported tasks finds the damaged task.
             tree.rows
                 .iter()
                 .for_each(|row| self.report_unreadable(row.task_id));
@@ -177,7 +174,7 @@ impl Store {
         Ok(Some(tree))
     }
 
-    /// Reads the rows of the tree and none of its items. So every task counts as `unreadable`.
+    /// Reads the rows of the tree without its items, so every task counts as `unreadable`.
     ///
     /// # Errors
     /// Fails in the same cases as [`Store::tree`].
@@ -201,8 +198,8 @@ impl Store {
         Ok(found.map_or(0, |record| record.size))
     }
 
-    /// Reads the rows of a tree, without its items. `unreadable` holds the tasks whose row has a
-    /// part that cannot be decoded.
+    /// Reads the rows of a tree, without its items. `unreadable` has the tasks with a row that
+    /// cannot be decoded completely.
     async fn tree_rows(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
         let records: Vec<Head> = self
             .db()

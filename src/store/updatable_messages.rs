@@ -1,6 +1,6 @@
-//! Reads data about sent messages that can still be changed: `message_state` finds the message
-//! about a request, and `listed_requests` finds the requests that a message lists. The `reference`
-//! of a delivery is the id that the receiver gave to the message.
+//! Reads data about sent messages that can still be changed. `message_state` finds the message
+//! about a request. `listed_requests` finds the requests that a message lists. The `reference` of a
+//! delivery is the receiver's id of the message.
 
 use uuid::Uuid;
 
@@ -16,7 +16,7 @@ pub enum MessageState {
     NotSent,
     /// The message is being sent, or the sender has not recorded the attempt yet.
     Sending,
-    /// The message was sent. The sender can change the message by this reference.
+    /// The message was sent. The sender can change it by this reference.
     SentAs(String),
 }
 
@@ -25,15 +25,13 @@ pub enum MessageState {
 pub struct ListedRequests {
     /// The requests that the message lists, oldest first, up to the caller's limit.
     pub requests: Vec<RequestId>,
-    /// The number of all requests that the message lists, including the requests beyond the
-    /// caller's limit.
+    /// The number of requests that the message lists, even beyond the caller's limit.
     pub total: u64,
     /// The message's type: the name of its event or reminder.
     pub kind: String,
 }
 
-/// Selects the deliveries to the entry $2 of `notify.to` about the event that opened the request
-/// $3.
+/// Selects the deliveries to one entry of `notify.to` about the event that opened a request.
 const SENT_MESSAGE: Sql = sql!(
     "select d.reference, coalesce(d.state = 'due' and d.lease_until > " (now 1) ", false) as sending
        from intervention_request r
@@ -44,8 +42,7 @@ const SENT_MESSAGE: Sql = sql!(
 )
 .by_key();
 
-/// Selects the oldest $3 requests of the message with the reference $2 to the entry $1 of
-/// `notify.to`.
+/// Selects the oldest requests of the message with a given reference to one entry of `notify.to`.
 const LISTED_REQUESTS: Sql = sql!(
     "select d.request_id, d.type as kind, count(*) over () as number from delivery d
       where d.target = $1 and d.reference = $2 and d.request_id is not null

@@ -1,7 +1,6 @@
 //! Corrects the tables `claimable_task` and `inbox` during an upgrade, because replicas of an older
-//! version that still run do not write these tables. Each table is corrected for a day after the
-//! migration that created it. This module is for Postgres only, because only one process uses a
-//! `SQLite` file.
+//! version that still run do not write them. Each table is corrected for a day after the migration
+//! that created it. For Postgres only, because one process alone uses a `SQLite` file.
 
 use std::time::Duration;
 
@@ -11,10 +10,10 @@ use super::db::{Engine, Sql, Value};
 use super::record::record;
 use super::{ReadError, Store};
 
-/// Reads at most `$2` tasks after the task `$1`, and returns the last of these tasks. Adds the rows
-/// of `claimable_task` that are missing for these tasks, and corrects each `due_at` that is too
-/// late. If the statement reads an older snapshot, it may store a `due_at` that is too early. This
-/// does no harm, because a claim checks the task itself and corrects such a row.
+/// Reads the next page of tasks, and returns its last task. Adds their missing rows of
+/// `claimable_task`, and corrects each `due_at` that is too late. If the statement reads an older
+/// snapshot, it may store a `due_at` that is too early. This does no harm, because a claim checks
+/// the task itself and corrects the row.
 const CLAIMABLE: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -35,10 +34,9 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
     by_key: true,
 };
 
-/// Reads at most `$2` rows of `request_approver` after the row (`$3`, `$4`, `$5`, `$1`), and
-/// returns the last of these rows. For these approvers, adds the rows of `inbox` that are missing
-/// and deletes the rows of closed requests. Locks each request whose `inbox` row is wrong, so that
-/// no commit closes the request meanwhile.
+/// Reads the next page of `request_approver`, and returns its last row. For these approvers, adds
+/// the missing rows of `inbox` and deletes the rows of closed requests. Locks each request whose
+/// `inbox` row is wrong, so that no commit closes the request meanwhile.
 const INBOX: Sql = Sql {
     postgres: "
 with upgraded as materialized (
@@ -69,7 +67,6 @@ select request_id as task_id, tenant, kind, name, (select count(*) from page) as
 
 pub(super) const STATEMENTS: &[Sql] = &[CLAIMABLE, INBOX];
 
-/// The maximum number of rows that a statement reads.
 const MAX_PAGE_ROWS: i64 = 5_000;
 
 record! {
@@ -80,16 +77,15 @@ record! {
         tenant: String,
         kind: String,
         name: String,
-        /// The number of rows of the page.
         rows: i64,
     }
 }
 
-/// The time between the end of one pass and the beginning of the next pass.
+/// The pause between two passes.
 const PASS_INTERVAL: Duration = Duration::from_mins(10);
 
-/// The progress of a pass over the tables. For each table, the cursor holds the last row that was
-/// read; `None` before the first page and after the last page.
+/// The progress of a pass over the tables: the last row that was read of each table. `None` before
+/// the first page and after the last page.
 #[derive(Debug, Default)]
 pub struct UpgradeCursor {
     task: Option<LastRow>,

@@ -1,15 +1,14 @@
 //! Finds the stored spellings of user ids. Each row keeps the spelling with which it was written.
-//! So a query for a user must list every stored spelling that belongs to the same person under the
-//! current setting (`task/user.rs`).
+//! So a query for a user must list every stored spelling of the same person under the current
+//! setting (`task/user.rs`).
 //!
-//! The table `user_spelling` makes these spellings searchable by their key, which is the folded
-//! form. If a spelling differs or may differ from its key, a database trigger adds the spelling to
-//! the table, without the key. The trigger does so even if an older version of the service writes
-//! the row. `fold_spellings` later stores the key. A spelling that equals its key is not in the
-//! table.
+//! The table `user_spelling` finds spellings by their key, the folded form. If a spelling differs
+//! or may differ from its key, a database trigger adds it to the table without the key. The trigger
+//! works even if an older version of the service writes the row. `fold_spellings` later stores the
+//! key. A spelling that equals its key is not in the table.
 //!
-//! Invariant: if a query lacks a spelling, rows may be hidden from their user, but no rows of
-//! another user are shown.
+//! Invariant: a missing spelling can hide rows from their user, but never shows the rows of another
+//! user.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +19,8 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
-/// Selects the spellings of user ids that have one of the keys $2, and all spellings whose key is
-/// not stored yet, because they may have one of these keys.
+/// Selects the spellings of the given keys, and all spellings whose key is not stored yet, because
+/// they may have one of these keys.
 const SPELLINGS: Sql = sql!(
     "select spelling from user_spelling where tenant = $1 and folded " (any 2 text) "
      union all
@@ -47,7 +46,7 @@ update user_spelling as u set folded = v.value ->> 2 from json_each($1) as v
     by_key: true,
 };
 
-/// The maximum number of spellings for which one run of `fold_spellings` stores the key.
+/// The maximum number of spellings whose key one run of `fold_spellings` stores.
 const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
@@ -108,8 +107,7 @@ impl Store {
         Ok(all.into_iter().collect())
     }
 
-    /// Stores the keys of spellings that have no key yet, at most `BATCH` in one call. Returns
-    /// whether more spellings may lack their key.
+    /// Stores the missing keys of at most `BATCH` spellings. Returns whether more may be missing.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

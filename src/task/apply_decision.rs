@@ -1,6 +1,6 @@
-//! Applies the opening of requests, people's decisions and the closing of requests to calls.
-//! Invariant: an answer has an effect on a call only if the answered request still asks about the
-//! call. An approval lets a call run only if enough people have approved the call.
+//! Applies three kinds of event to calls: a request was opened, a person answered a request, a
+//! request was closed. Invariant: an answer affects a call as long as the answered request asks
+//! about the call. An approval lets a call run once enough people have approved the call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,6 @@ use super::user::{UserId, UserIds, UserKey};
 use super::verdict::{OnExpiry, Verdict};
 
 impl RequestProgress {
-    /// Returns the people who have approved a call, each person once.
     fn approvers_of(&self, call: CallId, ids: UserIds) -> BTreeSet<UserKey> {
         self.approvals
             .get(&call)
@@ -28,8 +27,7 @@ impl RequestProgress {
             .collect()
     }
 
-    /// Returns the number of people who have approved a call. `user` is counted even if `user` has
-    /// not approved the call. No person is counted twice.
+    /// Returns the number of people who have approved `call`, plus one if `user` is not among them.
     #[must_use]
     pub fn approvals_including(&self, call: CallId, user: &UserId) -> u32 {
         let mut people = self.approvers_of(call, user.ids());
@@ -73,8 +71,8 @@ impl Progress {
             return;
         };
         let mut open = self.open.remove(index);
-        // Rejections are applied last, because an approval removes the rejections of equal calls.
-        // So a rejection is kept even if the same decision approves an equal call.
+        // An approval removes the rejections of equal calls. Rejections are applied last, so that a
+        // rejection survives an approval of an equal call in the same decision.
         for rejections in [false, true] {
             for (call, answer) in &decision.decisions {
                 if (answer.action == Action::Reject) == rejections {
@@ -97,9 +95,8 @@ impl Progress {
         }
     }
 
-    /// Resets the calls that a closed request left undecided, so that these calls do not run and
-    /// are not forgotten. This program never closes a request that has undecided calls, but a
-    /// journal may contain such a request.
+    /// Resets the calls that a closed request left undecided, so that a later request can ask about
+    /// them. This is a safeguard: all calls of a closed request should be decided.
     fn reset_undecided_calls(&mut self, open: &RequestProgress) {
         for call in open.spec.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id)
@@ -114,9 +111,9 @@ impl Progress {
         }
     }
 
-    /// Gives the outcome `Canceled` to each call of the approval request `open` for which a person
-    /// supplied a result. Called when a decision of `open` ends the task. Rejected calls keep their
-    /// results.
+    /// Discards the results that people supplied in the approval request `open`, because a decision
+    /// of this request ends the task. The outcome of these calls becomes `Canceled`. Rejected calls
+    /// keep their results.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, _) in open
             .decided
@@ -133,7 +130,6 @@ impl Progress {
         }
     }
 
-    /// Applies one person's answer about one call of an open request.
     fn apply_answer(
         &mut self,
         open: &mut RequestProgress,
@@ -146,8 +142,9 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` counts all spellings of a user id as one person. If the approvals are enough
-            // only because `auth.user_ids: exact` counts each spelling, the answer has `leave`.
+            // `Folded` counts all spellings of a user id as one person. If `auth.user_ids` is
+            // `exact`, each spelling counts as a person. The answer that completes the approvals
+            // then has `leave` set.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();
@@ -164,7 +161,7 @@ impl Progress {
         };
         if !state.is_pending_in(open.spec.request_id) {
             // The request no longer asks about the call, for example because the user has sent
-            // another message. The answer then has no effect on the call.
+            // another message.
             return;
         }
         let name = state.call.name.clone();
@@ -188,16 +185,15 @@ impl Progress {
             });
         }
         state.phase = phase;
-        // A person who only provides credentials or answers a question of the tool's server has not
-        // judged the call. So the tool stays quarantined.
+        // Credentials, and an answer to a question of the tool's server, are no judgement of the
+        // call. So the tool stays quarantined.
         if !matches!(kind, RequestKind::Credentials | RequestKind::Elicitation) {
             self.quarantine.lift(&name);
         }
     }
 
-    /// Returns the call's phase after an answer; `None` if the phase does not change. `may_run`
-    /// says whether the call may run now. If the request is an elicitation, the function also
-    /// stores the answer in the call's state, for the next attempt at the call.
+    /// Returns the call's phase after an answer; `None` if the phase does not change. If the
+    /// request is an elicitation, also stores the answer in the call's state, for the next attempt.
     fn next_phase(
         &mut self,
         open: &RequestProgress,
@@ -219,8 +215,8 @@ impl Progress {
         })
     }
 
-    /// Records the rejection of a call, so that equal calls are refused. If the call was approved
-    /// instead, removes the rejections of equal calls.
+    /// Records a rejection, so that equal calls are refused. An approval removes the rejections of
+    /// equal calls.
     fn update_rejections(
         &mut self,
         id: CallId,
@@ -266,10 +262,9 @@ impl Progress {
                 continue;
             }
             state.phase = match (reason, open.spec.kind) {
-                // The outcome of the call is still unknown, so a new request will ask for the
-                // outcome. After a change of the tool, the new request opens at once, with the new
-                // definition. After a failure of the task, the new request opens when the task
-                // continues. After a cancellation of the task, no request opens, because the
+                // The outcome of the call is still unknown, so a new request asks for it. After a
+                // change of the tool, the request opens at once. After a failure of the task, it
+                // opens when the task continues. A canceled task opens no request, because the
                 // cancellation writes a result of the call.
                 (CloseReason::ToolChanged | CloseReason::Canceled, RequestKind::Reconcile) => {
                     state.phase_after_reconcile_closed()
@@ -303,8 +298,8 @@ impl Progress {
     }
 }
 
-/// Returns the phase of a call after its confirmation was answered. The answer becomes the call's
-/// result. `comment` is the person's reason, which becomes part of the result.
+/// Returns the phase of a call after its confirmation was answered. The answer and the person's
+/// `comment` become the call's result.
 fn confirmation_phase(is_confirmed: bool, comment: Option<&String>) -> Phase {
     let mut result = json!({"confirmed": is_confirmed});
     if let (Some(comment), Value::Object(members)) = (comment, &mut result) {
@@ -313,7 +308,6 @@ fn confirmation_phase(is_confirmed: bool, comment: Option<&String>) -> Phase {
     Phase::Settled(Outcome::Responded, result.to_string())
 }
 
-/// Returns a call's phase after a person rejected the call in a request of this kind.
 fn rejection_phase(kind: RequestKind, state: &CallState, reason: Option<&String>) -> Phase {
     let reason_text = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
     match kind {
@@ -337,8 +331,8 @@ fn rejection_phase(kind: RequestKind, state: &CallState, reason: Option<&String>
     }
 }
 
-/// Returns a call's phase after an answer to a request that is no elicitation; `None` if the phase
-/// does not change. `may_run` says whether the call may run now.
+/// Returns a call's phase after an answer to a request other than an elicitation; `None` if the
+/// phase does not change.
 fn phase_after(
     state: &CallState,
     open: &RequestProgress,
@@ -400,9 +394,8 @@ fn phase_after(
     }
 }
 
-/// Returns a call's phase after a person provided credentials. If the call itself asked for the
-/// credentials, it is settled, and its result tells the model how tools use the credentials. Any
-/// other call continues.
+/// Returns a call's phase after a person provided credentials. A call of `request_credentials` is
+/// settled, and its result tells the model how tools use the credentials. Any other call continues.
 fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     match &state.judgement {
         Some(judgement) if judgement.verdict == Verdict::Human => {
@@ -420,8 +413,7 @@ fn credentials_phase(state: &CallState, decision: &Decision) -> Phase {
     }
 }
 
-/// Returns the phase in which a call continues after a question was answered. The phase is
-/// `Approved` if the call was approved before the question, otherwise `Allowed`.
+/// Returns the phase in which a call continues after a person has answered a question about it.
 fn resumed_phase(state: &CallState) -> Phase {
     match &state.approval {
         Some(approval) => Phase::Approved(approval.clone()),
@@ -429,8 +421,6 @@ fn resumed_phase(state: &CallState) -> Phase {
     }
 }
 
-/// Returns the text of `Progress::cancel_reason` after a rejection. The text includes the person's
-/// reason if they gave one.
 fn cancel_reason(decision: &Decision) -> String {
     let own = decision
         .decisions

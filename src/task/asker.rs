@@ -11,7 +11,7 @@ use super::tool_spec::ToolKind;
 pub enum AskerState {
     /// The asker waits, so an approved call may start.
     Present,
-    /// The asker has left. The call can start only after the agent has proposed it again.
+    /// The asker has left. The call can start once the agent has proposed it again.
     Absent,
     /// The time limit for starting the call, or for reporting the outcome of a started call, has
     /// passed.
@@ -19,7 +19,7 @@ pub enum AskerState {
 }
 
 /// Decides the next step of the task of a gate call. The caller must have checked that no request
-/// blocks the turn, and that no running attempt at the call forbids a further attempt.
+/// blocks the turn, and that no attempt is in flight (`is_in_flight` in `step.rs`).
 pub(super) fn step_at_gate(progress: &Progress, asker: AskerState) -> Step {
     let Some(state) = progress.unfinished().next() else {
         return Step::Finish(Ending::Settled);

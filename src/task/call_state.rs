@@ -24,7 +24,7 @@ pub enum Phase {
     Held(Terms),
     /// The call is itself a request to a person, but that request is not open yet.
     Human(Terms),
-    /// The tool's server has a further question, which no open request asks yet.
+    /// The tool's server has a further question, but no open request asks it yet.
     ServerAsks,
     /// An open request asks people to decide the call.
     AwaitsDecision(RequestId),
@@ -58,9 +58,9 @@ pub struct Approval {
     pub rule: Option<String>,
 }
 
-/// The prefix of [`AttemptStart::replica`] if the asker of a gate call, that is, the client that
-/// proposed it, runs the call. The rest of `replica` is the id of the proposal that was answered
-/// with the permit, a colon, and the name of the process that runs the call.
+/// The prefix of [`AttemptStart::replica`] if the client that proposed the call (the asker) also
+/// runs it. After the prefix come the id of the proposal, a colon, and the name of the client's
+/// process.
 const ASKER_PREFIX: &str = "elsewhere:";
 
 /// The start of an attempt at a call.
@@ -72,37 +72,37 @@ pub struct AttemptStart {
     pub attempt: u32,
     /// Time limit of the attempt, counted from its start.
     pub timeout: Duration,
-    /// Id of the process that sends the call. If the asker runs the call, the text that
-    /// [`AttemptStart::replica_of_asker`] returns.
+    /// Id of the process of this service that sends the call. If the client that proposed the call
+    /// runs it, the text that [`AttemptStart::replica_of_asker`] returns.
     pub replica: String,
 }
 
 impl AttemptStart {
-    /// Builds the `replica` of a call that its asker (the client of a gate call) runs. `ask` is the
-    /// id of the proposal that got the permit. `runner` is the name of the process that may use the
-    /// permit; empty if that process gave no name.
+    /// Builds the `replica` of a call whose asker (the client that proposed the call) also runs it.
+    /// `ask` is the id of the proposal that this service answered with the permission to run the
+    /// call. `runner` is the name of the client's process; empty if it gave no name.
     #[must_use]
     pub fn replica_of_asker(ask: Uuid, runner: &str) -> String {
         format!("{ASKER_PREFIX}{}:{runner}", ask.simple())
     }
 
-    /// Returns the id of the ask and the name of the runner that got the permit, as
-    /// [`AttemptStart::replica_of_asker`] stored them; `None` if this service runs the call.
+    /// Returns the `ask` and the `runner` that [`AttemptStart::replica_of_asker`] stored; `None` if
+    /// this service runs the call.
     #[must_use]
     pub fn permit_holder(&self) -> Option<(Uuid, &str)> {
         let (ask, runner) = self.replica.strip_prefix(ASKER_PREFIX)?.split_once(':')?;
         Some((Uuid::try_parse(ask).ok()?, runner))
     }
 
-    /// Whether the asker runs the call, and not this service.
+    /// Whether the client that proposed the call runs it, instead of this service.
     #[must_use]
     pub fn is_run_by_asker(&self) -> bool {
         self.replica.starts_with(ASKER_PREFIX)
     }
 
-    /// Returns the time from which the attempt counts as over. If this service runs the attempt,
-    /// that time is `grace` (the duration of a lease) after the timeout, because the running
-    /// process may notice the timeout late.
+    /// Returns the time from which the attempt counts as over. An attempt of this service is over
+    /// at its timeout plus `grace` (the duration of a lease), because the running process may
+    /// notice the timeout late.
     #[must_use]
     pub fn ends_at(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;
@@ -137,18 +137,18 @@ pub struct CallState {
     pub attempts: u32,
     /// The last started attempt; `None` before the first attempt.
     pub start: Option<AttemptStart>,
-    /// Whether the asker of a gate call has returned the permit of the last attempt. An asker
-    /// returns the permit by reporting that the outcome is unknown.
+    /// Whether the client that may run the last attempt has given up this permission, by reporting
+    /// that the outcome is unknown.
     pub is_permit_returned: bool,
     /// The last questions of the tool's server, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
-    /// Whether the call's turn belongs to the uncertain history: the part of the journal up to the
-    /// last restore of a backup or promotion of a standby (see `restore.rs`).
+    /// Whether the call was proposed before the last restore of a backup or promotion of a standby.
+    /// Later events of the call may then be lost (see `restore.rs`).
     pub in_uncertain_history: bool,
     /// Whether a person approved the call after the restore or the promotion.
     pub is_approval_certain: bool,
-    /// The standing decision under which an earlier attempt at the call ran, if any. A further
-    /// attempt under the same standing decision does not count as a second use.
+    /// The standing decision (an approval of later calls) under which an earlier attempt ran, if
+    /// any. A further attempt under it does not count as a second use.
     pub used_grant: Option<GrantId>,
 }
 
@@ -194,8 +194,8 @@ impl CallState {
             .and_then(|judgement| judgement.grant_id)
     }
 
-    /// Returns the use of a standing decision that the start of the next attempt has to record.
-    /// `None` if no standing decision lets the call run.
+    /// Returns the use of a standing decision that the `ToolStarted` item of the next attempt
+    /// records. `None` if no standing decision lets the call run.
     #[must_use]
     pub fn grant_use(&self) -> Option<GrantUse> {
         self.grant().map(|grant_id| GrantUse {
@@ -219,15 +219,14 @@ impl CallState {
             .unwrap_or_default()
     }
 
-    /// Whether the call is in the phase `Started` with the attempt number `attempt`. The call
-    /// leaves this phase when the attempt has a result. It also leaves this phase when the tool's
-    /// server answered with a question and a request asks a person this question.
+    /// Whether the call still waits for the result of the attempt `attempt`. It stops waiting when
+    /// the result arrives, or when a request asks a person a question of the tool's server.
     #[must_use]
     pub fn awaits_result_of(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
     }
 
-    /// Returns the sub-agent's task that performs the call; `None` unless the call is delegated.
+    /// Returns the task of the sub-agent that performs the call, if any.
     #[must_use]
     pub fn child(&self) -> Option<TaskId> {
         if let Phase::Delegated(child) = self.phase {
@@ -237,7 +236,7 @@ impl CallState {
         }
     }
 
-    /// Returns the call's phase after the closing of the request about the call's unknown outcome.
+    /// Returns the call's phase after the request about its unknown outcome was closed.
     pub(super) fn phase_after_reconcile_closed(&self) -> Phase {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
@@ -281,8 +280,8 @@ impl CallState {
         (self.call.tool_call_id, outcome, text)
     }
 
-    /// Returns the result of a gate call whose client missed a time limit: the limit for coming for
-    /// the approved call, or the limit for reporting the outcome.
+    /// Returns the result of a gate call whose client was too late to run the approved call or to
+    /// report its outcome.
     #[must_use]
     pub fn late_asker_result(&self) -> (CallId, Outcome, String) {
         let id = self.call.tool_call_id;
@@ -295,8 +294,8 @@ impl CallState {
         (id, Outcome::Expired, text.to_owned())
     }
 
-    /// Returns the last attempt if the tool has not answered this attempt. A call that ended as
-    /// `unknown` counts as unanswered.
+    /// Returns the call's id and its last attempt, if the tool has not answered this attempt. A
+    /// call that ended as `unknown` counts as unanswered.
     #[must_use]
     pub fn unanswered_attempt(&self) -> Option<(CallId, &AttemptStart)> {
         let open = matches!(
@@ -309,15 +308,13 @@ impl CallState {
             .map(|start| (self.call.tool_call_id, start))
     }
 
-    /// Whether `request` is open and asks about the call.
     pub(super) fn is_pending_in(&self, request: RequestId) -> bool {
         matches!(self.phase, Phase::AwaitsDecision(id) | Phase::OutcomeUnknown(id) if id == request)
     }
 
-    /// Applies a user message that came after the call. A call that was not started is settled as
-    /// withdrawn; this service writes its result in the same commit as the message. A started call
-    /// that was to be started again becomes `Started`, even if a person had approved the second
-    /// start. A call that a sub-agent's task performs is settled as canceled.
+    /// Applies a user message that came after the call. A call that never started is settled as
+    /// withdrawn. A started call that waits for its next attempt becomes `Started` again, even if a
+    /// person has approved the next attempt. A call of a sub-agent is settled as canceled.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
@@ -339,9 +336,8 @@ impl CallState {
         };
     }
 
-    /// Returns the result to write if the call is settled, or if it is repeatable and has used up
-    /// its attempts without an answer. Such a call will not run, or not run again. `None` for any
-    /// other call.
+    /// Returns the result of a call that will not run again: the call is settled, or it is
+    /// repeatable and has used up its attempts without an answer. `None` for any other call.
     #[must_use]
     pub fn settlement(&self) -> Option<(CallId, Outcome, String)> {
         let id = self.call.tool_call_id;
@@ -358,8 +354,8 @@ impl CallState {
             .then(|| (id, Outcome::Failed, text()))
     }
 
-    /// Returns the number of attempts that got no answer. An attempt that ended with questions got
-    /// an answer from the tool.
+    /// Returns the number of attempts without an answer. An attempt that ended with questions of
+    /// the tool's server counts as answered.
     #[must_use]
     pub fn unanswered_attempts(&self) -> u32 {
         let elicitation = self.elicitation.as_ref();
@@ -368,8 +364,7 @@ impl CallState {
     }
 }
 
-/// Maximum number of attempts at a repeatable call. An attempt that ended with a crash is counted,
-/// too.
+/// Maximum number of attempts at a repeatable call, including attempts that ended with a crash.
 pub const MAX_ATTEMPTS: u32 = 3;
 
 /// Result of a call that was started and whose outcome stays unknown.

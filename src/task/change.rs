@@ -1,8 +1,8 @@
-//! The writes of one commit. A [`Change`] of one tree is stored as a whole or not at all.
+//! The writes of one commit. The store writes a [`Change`] as a whole or not at all.
 //!
-//! The store derives the rows of requests, approvers and decisions from the items, so rows and
-//! items cannot disagree. An `intervention_requested` item inserts a request row, a `decision` item
-//! adds a decision, and a `request_closed` item closes the request.
+//! The store derives the rows of requests, approvers and decisions from the journal's items, so
+//! rows and items cannot disagree. An `intervention_requested` item inserts a request row, a
+//! `decision` item adds a decision, and a `request_closed` item closes the request.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::status::TaskStatus;
 use super::time::Time;
 use super::user::UserKey;
 
-/// One commit: the changes of one or more tasks of one tree, each guarded by its task's version.
+/// One commit: a [`TaskChange`] for each changed task. All changed tasks belong to one tree.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// Id of the commit, stored with the commit's items. If the database's answer to the commit is
@@ -28,10 +28,10 @@ pub struct Change {
     pub root_agent: String,
     /// The changed tasks, each once.
     pub tasks: Vec<TaskChange>,
-    /// Requests whose decisions have taken effect. The commit changes their status from `responded`
-    /// to `resumed`.
+    /// Requests whose status the commit changes from `responded` to `resumed`, because their
+    /// decisions have taken effect.
     pub resumed: Vec<RequestId>,
-    /// Idempotency row of the command that this commit carries out, if any.
+    /// Row for the `Idempotency-Key` of the command that this commit carries out, if any.
     pub idempotency: Option<IdempotencyRow>,
 }
 
@@ -53,8 +53,8 @@ pub struct TaskChange {
     pub counters: Counters,
     /// Whether the commit keeps, takes or releases the lease.
     pub lease: LeaseChange,
-    /// For a gate call, the new presence of its asker (the client that waits for the call); `None`
-    /// keeps the stored presence.
+    /// For a gate call, the new presence of the client that waits for the verdict (the asker);
+    /// `None` keeps the stored presence.
     pub asker: Option<AskerPresence>,
     /// Credentials that a person provided for the task. A change that ends the task writes no
     /// credentials and removes the stored credentials.
@@ -68,8 +68,8 @@ pub enum Guard {
     New(Box<NewTask>),
     /// The row must have exactly this version, which the change increments.
     Version(i64),
-    /// The row may have any version. Only changes to a task's ancestors use this guard. Such a
-    /// change only adds to the counters of the ancestor and has no facts.
+    /// The row may have any version. This guard is for changes of an ancestor, which add to the
+    /// ancestor's counters and append no facts.
     Any,
 }
 
@@ -92,9 +92,9 @@ pub struct NewTask {
     pub agent_path: Vec<String>,
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
-    /// Identity of a gate call, by which an equal later call is recognized. Stored only for a call
-    /// that is not settled at once, and that is held or has the effect `once`. `None` for any other
-    /// gate call, and for a task that is no gate call.
+    /// For a gate call, the identity by which the service recognizes a later equal call. It is
+    /// stored for an unsettled call that is held for approval or must not happen twice (effect
+    /// `once`).
     pub call: Option<KeyedCall>,
 }
 
@@ -103,16 +103,16 @@ pub struct NewTask {
 pub struct KeyedCall {
     /// Name of the called tool.
     pub tool: String,
-    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. A later proposal of
-    /// an equal call continues the stored call only if both keys begin with `b:`. The prefix is
-    /// `k:` if the caller proposed the call as new, or sent an idempotency key without `attach`.
+    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. The prefix is `k:`
+    /// if the caller proposed the call as new, or sent an idempotency key without `attach`. A later
+    /// proposal may continue the stored call if both have the prefix `b:` and the same hash.
     pub key: String,
 }
 
 /// The presence of the asker of a gate call: the client that waits for the call's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskerPresence {
-    /// The asker waits for this duration, which begins at the time of the commit, in database time.
+    /// The asker waits for this duration, which begins at the time of the commit.
     PresentFor(Duration),
     /// The asker has left, and the result has not been delivered.
     Absent,
@@ -120,7 +120,7 @@ pub enum AskerPresence {
     Delivered,
 }
 
-/// Increments of the counters over a task's subtree.
+/// Increments of a task's counters, which count over the task's whole subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Change of the number of busy tasks. A task is busy if a driver holds the task, if the task
@@ -128,7 +128,7 @@ pub struct Counters {
     pub busy: i32,
     /// Opened requests minus closed requests.
     pub open_requests: i32,
-    /// Tokens that the model's answers took.
+    /// Tokens that the model calls used.
     pub usage: Usage,
     /// Number of answers of the model. The turn of a gate call is not counted, because no model
     /// made it.
@@ -170,12 +170,13 @@ pub enum LeaseChange {
         /// Duration of the lease, after which another process may claim the task.
         time: Duration,
     },
-    /// Releases the lease: any worker may claim the task at once.
+    /// Releases the lease and queues the task: any worker may claim it at once.
     Queue,
     /// Releases the lease and parks the task. The task sleeps until a commit wakes it or until the
     /// time `wake_in` has passed.
     Park {
-        /// Time after which a worker may claim the task; `None` if only a commit wakes the task.
+        /// Time after which a worker may claim the task; `None` if the task sleeps until a commit
+        /// wakes it.
         wake_in: Option<Duration>,
     },
 }
@@ -193,8 +194,8 @@ pub struct IdempotencyRow {
     pub path: String,
     /// The `Idempotency-Key`, verbatim.
     pub key: String,
-    /// Digest of the body. With sealing keys it is a keyed hash (such as `k1:…`), because the body
-    /// may hold a credential; without sealing keys it is SHA-256 in hex.
+    /// Digest of the body. With sealing keys in the configuration, the digest is a keyed hash (such
+    /// as `k1:…`), because the body may hold a credential. Otherwise it is SHA-256 in hex.
     pub body_digest: String,
     /// Task that the command returns.
     pub task_id: TaskId,
@@ -236,8 +237,8 @@ pub struct TaskRow {
     /// Status of the last `task_status` item.
     pub status: TaskStatus,
     /// Number of commits and claims of the task. The version fences writes: a write names the
-    /// version that the writing process has read, and the store refuses the write if the row now
-    /// has another version.
+    /// version that the writing process has read. The store refuses the write if the row has
+    /// another version now.
     pub version: i64,
     /// The `seq` of the task's last item.
     pub last_seq: i64,
@@ -251,25 +252,25 @@ pub struct TaskRow {
     pub usage: Usage,
     /// Number of model answers in the task's subtree over the task's life.
     pub model_calls: i64,
-    /// Final text in the last `task_status` item; `None` unless the task is completed.
+    /// Final text in the last `task_status` item, if the task is completed.
     pub output: Option<String>,
-    /// Failure in the last `task_status` item; `None` unless the task is failed.
+    /// Failure in the last `task_status` item, if the task is failed.
     pub error: Option<super::failure::Failure>,
     /// Id of the process that holds the lease, if any.
     pub lease_owner: Option<String>,
     /// End of the lease, by the database's clock.
     pub lease_until: Option<Time>,
-    /// Whether the task sleeps until a commit wakes it. No process has a lease on such a task, and
-    /// no worker may claim it.
+    /// Whether the task sleeps until a commit wakes it. Such a task has no lease, and no worker may
+    /// claim it.
     pub parked: bool,
-    /// For a gate call, the time until which the call's asker waits; [`ASKER_UNTIL_DELIVERED`] once
-    /// the result was delivered. `None` for any other task.
+    /// For a gate call, the time until which its client waits for the verdict, or
+    /// [`ASKER_UNTIL_DELIVERED`] once the result was delivered. `None` for any other task.
     pub asker_until: Option<Time>,
-    /// Number of times that a process has taken over the task from an expired lease since the
-    /// task's last item.
+    /// Number of times since the task's last item that a process claimed the task after a lease had
+    /// run out.
     pub takeovers: i32,
-    /// Number of leases that expired after work on the task had begun (fruitless leases), since the
-    /// task's last item.
+    /// Number of leases since the task's last item that ran out after work on the task had begun.
+    /// These leases were fruitless: the work added no item.
     pub fruitless: i32,
     /// Number of the tree's last event if this is the root's row; 0 on all other rows.
     pub next_event: i64,

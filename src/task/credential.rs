@@ -1,6 +1,5 @@
 //! Sealed credentials that a person provided for one task. Invariant: a sealed value is bound to
-//! tenant, task, request and name. The value in a moved or renamed row can therefore not be
-//! unsealed.
+//! tenant, task, request and name, so a value in a moved or renamed row cannot be unsealed.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,8 +19,8 @@ pub struct SealedCredential {
     pub key_id: String,
     /// Base64 of the nonce and the ciphertext.
     pub text: String,
-    /// Lifetime of the credential, which begins at the commit, in database time. `None` if the
-    /// credential lasts until the task ends.
+    /// Lifetime of the credential, counted from the commit; `None` if the credential lasts until
+    /// the task ends.
     pub expires_in: Option<Duration>,
 }
 
@@ -56,8 +55,8 @@ impl fmt::Debug for CredentialRow {
     }
 }
 
-/// Returns the values to which a sealed credential is bound. `tenant` and `task` come from the row
-/// of the task that the credential was provided for.
+/// Returns the values to which a sealed credential is bound. `tenant` and `task` are those of the
+/// task that the credential was provided for.
 #[must_use]
 pub fn credential_associated_data<'b>(
     tenant: &'b str,

@@ -34,8 +34,7 @@ pub enum Action {
     Respond,
     /// Run the call again, although the outcome of an earlier attempt is unknown.
     Retry,
-    /// Different actions decided the calls of a request. Only the decision of a whole request has
-    /// this action.
+    /// The decision of a whole request whose calls were decided by different actions.
     #[schemars(skip)]
     Mixed,
 }
@@ -139,7 +138,7 @@ pub struct CallAnswer {
 }
 
 impl CallAnswer {
-    /// Creates an answer that consists only of the action.
+    /// Creates an answer with an action and no other data.
     #[must_use]
     pub fn plain(action: Action) -> Self {
         Self {
@@ -162,7 +161,7 @@ impl CallAnswer {
 /// A person's replacement of a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edit {
-    /// The exact argument text that runs.
+    /// The new arguments: the exact text with which the call runs.
     pub arguments_text: String,
     /// Digest of the call with the new arguments. Not on the wire.
     pub digest: String,
@@ -171,14 +170,16 @@ pub struct Edit {
     pub rule: Option<String>,
 }
 
-/// An approval, with the data for a later check that the approver may still approve.
+/// An approval, with the data to check later whether the approver may still approve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vote {
     /// User id of the approver.
     pub by: String,
-    /// User of the API key with `act_as` that approved on behalf of the approver, if any.
+    /// If an API key that may speak for others (`act_as`) gave the approval, the user id of the
+    /// key's user.
     pub via: Option<String>,
-    /// The approver's groups at the time of the approval; empty if `via` is `None`.
+    /// The approver's groups at the time of the approval. Empty if `via` is `None`, because the
+    /// current groups then come from the configuration.
     pub groups: Vec<String>,
     /// How the approver proved who they are. `None` in the same cases as [`Decision::door`].
     pub door: Option<Door>,
@@ -192,7 +193,8 @@ pub struct Decision {
     pub action: Action,
     /// User id of the person who answered.
     pub by: String,
-    /// User id of the key's user, if a key with `act_as` gave the answer on behalf of the person.
+    /// If an API key that may speak for others (`act_as`) gave the answer, the user id of the key's
+    /// user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
     /// The person's groups; empty if `via` is `None`. Not on the wire.
@@ -205,12 +207,13 @@ pub struct Decision {
     /// Reason for the whole answer, if the person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The consequence for the task. If this answer closes the request, the consequence that takes
-    /// effect. Otherwise the consequence that the person chose for a rejection.
+    /// The consequence for the task. In an answer that closes the request, this is the consequence
+    /// that takes effect. In any other answer, it is the consequence that the person chose for a
+    /// rejection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The form as the person filled it in. In the answer to a credentials request, every value in
-    /// the form is null.
+    /// the form is null, because the values are stored sealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Value>,
     /// The result that the person supplied for the whole request, as JSON text.
@@ -218,8 +221,8 @@ pub struct Decision {
     pub result_text: Option<String>,
     /// The person's answers, by call.
     pub decisions: BTreeMap<CallId, CallAnswer>,
-    /// Whether this answer closes the request. It does if every call is then decided, or if the
-    /// answer ends the task. Not on the wire.
+    /// Whether this answer closes the request: every call is now decided, or the answer ends the
+    /// task. Not on the wire.
     pub closes: bool,
 }
 
@@ -230,8 +233,8 @@ impl Decision {
         answers.filter_map(|(call, answer)| Some((*call, answer.remember.as_deref()?)))
     }
 
-    /// Returns the reason for the answer about this call or, if the person gave none, the reason
-    /// for the whole answer.
+    /// Returns the person's reason for the answer about this call. If there is none, returns the
+    /// reason for the whole answer.
     #[must_use]
     pub fn reason_about(&self, call: CallId) -> Option<&str> {
         let own = self.decisions.get(&call);
@@ -239,7 +242,7 @@ impl Decision {
         own.or(self.reason.as_deref())
     }
 
-    /// Returns a [`Vote`] of the person who answered, to be counted as an approval.
+    /// Returns the [`Vote`] of the person who gave this answer.
     #[must_use]
     pub fn vote(&self) -> Vote {
         Vote {

@@ -1,7 +1,6 @@
 //! Defines the deltas of a model's answer. A delta is a part of an answer that is not complete yet.
-//! Deltas are sent to subscribers and never stored. The complete answer becomes an item of the
-//! journal. The joined deltas after the last `Reset` equal the text and the calls of the complete
-//! answer.
+//! Deltas are sent to subscribers and never stored; the complete answer is stored in the journal.
+//! The joined deltas after the last `Reset` equal the text and the calls of the complete answer.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -20,9 +19,9 @@ pub struct Delta {
     pub agent_path: Vec<String>,
     /// Number that the complete answer will have within the task: 1, 2, 3 …
     pub turn: u32,
-    /// Last `seq` of the task's journal when the model was asked. A subscriber that lacks items up
-    /// to this `seq` reads these items first. If the journal has an item after this `seq`, no more
-    /// of this answer will come: the answer was either stored or discarded.
+    /// Last `seq` of the task's journal when the model was asked. A subscriber first reads the
+    /// items up to this `seq`. Once the journal has a later item, no more deltas of this answer
+    /// come.
     pub after_seq: i64,
     /// Id of the attempt at this answer. Deltas of different attempts must not be joined.
     pub asking: Uuid,

@@ -1,7 +1,7 @@
 //! Questions that the server of a tool asks a person in the middle of a call (`elicitation/create`
-//! of MCP, revision 2026-07-28), and the person's answers. The next attempt at the call returns the
-//! answers to the server. Invariant: an attempt ends when the server asks a question. Only a later
-//! attempt, with its own start in the journal, continues the call.
+//! of MCP, revision 2026-07-28), and the person's answers. Invariant: an attempt ends when the
+//! server asks a question. The call continues in a later attempt, which has its own start in the
+//! journal and returns the answers to the server.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -11,22 +11,24 @@ use super::decision::{Action, Decision};
 /// Maximum number of attempts at one call that may end with questions of the tool's server.
 pub const MAX_ROUNDS: u32 = 10;
 
-/// The questions that ended one attempt and are still open, and the answers so far. The texts come
-/// from the tool's server and are unverified.
+/// The questions of a tool's server that ended an attempt, and the answers so far. The server's
+/// texts are unverified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Elicitation {
     /// Name of the server in the configuration.
     pub server: String,
     /// Name of the tool, as the server calls it.
     pub tool: String,
-    /// Number of attempts at the call that have ended with questions: 1, 2, 3 … The attempt that
-    /// asked these questions counts, too.
+    /// Number of attempts at the call that have ended with questions, including the attempt that
+    /// asked these questions.
     pub round: u32,
-    /// The questions without an answer, in the server's order. A request asks the first question.
+    /// The questions without an answer, in the server's order. A request to a person asks the first
+    /// of them.
     pub questions: Vec<ServerQuestion>,
-    /// The answers in the form of the protocol, each under its question's key.
+    /// The answers in the format of MCP, each under the key of its question.
     pub responses: Map<String, Value>,
-    /// The server's state, if it sent any. The next attempt returns it. The API does not show it.
+    /// The opaque state that the server sent, if any. The next attempt sends the state back. The
+    /// API does not show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ServerState>,
 }
@@ -51,8 +53,8 @@ pub struct ServerQuestion {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
-    /// The unsealed text that the server sent. The journal contains an unsealed state only if the
-    /// configuration has no sealing key.
+    /// The text as the server sent it. The journal holds this variant if no sealing key is
+    /// configured.
     Plain(String),
     /// The sealed text, which is bound to the task, the call and [`Elicitation::round`].
     Sealed {
@@ -108,14 +110,13 @@ impl Elicitation {
     }
 }
 
-/// The data with which an attempt continues a call. The tool's server asked questions in an earlier
-/// attempt at that call.
+/// The data with which an attempt continues a call after the tool's server has asked questions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resume {
     /// Number of earlier attempts that ended with questions.
     pub round: u32,
     /// The server's state, unsealed; `None` if the server sent none.
     pub request_state: Option<String>,
-    /// The answers in the form of the protocol, each under its question's key.
+    /// The answers in the format of MCP, each under the key of its question.
     pub responses: Map<String, Value>,
 }

@@ -3,8 +3,7 @@
 use super::item::Fact;
 use super::status::{RequestStatus, TaskStatus};
 
-/// The events about which messages may be sent. These events are changes of the status of a tree's
-/// tasks, starts of sub-agents, and changes of the tree's requests.
+/// The events about which messages may be sent.
 pub const NOTIFIABLE_EVENTS: [&str; 17] = [
     "task.created",
     "task.paused",
@@ -25,11 +24,11 @@ pub const NOTIFIABLE_EVENTS: [&str; 17] = [
     "request.withdrawn",
 ];
 
-/// Type of the message that reminds people of a request whose deadline is near. No event causes
-/// this message.
+/// Type of the message that reminds people of a request whose deadline is near. No item of a
+/// journal causes this message.
 pub const REQUEST_EXPIRING: &str = "request.expiring";
-/// Type of the message that reminds people of a request that has waited for some time. No event
-/// causes this message.
+/// Type of the message that reminds people of a request that has waited for some time. No item of a
+/// journal causes this message.
 pub const REQUEST_WAITING: &str = "request.waiting";
 
 /// The events of a request that make all earlier messages about the request out of date.
@@ -58,8 +57,8 @@ pub fn event_name(fact: &Fact, is_root: bool, seq: i64) -> &'static str {
     }
 }
 
-/// Returns the name of the event for a change to `status`. Only the root's events are named
-/// `task.*`. `first` says whether the item is the first of its journal.
+/// Returns the name of the event for a change to `status`. `first` says whether the item is the
+/// first of its journal.
 fn status_name(status: TaskStatus, is_root: bool, first: bool) -> &'static str {
     match (is_root, status) {
         (true, _) if first => "task.created",

@@ -14,12 +14,12 @@ pub enum FailureCode {
     Integrity,
     /// The configuration no longer fits the task, for example because the agent was removed.
     Configuration,
-    /// Several leases of the task expired in succession, and no item was added meanwhile.
+    /// Several leases of the task expired in succession without a new item in the journal.
     NoProgress,
 }
 
 impl FailureCode {
-    /// Returns the word on the wire, which is also the name of the code's problem page.
+    /// Returns the word on the wire. The page `docs/problems/<word>.md` describes the failure.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,8 +39,7 @@ pub struct Failure {
     pub code: FailureCode,
     /// The reason in one sentence, for people. The sentence contains no secrets and no URLs.
     pub detail: String,
-    /// Key of the reached limit, for example `max_model_calls`; `None` unless `code` is
-    /// `limit_reached`.
+    /// Key of the reached limit, for example `max_model_calls`, if `code` is `limit_reached`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }

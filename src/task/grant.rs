@@ -1,7 +1,7 @@
 //! Defines standing decisions. A standing decision is an approval that also lets later calls of the
 //! same rule run without a request. A rule offers a standing decision, and a person gives it
 //! together with an approval. The policy computes an [`Offer`] for each call that a rule holds. A
-//! standing decision ([`Grant`]) lets a later call run only if its [`Grant::basis`] equals the
+//! call runs under a standing decision ([`Grant`]) if the [`Grant::basis`] equals the
 //! [`Offer::basis`] of the call.
 
 use std::time::Duration;
@@ -41,12 +41,12 @@ impl GrantScope {
     }
 }
 
-/// The standing decision that a rule offers about one held call. The API shows all fields except
+/// The standing decision that a rule offers for one held call. The API shows all fields except
 /// `basis`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Digest of the rule and of the tool's definition and, if `when` is `None`, also of the
-    /// arguments. A standing decision covers only calls whose offer has the same basis.
+    /// Digest of the rule and the tool's definition. If `when` is `None`, the digest also covers
+    /// the arguments. A standing decision covers the calls whose offer has the same basis.
     pub basis: String,
     /// The operator's condition that later calls must meet. `None` means that later calls must have
     /// the same arguments.
@@ -70,7 +70,7 @@ pub struct GrantRequest {
     pub expires_in: Duration,
 }
 
-/// A standing decision. The journal keeps it as part of the approval with which it was given.
+/// A standing decision. The journal stores it as part of the approval that gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Id by which the standing decision is listed and ended.
@@ -112,11 +112,9 @@ pub enum GrantEnd {
     UsedUp,
     /// The user has sent the tree a message since the standing decision was given.
     Message,
-    /// The standing decision was given in the uncertain history that a restored backup or a
-    /// promoted standby has left.
+    /// The standing decision was given before a backup was restored or a standby was promoted.
     HistoryLost,
-    /// An approval by the person who gave the standing decision would no longer suffice for a call
-    /// under the rule.
+    /// The rule no longer lets the person who gave the standing decision approve its calls alone.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.
     Changed,

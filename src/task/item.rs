@@ -2,8 +2,8 @@
 //! trail at once.
 //!
 //! An item is stored as the JSON of its [`Fact`]. Some members are internal and never on the wire,
-//! for example `raw`, `provider_id`, `terms`, `groups`, `timeout_ms` and `performer`. The
-//! `definition` of a call in a request is also internal.
+//! for example `raw`, `provider_id`, `terms`, `groups`, `timeout_ms`, `performer`, and the
+//! `definition` of a call in a request.
 
 use std::collections::BTreeMap;
 
@@ -39,10 +39,10 @@ pub enum Fact {
     TaskStatus {
         /// The new status.
         status: TaskStatus,
-        /// The failure; `None` unless `status` is `Failed`.
+        /// The failure, if `status` is `Failed`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
-        /// The task's final text; `None` unless `status` is `Completed`.
+        /// The task's final text, if `status` is `Completed`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<String>,
     },
@@ -106,8 +106,8 @@ pub enum Fact {
         attempt: u32,
         /// Timeout of this attempt, in milliseconds. Not on the wire.
         timeout_ms: u64,
-        /// Id of the process that sends the call, or the text of `AttemptStart::replica_of_asker`.
-        /// Not on the wire.
+        /// Id of the process that sends the call. If the client that proposed the call runs it, the
+        /// text of `AttemptStart::replica_of_asker`. Not on the wire.
         replica: String,
         /// The standing decision that the attempt relies on, if any. Not on the wire.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,8 +115,8 @@ pub enum Fact {
     },
     /// A call got its result.
     ToolResult(ToolResult),
-    /// A result arrived that settles no call. Either the result came late, or an asker reported
-    /// that the outcome is unknown.
+    /// A result arrived that does not settle its call: the result came late, or the client that
+    /// runs the call reported an unknown outcome.
     LateResult(ToolResult),
     /// A call started a sub-agent's task. If the sub-agent keeps its conversation, the call may
     /// have sent a message to the existing task instead.
@@ -269,8 +269,8 @@ pub struct ToolCall {
     /// model wrote, and the call never runs. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// Id of the call in requests to the provider. This is the provider's own id or, if that id was
-    /// empty or repeated, the id that this service gave the call. Not on the wire.
+    /// Id of the call in requests to the provider. Usually this is the provider's own id. If that
+    /// id was empty or repeated, it is the id that this service gave the call. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }

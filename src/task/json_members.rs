@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 /// compared with all names before it.
 const MAX_MEMBERS: usize = 64;
 
-/// Message of two errors: the error for a duplicate member, and the error for too many members.
+/// Message of the errors for a duplicate member and for too many members.
 pub(crate) const REPEATED_MEMBER: &str = "A member is repeated";
 
 /// The members of an object in the order of the text. No name occurs twice.

@@ -4,9 +4,7 @@
 /// A revision of the protocol. A later revision is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Revision {
-    /// 2025-06-18.
     June2025,
-    /// 2025-11-25.
     November2025,
     /// 2026-07-28: stateless, without a handshake.
     July2026,
@@ -16,14 +14,12 @@ impl Revision {
     /// All revisions, the oldest first.
     pub(crate) const ALL: [Self; 3] = [Self::June2025, Self::November2025, Self::July2026];
 
-    /// Returns the revision with this name; `None` if this service does not speak it.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|revision| revision.as_str() == name)
     }
 
-    /// Returns the name on the wire.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::June2025 => "2025-06-18",

@@ -19,19 +19,17 @@ pub(crate) const MAX_OPEN_REQUESTS: usize = 20;
 /// Maximum number of a task's calls that run in parallel.
 const MAX_PARALLEL_CALLS: usize = 8;
 
-/// A request that the driver is to open.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedRequest {
-    /// Kind of the request, which decides the actions that people may take.
     pub kind: RequestKind,
-    /// The calls that the request decides.
     pub calls: Vec<CallId>,
-    /// Terms that the request gets from the rule of its calls.
+    /// Terms of the rule for these calls.
     pub terms: Terms,
 }
 
 impl Progress {
-    /// Whether the turn is blocked: none of its calls may run before a person has answered.
+    /// Whether a request blocks the turn, so that no call of the turn may run before a person has
+    /// answered.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let needs_request =
@@ -42,9 +40,9 @@ impl Progress {
             || self.unfinished().any(needs_request)
     }
 
-    /// Whether the task has work now. Returns false if a request blocks the turn. Also returns
-    /// false if the task only waits: it has open requests or running sub-agents, and each
-    /// unfinished call waits for a decision, is settled or is delegated.
+    /// Whether a driver has work to do for the task now. Returns false if a request blocks the
+    /// turn. Also returns false if the task has open requests or running sub-agents, and each
+    /// unfinished call waits for a decision, is settled, or has a sub-agent.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -104,13 +102,13 @@ impl Progress {
 /// is itself a request, or that a person has edited, gets its own request. Requests beyond
 /// [`Progress::remaining_requests`] are opened later.
 pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
-    // The planned requests, each with a flag that says whether further calls may join the request.
+    // Each planned request has a flag that says whether further calls may join the request.
     let mut requests: Vec<(bool, PlannedRequest)> = Vec::new();
     for state in progress.unfinished() {
         let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
-            // The verdict is `human`. The call needs an approval unless its tool is one of the
-            // `request_…` tools.
+            // The verdict is `human`. A call of a `request_…` tool opens a request of the tool's
+            // kind. Any other call opens an approval request.
             Phase::Human(terms) => (
                 RequestKind::from_tool(&state.call.name).unwrap_or(RequestKind::Approval),
                 terms,
@@ -151,8 +149,8 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
         .collect()
 }
 
-/// Returns the requests for the results of external calls. The API's client runs such a call and
-/// posts the result. `next_step` plans these requests once no open request blocks the turn.
+/// Returns the requests for the results of calls that the API's client runs. `next_step` plans
+/// these requests once no open request blocks the turn.
 pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External
@@ -166,9 +164,8 @@ pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedReques
     requests.take(progress.remaining_requests()).collect()
 }
 
-/// Returns the calls whose sub-agents start now: all calls that may start, but only one for each
-/// sub-agent in `sessions`. Such a sub-agent keeps its conversation, and so performs only one call
-/// at a time.
+/// Returns the calls whose sub-agents start now. A sub-agent in `sessions` keeps its conversation
+/// and performs one call at a time, so at most one of its calls starts.
 pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut busy_sessions: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
@@ -190,8 +187,8 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
 }
 
 /// Returns the next calls to run, in the model's order: either consecutive calls that are all
-/// repeatable, or one call that is not repeatable. At most [`Progress::remaining_requests`] calls,
-/// because each of them may have to open a request.
+/// repeatable, or one call that is not repeatable. Returns at most [`Progress::remaining_requests`]
+/// calls, because each call may have to open a request.
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;
@@ -224,9 +221,9 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     calls
 }
 
-/// Returns the calls for which the tool's server has a question that is in no request yet. Either
-/// the last attempt ended with questions (the call is in `ended`), or a person has answered one
-/// question of the last attempt and another question is left.
+/// Returns the calls for which a question of the tool's server is still to be asked. Either the
+/// last attempt at the call ended with questions (the call is in `ended`), or a person has answered
+/// one question and another is left.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     let asks = |state: &&CallState| match state.phase {
         Phase::ServerAsks => true,

@@ -27,10 +27,9 @@ pub struct RequestProgress {
     pub opened_at: Time,
     /// Approvals so far, by call.
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
-    /// Actions of the decided calls, by call.
+    /// The decided calls, each with the action that decided it.
     pub decided: BTreeMap<CallId, Action>,
-    /// The consequence that people chose for a rejection, in the answers so far. If several answers
-    /// name a consequence, the last of these answers counts.
+    /// The consequence for the task that people chose: the `then` of the last answer that has one.
     pub then: Option<Then>,
 }
 
@@ -54,12 +53,11 @@ pub struct Progress {
     pub calls: Vec<CallState>,
     /// The open requests, oldest first.
     pub open: Vec<RequestProgress>,
-    /// The last turn's requests that a decision has closed. Their decisions may not have taken
-    /// effect yet: a decision takes effect only once no request blocks the turn.
+    /// The last turn's requests that a decision has closed. The decision takes effect once no
+    /// request blocks the turn.
     pub responded: Vec<RequestId>,
-    /// `Some` if a decision or a deadline requires that the task ends, and the journal does not
-    /// contain the task's terminal status yet. The value is the consequence of this decision or
-    /// deadline. `CancelRoot` ends the whole tree.
+    /// The way in which the task is about to end, if a decision or a deadline ends it. `CancelRoot`
+    /// ends the whole tree. `None` once the journal contains the task's terminal status.
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last_message: LastMessage,
@@ -69,30 +67,31 @@ pub struct Progress {
     pub turns_since_message: u32,
     /// Running time since the last user message, up to the last pause.
     pub running_time: Duration,
-    /// Start of the current run, whose time `running_time` does not include yet. `None` while the
-    /// task is not Running.
+    /// Start of the current run, which `running_time` does not include yet. `None` while the task
+    /// is not `Running`.
     pub running_since: Option<Time>,
     /// The owner's groups, as of the last user message.
     pub groups: Vec<String>,
-    /// The quarantined tools, which no rule lets run.
+    /// The tools whose calls need a person's decision, whatever the rules say (see
+    /// `quarantine.rs`).
     pub quarantine: Quarantine,
     /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
-    /// Standing decisions that people gave for this tree since the last user message. Standing
-    /// decisions from the uncertain history (see `uncertain_seq`) are left out.
+    /// Standing decisions (approvals of later calls) that people gave for this tree since the last
+    /// user message. Those from the uncertain history (see `uncertain_seq`) are left out.
     pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
     pub has_credential: bool,
     /// Number of calls that were refused because they repeat a rejected call, counted from the last
     /// user message.
     pub refused_repeats: u32,
-    /// `seq` of the last item of the uncertain history: the part of the journal up to the last
-    /// restore of a backup or promotion of a standby. 0 if the whole history is certain.
+    /// `seq` of the last item of the uncertain history: items after it may have been lost when a
+    /// backup was restored or a standby was promoted. 0 if no items can be lost.
     pub uncertain_seq: i64,
     /// Whether the last user message belongs to the uncertain history.
     pub message_uncertain: bool,
-    /// Whether this is a sub-agent's task. The messages of such a task come from its parent, not
-    /// from the user.
+    /// Whether this is a sub-agent's task, whose messages come from its parent and not from the
+    /// user.
     pub is_sub_agent: bool,
     /// Number of open requests of the tree's other tasks.
     pub open_elsewhere: usize,
@@ -100,8 +99,7 @@ pub struct Progress {
     pub sub_agent_starts_since_message: u32,
     /// Number of calls handed to sub-agents over the task's life.
     pub sub_agent_starts: u32,
-    /// Why a decision or a deadline has canceled the task, or is about to cancel the task. The text
-    /// is a clause without a full stop.
+    /// Why a decision or a deadline cancels the task: a clause without a full stop.
     pub cancel_reason: Option<String>,
 }
 
@@ -230,8 +228,8 @@ impl Progress {
         }
     }
 
-    /// Applies a late result. If it is the report of an asker that has the permit to run the call,
-    /// the permit counts as returned if the reported outcome is unknown.
+    /// Applies a late result. If the client that runs the call reports an unknown outcome, its
+    /// permission to run the call counts as returned.
     fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())
@@ -240,8 +238,8 @@ impl Progress {
         }
     }
 
-    /// Keeps the standing decisions that `decision` gives for the tree. Keeps none if `is_certain`
-    /// is false, that is, if `decision` is in the uncertain history (see `uncertain_seq`).
+    /// Keeps the standing decisions that `decision` gives for the tree, if `is_certain`. A decision
+    /// in the uncertain history (see `uncertain_seq`) is not certain.
     fn apply_grants(&mut self, decision: &Decision, is_certain: bool) {
         let grants = decision.grants().map(|(_, grant)| grant);
         let grants = grants.filter(|grant| is_certain && grant.scope == GrantScope::Task);
@@ -290,8 +288,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Sets the times that the state keeps of `facts` to `at`, the time of their commit. Until the
-    /// commit, these times are estimates. `facts` must be the last facts that were applied.
+    /// Sets the estimated times of `facts` to `at`, the time of their commit. `facts` must be the
+    /// last facts that were applied.
     pub fn set_commit_time<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
@@ -379,13 +377,13 @@ impl Progress {
         };
         let started = matches!(state.phase, Phase::Started(_));
         state.phase = match judgement.verdict {
-            // The call may have run already, also if a person has decided to repeat it. The refusal
-            // prevents only a repetition, so the outcome of the call is unknown.
+            // An earlier attempt may have run. The refusal prevents further attempts, so the
+            // outcome of the call stays unknown.
             Verdict::Deny | Verdict::Invalid if started || state.unanswered_attempts() > 0 => {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
-            // This verdict does not refuse the call. But the call was started and must not happen
-            // twice. So the call stays started, and a person is asked about the outcome.
+            // The call was started and must not happen twice. It stays started whatever the new
+            // verdict is, so that a person is asked about the outcome.
             Verdict::Allow | Verdict::Hold | Verdict::Human
                 if started && !effect.is_repeatable() =>
             {
@@ -412,8 +410,6 @@ impl Progress {
     }
 }
 
-/// Returns the result that the model sees for a call that repeats a rejected call. `rejection` is
-/// the rejection of the earlier call.
 fn repeated_rejection_text(rejection: Option<&RejectedCall>) -> String {
     let reason = rejection
         .and_then(|rejection| rejection.reason.as_ref())

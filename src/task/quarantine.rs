@@ -1,9 +1,8 @@
-//! Quarantined tools. A call with the effect `once` puts its tool into quarantine in two cases. In
-//! the first case, the outcome of the call is unknown. In the second case, the call was sent and
-//! failed with a 5xx status, or with another error after which the tool may have acted. No rule
-//! lets a call of a quarantined tool run without a person's decision. The quarantine ends when a
-//! person decides a call of the tool. None of the following ends it: credentials for a call, an
-//! answer to a question of the tool's server, a message, a cancellation, a retry of the task.
+//! Quarantined tools. A call with the effect `once` puts its tool into quarantine if its outcome is
+//! unknown, or if it failed after it was sent and may have acted (for example with a 5xx status). A
+//! call of a quarantined tool needs a person's decision, whatever the rules say. The quarantine
+//! ends when a person decides a call of the tool. Credentials for a call, an answer to a question
+//! of the tool's server, a message, a cancellation and a retry of the task do not end it.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +26,7 @@ struct Quarantined {
 }
 
 impl Quarantine {
-    /// Returns the reason why the tool is quarantined; `None` if the tool is not quarantined. The
-    /// reason names the call that caused the quarantine.
+    /// Returns the reason why the tool is quarantined; `None` if the tool is not quarantined.
     #[must_use]
     pub fn reason(&self, tool: &str) -> Option<String> {
         let Quarantined { call, finding } = self.0.get(tool)?;
@@ -51,8 +49,8 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
-            // When a task fails, its requests are closed, so no request asks about the outcomes of
-            // its started calls. So the tools of the started `once` calls are quarantined here.
+            // A failed task has no open request that asks about the outcomes of its started calls.
+            // So the tools of its started `once` calls are quarantined here.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..
@@ -80,7 +78,6 @@ impl Quarantine {
         }
     }
 
-    /// Lifts the tool's quarantine, after a person has decided a call of the tool.
     pub(super) fn lift(&mut self, tool: &str) {
         self.0.remove(tool);
     }
@@ -109,8 +106,8 @@ impl Quarantine {
                     "failed after it was sent, and may have acted",
                 );
             }
-            // Only a person may lift the quarantine. A late result therefore changes only the
-            // stated reason.
+            // Only a person may lift the quarantine, so a late result changes just the stated
+            // reason.
             (Outcome::Succeeded | Outcome::Failed, _) => {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id

@@ -14,10 +14,9 @@ pub struct RejectedCalls(Vec<RejectedCall>);
 /// A rejected call, with the tool and the arguments by which an equal call is recognized.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RejectedCall {
-    /// Id of the call that the person rejected.
     pub call: CallId,
-    /// Reason that the person gave for the rejection, if any. The model reads the reason when an
-    /// equal call is refused.
+    /// Reason that the person gave for the rejection, if any. The model reads it when an equal call
+    /// is refused.
     pub reason: Option<String>,
     tool: String,
     arguments: Value,
@@ -33,7 +32,6 @@ impl RejectedCalls {
             .find(|rejected| rejected.tool == tool && equal_json(&rejected.arguments, arguments))
     }
 
-    /// Returns the rejection of the call with this id, if that call was rejected.
     #[must_use]
     pub fn of_call(&self, call: CallId) -> Option<&RejectedCall> {
         self.0.iter().find(|rejected| rejected.call == call)
@@ -46,8 +44,8 @@ impl RejectedCalls {
         arguments_text: &str,
         reason: Option<String>,
     ) {
-        // If the arguments do not parse, the rejection need not be kept: an equal call is invalid,
-        // so it is refused without a request anyway.
+        // A call with malformed arguments need not be kept: an equal call is invalid, so it is
+        // refused without a request anyway.
         if let Ok(arguments) = parse_arguments(arguments_text) {
             self.0.push(RejectedCall {
                 call,

@@ -42,7 +42,7 @@ pub struct CallSpec {
     pub address: Option<Address>,
     /// One line for the approver, see [`ToolSpec::summarize`].
     pub summary: String,
-    /// Warnings for the approver; empty if the request shows the call only as context.
+    /// Warnings for the approver; empty if the request does not decide the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
     /// Whether this request decides the call. An approval request also shows the turn's other
@@ -124,7 +124,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Creates the address `text`, sealed for the call with the digest `digest`.
+    /// Creates the address `text` with its seal. `digest` is the digest of the call.
     #[must_use]
     pub fn new(digest: &str, text: String) -> Self {
         let seal = digest_of_texts([digest, text.as_str()].into_iter());
@@ -161,10 +161,8 @@ pub struct RequestSpec {
     /// wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,
-    /// Digest over the members that the other digests do not cover. These are the request's id,
-    /// kind, terms and question, the details of a credentials request, and the details, form and
-    /// questions of an elicitation. For each call, the digest also covers `needs_decision` and
-    /// `editor`. `None` in requests that older versions of this service stored. Not on the wire.
+    /// Digest over the members that the other digests do not cover, see `computed_seal`. `None` in
+    /// requests that older versions of this service stored. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
@@ -191,9 +189,9 @@ impl RequestSpec {
             .iter()
             .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
             .collect();
-        // The seal covers `details` and `form` only if the decision depends on them. In a
-        // credentials request, the `details` name the service whose login is asked for. In an
-        // elicitation, the `details` and the `form` belong to the question of the tool's server.
+        // The seal covers `details` and `form` if the decision depends on them. In a credentials
+        // request, the `details` name the service whose login is asked for. In an elicitation, the
+        // `details` and the `form` belong to the question of the tool's server.
         let elicitation = self.elicitation.as_ref();
         let asked = elicitation.map(|asked| json!([self.details, self.form, asked]));
         let service = self.details.clone();
@@ -227,9 +225,9 @@ impl RequestSpec {
                 .all(|call| call.has_valid_digests(tenant, task))
     }
 
-    /// Returns the number of people who have to agree. In an approval request, they have to agree
-    /// before a call runs. In a reconcile request, they have to agree before a call is retried. A
-    /// request of any other kind needs one person.
+    /// Returns the number of people who have to agree: in an approval request before a call runs,
+    /// in a reconcile request before a call is retried. A request of any other kind needs one
+    /// person.
     #[must_use]
     pub fn required(&self) -> u32 {
         if self.kind.properties().counts_approvers {
@@ -398,7 +396,6 @@ mod tests {
         .sealed()
     }
 
-    /// Returns the member of a request that a test changes.
     type Member = fn(&mut RequestSpec) -> &mut String;
 
     #[test]

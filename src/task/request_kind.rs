@@ -1,6 +1,6 @@
 //! The kinds of request. For each kind, a constant of type [`RequestKindProperties`] holds the
-//! kind's properties. To add a kind, add a variant of [`RequestKind`], such a constant, and code
-//! for the behaviour that only the new kind has.
+//! kind's properties. To add a kind, add a variant of [`RequestKind`], a constant, and the code for
+//! behaviour that no other kind has.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,23 +47,20 @@ pub enum RequestKind {
 pub struct RequestKindProperties {
     /// The word on the wire and in the database.
     pub word: &'static str,
-    /// The question with which an agent opens a request of this kind; `None` if an agent cannot
-    /// open such a request.
+    /// The question with which an agent opens a request of this kind, if an agent can open one.
     pub human: Option<HumanKind>,
     /// The actions that a request of this kind accepts, in the order in which they are shown.
     pub actions: &'static [Action],
-    /// The actions that a person may take by a sealed link. Three kinds of action are never
-    /// permitted by a link: an action that shows or takes a secret, an action that runs arguments
-    /// which the policy has not judged, and an action that reports an event outside of this
-    /// service.
+    /// The actions that a person may take by a sealed link. A link never permits an action that
+    /// shows or takes a secret, that runs arguments which the policy has not judged, or that
+    /// reports an event outside of this service.
     pub link_actions: &'static [Action],
-    /// The content of a `respond` answer.
     pub response: ResponseKind,
     /// Whether an open request of this kind prevents all calls of the turn from running.
     pub blocks_turn: bool,
-    /// Whether people decide by a request of this kind if calls of the turn may run. Such a request
-    /// shows the whole turn, takes an answer for each call, and follows the `allow` and `on_reject`
-    /// of the rule that held the calls. A request of any other kind is about one call only.
+    /// Whether a request of this kind asks people if calls of the turn may run. If true, the
+    /// request shows the whole turn, takes an answer for each call, and follows the `allow` and
+    /// `on_reject` of the rule that held the calls. If false, the request is about one call.
     pub decides_calls: bool,
     /// Whether a request of this kind needs as many people to agree as the rule requires. If false,
     /// the answer of one person is enough.
@@ -72,7 +69,7 @@ pub struct RequestKindProperties {
     pub outcome_unknown: bool,
     /// Whether every answer depends on the tool's definition. If true and the definition has
     /// changed since the request was opened, an answer withdraws the request instead of deciding
-    /// it. The answer `retry` depends on the definition in a request of any kind.
+    /// it. An answer `retry` depends on the definition in a request of any kind.
     pub depends_on_tool: bool,
 }
 

@@ -11,19 +11,16 @@ use super::status::RequestStatus;
 use super::time::Time;
 use super::user::{UserId, UserIds};
 
-/// The time at which an answer was given, and the answer.
 pub(crate) type TimedDecision = (Time, Decision);
 
 /// A request with the answers given so far.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestState<'a> {
-    /// The request as it was opened.
     pub spec: &'a RequestSpec,
     /// The answers, oldest first.
     pub answers: &'a [TimedDecision],
     /// The stored status. It may still be `Pending` after the deadline has passed.
     pub status: RequestStatus,
-    /// Whether the deadline has passed.
     pub expired: bool,
 }
 
@@ -42,16 +39,15 @@ pub struct Resolution<'a> {
 }
 
 impl<'a> RequestState<'a> {
-    /// Whether the request still takes answers.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// Returns the answer that decided `call`, if any. This is the first answer that settles the
-    /// call alone (however many approvals are required) or completes the required approvals. A
-    /// closed request may have no such answer, because a service without accounts accepts a single
-    /// approval. For such a request, the function returns the last answer about the call.
+    /// Returns the answer that decided `call`, if any: the first answer that settles the call alone
+    /// or completes the required approvals. A service without accounts closes a request after a
+    /// single approval, even if more are required. In this case, the last answer about the call
+    /// decides.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;
@@ -60,10 +56,10 @@ impl<'a> RequestState<'a> {
             let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
-            // The setting `auth.user_ids` at the time of the answers is not stored. `Folded` never
-            // counts one person twice, but may count two user ids as one person. If the approvals
-            // were enough only under `Exact`, the answer that completed the number has `leave` set,
-            // so `settles` returns true for that answer.
+            // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` is
+            // safe under either value: it may count two people as one, but never one person as two.
+            // If the approvals were enough under `Exact` alone, the last of them has `leave` set,
+            // so `settles` returns true for it.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });
@@ -118,7 +114,7 @@ impl<'a> RequestState<'a> {
         })
     }
 
-    /// Returns the decision of the whole request; `None` unless an answer has closed the request.
+    /// Returns the decision of the whole request, or `None` if no answer has closed the request.
     #[must_use]
     pub fn resolution(&self) -> Option<Resolution<'a>> {
         match self.status {

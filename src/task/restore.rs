@@ -1,7 +1,7 @@
 //! Handles uncertain history. The end of a task's history may be lost when a backup is restored or
-//! a standby is promoted. A call that the remaining history does not show as started may have run
-//! in the lost part. Invariant: such a call runs only if its effect may be repeated, or if a person
-//! approves the call after the restore or the promotion.
+//! a standby is promoted. A call may then have run although the remaining history does not show its
+//! start. Invariant: the call runs if its effect may be repeated, or if a person approves the call
+//! after the restore or the promotion.
 
 use super::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use super::decision::{Action, CallAnswer, Decision};
@@ -16,13 +16,13 @@ pub(crate) const MAY_HAVE_RUN_TEXT: &str = "Whether this call has run is not kno
     standby was promoted, after it was asked for.";
 
 /// Reason for holding a `once` call that the model proposes after a restore or a promotion, before
-/// the user's next message.
+/// the user has sent another message.
 pub(crate) const HISTORY_LOST_TEXT: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
-/// Returns the `seq` of the last item of the uncertain history; 0 if the whole history is certain.
-/// All items before this item count as uncertain, too. Some of these items may have a later time
-/// than `history_uncertain_until`, because the clocks of two servers differ.
+/// Returns the `seq` of the last item whose time is at most `history_uncertain_until`; 0 if there
+/// is no such item. All items up to this `seq` are uncertain, even those with a later time, because
+/// the clocks of two servers differ.
 #[must_use]
 pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
     let Some(history_uncertain_until) = history_uncertain_until else {
@@ -50,8 +50,8 @@ impl Progress {
         progress
     }
 
-    /// Sets `is_approval_certain` of the calls whose approval `decision` completed. Changes nothing
-    /// if `is_certain` is false, which means that `decision` belongs to the uncertain history.
+    /// Sets `is_approval_certain` of the calls whose approval `decision` completed, if
+    /// `is_certain`. A decision in the uncertain history is not certain.
     pub(super) fn mark_certain_approvals(&mut self, decision: &Decision, is_certain: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);
@@ -80,21 +80,21 @@ impl CallState {
         self.in_uncertain_history && !question && !self.effect.is_repeatable()
     }
 
-    /// Whether [`CallState::may_have_run`] is true and no person has approved the call since the
-    /// history became certain again.
+    /// Whether [`CallState::may_have_run`] is true and no person has approved the call after the
+    /// restore or the promotion.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         self.may_have_run() && !self.is_approval_certain
     }
 
-    /// Whether the call could run now if no part of the task's history might be lost.
+    /// Whether uncertain history is the only reason why the call does not run now.
     #[must_use]
     pub fn is_ready_but_uncertain(&self) -> bool {
         self.is_uncertain() && matches!(self.phase, Phase::Allowed | Phase::Approved(_))
     }
 
-    /// Returns the result text for an unknown outcome. A call that the journal shows as started has
-    /// another text than a call that may have run in the lost part of the history.
+    /// Returns the result text for an unknown outcome. The text depends on whether the journal
+    /// shows that the call was started.
     #[must_use]
     pub(super) fn unknown_outcome_text(&self) -> String {
         if self.attempts > 0 {
@@ -139,5 +139,4 @@ impl Warning {
     }
 }
 
-/// Code of [`Warning::may_already_have_run`].
 pub(crate) const MAY_ALREADY_HAVE_RUN: &str = "may_already_have_run";

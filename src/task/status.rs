@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub enum TaskStatus {
     /// The task or a descendant runs or is about to run.
     Running,
-    /// Neither the task nor a descendant runs, and one of them waits for a person.
+    /// The task and its descendants do not run, and one of them waits for a person.
     Paused,
     /// The model gave its final answer.
     Completed,
@@ -28,8 +28,8 @@ impl TaskStatus {
         Self::Canceled,
     ];
 
-    /// Whether the status is terminal. A task with a terminal status continues only after a command
-    /// or a new message.
+    /// Whether the status is terminal. A task with a terminal status continues after a command or a
+    /// new message.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Canceled)

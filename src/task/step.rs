@@ -23,7 +23,7 @@ use super::tool_spec::ToolKind;
 pub enum Step {
     /// Call the model for its next turn.
     CallModel,
-    /// Ask the policy for verdicts on these calls. A later verdict on a call can only be stricter.
+    /// Ask the policy for verdicts on these calls.
     Judge(Vec<CallId>),
     /// Open these requests.
     OpenRequests(Vec<PlannedRequest>),
@@ -33,12 +33,13 @@ pub enum Step {
     StartSubAgents(Vec<CallId>),
     /// Run these calls together. The next step is decided after all of them have ended.
     RunCalls(Vec<CallId>),
-    /// Give the permit to run this gate call to its asker (the client that waits for the verdict).
+    /// Give the client that waits for the verdict on this gate call the permission to run the call.
     HandOver(CallId),
-    /// Open a request for each of these calls, whose last attempt ended with a server's question.
+    /// Open a request for each of these calls, after its last attempt has ended with a question of
+    /// the tool's server.
     Elicit(Vec<CallId>),
-    /// Ask a person about the outcome of each of these calls. Either such a call was started, is no
-    /// longer in flight and has no result; or it may have run in a lost part of the task's history.
+    /// Ask a person about the outcome of each of these calls: a started call that has no result and
+    /// is no longer in flight, or a call that may have run in a lost part of the task's history.
     Reconcile(Vec<CallId>),
     /// Write the results (outcome and text) of these calls, which will not run, or not run again.
     Settle(Vec<(CallId, Outcome, String)>),
@@ -55,11 +56,12 @@ pub enum AwaitedEvent {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The closing of any request of the tree, which has the maximum number of open requests.
+    /// The closing of any request, because the tree has the maximum number of open requests.
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// The return of a gate call's asker (the client), without which the call does not start.
+    /// The return of the client that proposed the gate call. The call does not start while the
+    /// client is away.
     Asker,
 }
 
@@ -86,9 +88,10 @@ pub struct StepContext {
     pub running: BTreeSet<CallId>,
     /// The started calls whose attempt ended in this process with questions of the tool's server.
     pub ended_with_questions: BTreeSet<CallId>,
-    /// For a gate call, whether its asker (the client that proposed the call) waits; else `None`.
+    /// For a gate call, whether the client that proposed the call waits; `None` for any other task.
     pub asker: Option<AskerState>,
-    /// Names of the sub-agents that keep their conversation. Calls to such a sub-agent run in turn.
+    /// Names of the sub-agents that keep their conversation. Calls to such a sub-agent run one
+    /// after another.
     pub session_agents: BTreeSet<String>,
 }
 
@@ -146,7 +149,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     unblocked_step(progress, context)
 }
 
-/// Decides the next step if the turn is blocked neither by a request nor by an attempt in flight.
+/// Decides the next step if no request and no attempt in flight blocks the turn.
 fn unblocked_step(progress: &Progress, context: &StepContext) -> Step {
     let external = external_result_requests(progress);
     if !external.is_empty() {
@@ -192,8 +195,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt at the call may still be in flight and forbids another attempt, because the
-/// call must not be repeated, or because a client outside this service runs the call.
+/// Whether an attempt at the call may still be in flight and forbids another attempt. It does so if
+/// the call is not repeatable, or if a client outside this service runs the call.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

@@ -46,8 +46,8 @@ fn put_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// Replaces each U+0000 by U+FFFD in a text that comes from a model or a tool. In contrast, the
-/// HTTP API refuses a request that contains U+0000.
+/// Replaces each U+0000 by U+FFFD, because Postgres refuses U+0000. The function is for texts of
+/// models and tools. The HTTP API refuses a request that contains U+0000.
 #[must_use]
 pub(crate) fn without_nul(text: String) -> String {
     if text.contains('\0') {
@@ -80,8 +80,7 @@ pub(crate) fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
 }
 
-/// Returns the member names and indexes that lead from the top of a value to the place of a JSON
-/// pointer.
+/// Splits a JSON pointer (RFC 6901) into its unescaped member names and indexes.
 #[must_use]
 pub(crate) fn pointer_steps(pointer: &str) -> Vec<String> {
     let steps = pointer.split('/').skip(1);
@@ -91,8 +90,7 @@ pub(crate) fn pointer_steps(pointer: &str) -> Vec<String> {
 }
 
 /// Replaces each string, member name and number of `value` by the text that `map` returns for it.
-/// Each is mapped separately, so that the result is JSON whatever `map` returns. A number that
-/// `map` changes becomes a string.
+/// The result is JSON whatever `map` returns. A number that `map` changes becomes a string.
 #[must_use]
 pub(crate) fn map_texts(value: Value, map: &impl Fn(&str) -> String) -> Value {
     match value {

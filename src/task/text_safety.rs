@@ -31,7 +31,6 @@ pub(crate) const LONG_BLANKS: &str = "long_blanks";
 /// arguments to the end.
 pub(crate) const LARGE: &str = "large";
 
-/// Maximum size of arguments without a `LARGE` warning, in bytes.
 const MAX_UNWARNED_BYTES: usize = 4 * 1024;
 
 /// Characters that are invisible or change the order of other characters: control and format

@@ -63,15 +63,14 @@ pub enum ToolKind {
 pub struct ToolKindProperties {
     /// Verdict on a call that no rule matches.
     pub without_rule: Verdict,
-    /// Whether another task or the API's client performs the calls. Such calls run independently of
-    /// the order of the turn's other calls.
+    /// Whether another task or the API's client performs the calls. If true, a call does not wait
+    /// for the earlier calls of its turn.
     pub performed_elsewhere: bool,
-    /// Whether a call is itself a question to a person. Such a call is subject only to rules that
-    /// name the tool, and never to a rule that allows calls. Such a call is not refused for
-    /// repeating a call that a person has rejected.
+    /// Whether a call is itself a question to a person. If true, `allow` rules and globs never
+    /// match the call, and it may repeat a call that a person has rejected.
     pub asks_person: bool,
-    /// The receiver of a credential in calls of this kind. The person who enters the credential
-    /// sees this text. `None` if the receiver is the tool's [`ToolSpec::target`].
+    /// The receiver of a credential in calls of this kind, as the person who enters the credential
+    /// reads it. `None` if the receiver is the tool's [`ToolSpec::target`].
     pub receiver: Option<&'static str>,
 }
 
@@ -117,11 +116,10 @@ pub struct ToolSpec {
     pub parameters: Value,
     /// Effect of repeating a call.
     pub effect: Effect,
-    /// How the tool's calls are performed. The kind determines the properties of
-    /// [`ToolKind::properties`].
+    /// How the tool's calls are performed.
     pub kind: ToolKind,
-    /// Target of the tool's calls. The digests of the calls cover the target. Examples:
-    /// `shell /srv/ops` and `POST http://payments.internal`.
+    /// Target of the tool's calls, for example `shell /srv/ops` or `POST http://payments.internal`.
+    /// The digest of a call covers the target.
     pub target: String,
     /// Template of the line that an approver reads, for example
     /// `Refund {amount} for order {order}`. `None` if the approver reads the tool's name instead.

@@ -29,7 +29,7 @@ pub enum Message {
         raw: Value,
         /// Text of the turn, as this service parsed it.
         text: Option<String>,
-        /// Calls of the turn: (the id by which the provider knows the call, name, arguments).
+        /// Calls of the turn, each as provider's id, tool name and arguments.
         calls: Vec<(String, String, String)>,
     },
     /// The result of one call. The results follow directly after the turn that proposed the calls.
@@ -48,9 +48,8 @@ pub enum Message {
 /// Maximum size of a result that the model sees, in bytes.
 const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
-/// Returns the conversation of a journal. For a call without a result, the conversation has the
-/// text "There is no result." No model sees this text, because `next_step` calls the model only
-/// after every call has a result.
+/// Returns the conversation of a journal. A call without a result gets the text "There is no
+/// result." This is a placeholder: `next_step` calls the model after every call has a result.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
     let (results, edits) = (results(items), executed_edits(items));
@@ -91,7 +90,7 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
 
 /// Returns the result of each call, as the model sees it. A late result replaces an `unknown`
 /// result, even if the late result comes first in the journal. For example, an attempt answers
-/// while its call is still open, and then a cancellation of the task ends the call as `unknown`.
+/// late, and then a cancellation of the task ends the call as `unknown`.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
@@ -123,9 +122,9 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     results
 }
 
-/// Returns the edited arguments of the calls that ran with an edit. An edit counts if the call was
-/// started after the edit. For an external call, an edit counts if the request for the result was
-/// opened with the edited arguments and a person then supplied the result.
+/// Returns the edited arguments of the calls that ran with a person's edit. An edit counts if the
+/// call was started after the edit. For a call that the API's client runs, an edit counts if the
+/// result was supplied after the edit.
 fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut external) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
@@ -155,8 +154,8 @@ fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     ran
 }
 
-/// Returns the text of a result for the model. `ran_with` holds the edited arguments if the call
-/// ran with a person's edit. In that case, the text begins with these arguments.
+/// Returns the text of a result for the model. If the call ran with a person's edit, the text
+/// begins with the edited arguments, `ran_with`.
 fn result_text(result: &ToolResult, ran_with: Option<&str>) -> String {
     let content = truncated(&result.content);
     match ran_with {
@@ -183,8 +182,8 @@ pub fn last_result(items: &[Item]) -> Option<String> {
     ))
 }
 
-/// Returns the ids by which the provider knows a turn's calls. A journal may contain empty and
-/// repeated provider ids. The unique ids of this service replace such ids.
+/// Returns the ids by which the provider knows a turn's calls. The ids of this service replace
+/// empty and repeated ids of the provider.
 fn provider_ids(turn: &Turn) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let id = |call: &ToolCall| {

@@ -1,7 +1,7 @@
-//! The state of a tree of tasks: the progress of each task, and the state that all tasks share. The
-//! module reads the items of all tasks in the order of the tree's events. The shared state consists
-//! of rejections, quarantines, standing decisions for the tree and the user's last message. A
-//! change of the shared state applies to the whole tree, whichever task the change came from.
+//! The state of a tree of tasks, built from the items of all tasks in the order of the tree's
+//! events. It consists of the progress of each task and of a state that all tasks share:
+//! rejections, quarantines, standing decisions for the tree and the user's last message. An item of
+//! any task may change the shared state.
 
 use std::collections::BTreeMap;
 use std::mem::swap;
@@ -24,7 +24,6 @@ pub(crate) struct TreeProgress {
 }
 
 impl TreeProgress {
-    /// Returns the state before the first event. `root` is the tree's root task.
     #[must_use]
     pub(crate) fn new(root: TaskId) -> Self {
         Self {

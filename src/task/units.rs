@@ -45,8 +45,8 @@ pub(crate) fn format_duration(duration: Duration) -> String {
         return format!("{millis}ms");
     }
     let seconds = duration.as_secs();
-    // The second number is the minimum count at which the unit is used. So the customary forms
-    // `24h` and `60s` are written, and not `1d` and `1m`.
+    // Seconds of the unit, minimum count, name. A minimum count of 2 keeps the customary forms
+    // `24h` and `60s` instead of `1d` and `1m`.
     let units = [(86_400, 2, "d"), (3600, 1, "h"), (60, 2, "m")];
     let unit = units
         .into_iter()
@@ -80,7 +80,6 @@ pub(crate) mod duration_text {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
 
-    /// The schema of a duration in the configuration file.
     #[derive(Debug)]
     pub(crate) struct Text;
 
@@ -166,7 +165,6 @@ pub(crate) mod size_text {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
 
-    /// The schema of a size in the configuration file.
     #[derive(Debug)]
     pub(crate) struct Text;
 

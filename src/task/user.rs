@@ -45,7 +45,7 @@ impl UserKey {
 }
 
 impl UserIds {
-    /// Returns the key of an id under this setting.
+    /// Returns the form by which this setting compares an id.
     #[must_use]
     pub fn key(self, id: &str) -> UserKey {
         UserKey(match self {

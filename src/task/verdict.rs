@@ -43,8 +43,8 @@ pub struct Approvers {
 }
 
 impl Approvers {
-    /// Whether an answer by a sealed link counts. By default, such an answer counts only if one
-    /// approval is enough, because a link proves only that the person can read a mailbox.
+    /// Whether an answer by a sealed link counts. By default, it counts if one approval is enough,
+    /// because a link proves no more than access to a mailbox.
     #[must_use]
     pub fn accepts_links(&self) -> bool {
         self.links.unwrap_or(self.required <= 1)
@@ -130,8 +130,8 @@ pub struct Judgement {
     /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// The earlier call that a person rejected and that this call repeats, if any. The reason of
-    /// that rejection is also the reason for refusing this call. Not on the wire.
+    /// The rejected earlier call that this call repeats, if any. The reason of its rejection is
+    /// also the reason for refusing this call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
     /// The standing decision that the rule offers about the held call. Not on the wire.
@@ -143,7 +143,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// Creates a judgement that has only a verdict.
+    /// Creates a judgement with a verdict and no other data.
     #[must_use]
     pub fn new(verdict: Verdict) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl Judgement {
         }
     }
 
-    /// Creates the judgement of an invalid call. The policy is not asked about such a call.
+    /// Creates the judgement of an invalid call. The policy is not asked about an invalid call.
     #[must_use]
     pub fn invalid(reason: impl Into<String>) -> Self {
         Self {

@@ -1,5 +1,4 @@
-//! Gauges of rows that wait in the database. They show the number of rows and the age of the oldest
-//! row.
+//! Gauges of rows that wait in the database: their number, and the age of the oldest.
 
 use std::time::Duration;
 
@@ -12,23 +11,18 @@ use super::Builder;
 pub struct Backlog {
     /// The label value, such as a kind of request.
     pub name: String,
-    /// The number of waiting rows.
     pub waiting: i64,
-    /// The age of the oldest waiting row.
     pub oldest: Duration,
 }
 
-/// Two gauges with the same label: the number of waiting rows, and the age in seconds of the oldest
-/// waiting row.
 pub(super) struct BacklogGauges {
     waiting: IntGaugeVec,
     oldest: IntGaugeVec,
 }
 
 impl BacklogGauges {
-    /// Builds the two gauges. Each argument is a pair of a metric's name and its description.
-    /// `waiting` names the gauge for the number of rows, and `oldest` the gauge for the age of the
-    /// oldest row.
+    /// Builds the two gauges, which share a label. `waiting` and `oldest` are each a metric's name
+    /// and its help text.
     pub(super) fn new(
         build: &Builder,
         waiting: (&str, &str),
@@ -41,8 +35,7 @@ impl BacklogGauges {
         })
     }
 
-    /// Sets the gauges for each label value in `backlogs`, and removes the gauges of all other
-    /// label values.
+    /// Sets the gauges for the label values in `backlogs`, and removes all others.
     pub(super) fn set(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();

@@ -5,7 +5,7 @@ use prometheus::{HistogramVec, IntCounterVec};
 use super::Builder;
 use super::backlog::BacklogGauges;
 
-/// The instruments of messages. All have the label `target`, the name of the receiver.
+/// The instruments of messages, each with the label `target`: the name of the receiver.
 pub(super) struct DeliveryMetrics {
     attempts: IntCounterVec,
     pub(super) waiting: BacklogGauges,
@@ -13,8 +13,8 @@ pub(super) struct DeliveryMetrics {
     unreachable: IntCounterVec,
 }
 
-/// Upper bounds of the buckets in seconds. The smallest buckets are for prompt deliveries. The
-/// largest bucket ends at 3 days, shortly before the last attempt to deliver a message.
+/// Upper bounds of the buckets in seconds. The last bound is 3 days, shortly before the last
+/// attempt to deliver a message.
 const LAG_BUCKETS: [f64; 12] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
 ];
@@ -53,18 +53,17 @@ impl DeliveryMetrics {
         })
     }
 
-    /// Counts an attempt to send a message, or a dropped delivery. `outcome` becomes a label value.
+    /// Counts an attempt to send a message, or a delivery that was dropped.
     pub(super) fn count_attempt(&self, target: &str, outcome: &str) {
         self.attempts.with_label_values(&[target, outcome]).inc();
     }
 
-    /// Counts a request for which no approver has a mail address.
     pub(super) fn count_unreachable(&self, target: &str) {
         self.unreachable.with_label_values(&[target]).inc();
     }
 
-    /// Records the seconds from a commit to the delivery of the message about the commit. For a
-    /// reminder, the seconds begin at the time at which the reminder was due.
+    /// Records the seconds from a commit to the delivery of its message. For a reminder, they count
+    /// from the time at which the reminder was due.
     pub(super) fn record_lag(&self, target: &str, seconds: f64) {
         self.lag.with_label_values(&[target]).observe(seconds);
     }

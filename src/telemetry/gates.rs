@@ -11,7 +11,7 @@ pub(super) struct GateMetrics {
     pub(super) waiting: IntGauge,
 }
 
-/// Upper bounds of the buckets in seconds, up to the maximum time that a client waits.
+/// Upper bounds of the buckets in seconds, up to the longest wait of a client.
 const DURATION_BUCKETS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 45.0, 120.0, 300.0,
 ];
@@ -36,14 +36,11 @@ impl GateMetrics {
         })
     }
 
-    /// Counts an answer to a proposed call, by gate and decision.
     pub(super) fn count_answer(&self, observation: &Observation) {
         let labels = [observation.gate.as_str(), observation.decision.as_str()];
         self.calls.with_label_values(&labels).inc();
     }
 
-    /// Records how long this service took to answer a proposed call. The labels are the gate and
-    /// the `door`.
     pub(super) fn record_duration(&self, observation: &Observation) {
         let labels = [observation.gate.as_str(), observation.door.as_str()];
         let seconds = observation.seconds.unwrap_or(0.0);

@@ -1,6 +1,6 @@
 //! The gauges of `/metrics` whose values are counted in the database. A count reads the whole task
-//! table, and `/metrics` needs no API key. To limit the load, all scrapes within [`MAX_COUNT_AGE`]
-//! share one count, and two counts never run at once.
+//! table, and anyone may read `/metrics`, because it needs no API key. To limit the load, all
+//! scrapes within [`MAX_COUNT_AGE`] share one count, and only one count runs at a time.
 
 use std::fmt;
 use std::future::Future;
@@ -12,17 +12,14 @@ use tokio_util::task::TaskTracker;
 
 use super::DatabaseCounts;
 
-/// The age at which counts become stale. The first scrape after that starts a new count.
+/// The age from which counts are stale. The next scrape then starts a new count.
 pub(crate) const MAX_COUNT_AGE: Duration = Duration::from_secs(15);
 
-/// A function that counts tasks, open requests and waiting deliveries in the database.
 pub(crate) type CountFn =
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = DatabaseCounts> + Send>> + Send + Sync>;
 
-/// A function that returns the machine's uptime.
 pub(crate) type UptimeFn = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// The latest counts from the database. They are renewed on demand.
 pub(crate) struct Gauges {
     count: CountFn,
     uptime: UptimeFn,
@@ -45,7 +42,6 @@ impl fmt::Debug for Gauges {
 }
 
 impl Gauges {
-    /// Creates gauges without counts. `count` runs on demand, in a task that `tracker` tracks.
     #[must_use]
     pub(crate) fn new(count: CountFn, uptime: UptimeFn, tracker: TaskTracker) -> Arc<Self> {
         Arc::new(Self {
@@ -56,14 +52,14 @@ impl Gauges {
         })
     }
 
-    /// Returns the latest counts. Starts a new count and waits for it if no count is running and
-    /// the last count began at least [`MAX_COUNT_AGE`] ago. While a count runs, other callers get
-    /// the previous counts at once, so that a slow count delays only one scrape of `/metrics`.
+    /// Returns the latest counts. If they are stale and no count is running, first starts a count
+    /// and waits for it. While a count runs, other callers get the previous counts at once, so that
+    /// a slow count delays only one scrape of `/metrics`.
     pub(crate) async fn counts(self: &Arc<Self>) -> DatabaseCounts {
         if self.start_if_due() {
             let this = Arc::clone(self);
-            // A spawned count continues even if its scrape is cancelled. Otherwise the next scrape
-            // would have to start the count again.
+            // The count is spawned, so that it continues if its scrape is cancelled. The next
+            // scrape then needs no new count.
             let counted = self.tracker.spawn(async move {
                 let _guard = CountGuard(&this);
                 let counts = (this.count)().await;
@@ -74,8 +70,7 @@ impl Gauges {
         self.lock().counts.clone()
     }
 
-    /// Returns whether the caller has to count. If true, the function has marked a count as
-    /// running.
+    /// Returns whether the caller has to count. If so, marks a count as running.
     fn start_if_due(&self) -> bool {
         let now = (self.uptime)();
         let mut last = self.lock();
@@ -96,7 +91,7 @@ impl Gauges {
     }
 }
 
-/// A guard that marks the running count as ended, even if the count panics.
+/// Marks the running count as ended when dropped, even if the count panics.
 struct CountGuard<'a>(&'a Gauges);
 
 impl Drop for CountGuard<'_> {
@@ -215,7 +210,7 @@ mod tests {
         while counts.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
-        // While a count runs, no other caller counts or waits, even after a long time.
+        // While a count runs, other callers get the old counts at once, even if these are stale.
         *clock.lock().unwrap() = Duration::from_mins(10);
         for _ in 0..50 {
             assert_eq!(gauges.counts().await, DatabaseCounts::default());

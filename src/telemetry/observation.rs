@@ -1,11 +1,9 @@
-//! The fields of an observation. An observation is an event of `tracing` that is recorded in a
-//! metric.
+//! The fields of an observation: a `tracing` event that a metric records.
 
 use std::fmt;
 
 use tracing::field::{Field, Visit};
 
-/// An event with the target [`super::METRIC_TARGET`].
 #[derive(Debug, Default)]
 pub(super) struct Observation {
     pub(super) metric: String,

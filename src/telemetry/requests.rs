@@ -49,13 +49,11 @@ impl RequestMetrics {
         })
     }
 
-    /// Counts a person's decision. The labels are the kind of request, the action and the `door`.
     pub(super) fn count_decision(&self, kind: &str, action: &str, door: &str) {
         self.decided.with_label_values(&[kind, action, door]).inc();
     }
 
-    /// Counts a closed request, and records the `seconds` for which the request was open. `seconds`
-    /// is `None` if that time is unknown.
+    /// Counts a closed request. Records for how many `seconds` it was open; `None` if unknown.
     pub(super) fn record_closed(&self, kind: &str, outcome: &str, seconds: Option<f64>) {
         self.closed.with_label_values(&[kind, outcome]).inc();
         if let Some(seconds) = seconds {

@@ -1,7 +1,7 @@
 //! The spec of the tool with which an agent calls another agent. The engine performs the call.
-//! Invariant: all such tools take the same arguments. The description that a model sees comes from
-//! the definition of the calling agent. The call's digest, which an approver approves, does not
-//! cover this description.
+//!
+//! Invariant: all tools of this kind take the same arguments. Their definition digest leaves out
+//! the description, because each calling agent may configure its own description.
 
 use std::time::Duration;
 
@@ -11,10 +11,8 @@ use super::catalog::{CatalogEntry, definition_digest};
 use super::schema::CompiledSchema;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
-/// The name of the argument that holds the text of the sub-agent's task.
 pub(crate) const TASK_ARGUMENT: &str = "task";
 
-/// Returns the spec of the tool that calls the agent of this name.
 #[must_use]
 pub(crate) fn spec(name: &str) -> ToolSpec {
     let (kind, effect, target) = (ToolKind::Agent, Effect::Once, format!("agent {name}"));
@@ -36,7 +34,6 @@ pub(crate) fn spec(name: &str) -> ToolSpec {
     }
 }
 
-/// Returns the catalog entry of the tool that calls the agent of this name.
 #[must_use]
 pub(crate) fn catalog_entry(name: &str) -> Option<CatalogEntry> {
     let spec = spec(name);
@@ -49,8 +46,8 @@ pub(crate) fn catalog_entry(name: &str) -> Option<CatalogEntry> {
     })
 }
 
-/// Returns the description of the agent for a model: the operator's text `configured`, or a default
-/// sentence if `configured` is blank.
+/// Returns the text that describes the agent to a model: `configured`, or a default sentence if
+/// `configured` is blank.
 #[must_use]
 pub(crate) fn description(name: &str, configured: &str) -> String {
     match configured.trim() {

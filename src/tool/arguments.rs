@@ -1,10 +1,11 @@
-//! Reads a call's arguments once, before the policy judges the call and before any request is
-//! opened. Invariant: all JSON parsers read accepted arguments alike. Therefore validation refuses
-//! every text that two parsers could read differently: repeated members, numbers that a double
-//! changes, unpaired surrogates. It also refuses every member that the tool does not declare.
+//! Reads and checks a call's arguments, before the policy judges the call.
+//!
+//! Invariant: all JSON parsers read an accepted text alike. A text that two parsers could read
+//! differently is refused: repeated members, numbers that a double cannot hold exactly, unpaired
+//! surrogates. Members that the tool does not declare are refused too.
 //!
 //! An empty text counts as `{}`, because some models send an empty text for a tool without
-//! arguments. A schema with required members still refuses an empty text.
+//! arguments. If the schema has required members, it still refuses the empty text.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,6 @@ use super::names::folded;
 use super::schema::{CompiledSchema, SchemaViolations};
 use crate::task::text::{cut, pointer};
 
-/// The maximum length of an argument text, in bytes.
 pub(crate) const MAX_BYTES: usize = 256 * 1024;
 /// The maximum nesting depth of objects and lists, the outermost included.
 pub(crate) const MAX_DEPTH: usize = 32;
@@ -324,9 +324,9 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// Returns the number if its conversion to a double loses nothing; otherwise `None`. An integer of
-/// 64 bits must convert exactly. For any other number, the function takes the shortest text that
-/// reads back as the same double. That text must have the same decimal value as `text`.
+/// Returns the number, or `None` if a double cannot hold it without loss. A 64-bit integer must
+/// convert exactly. Any other number must equal, in decimal, the shortest text that reads back as
+/// the same double.
 fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {
@@ -348,7 +348,6 @@ fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
         .flatten()
 }
 
-/// Whether the double equals the integer.
 fn is_exact(double: f64, integer: i128) -> bool {
     // `{:.0}` writes every digit of a double that has no fraction.
     format!("{double:.0}").parse() == Ok(integer)

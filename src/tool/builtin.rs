@@ -6,9 +6,8 @@
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The prefix of a tool's `url` if this service itself answers the tool's calls.
+/// A tool's `url` with this prefix names an endpoint of this service itself.
 pub(super) const PREFIX: &str = "builtin:";
-/// The values of `url` that begin with [`PREFIX`], each with its endpoint.
 const ENDPOINTS: [(&str, Endpoint); 2] = [
     ("builtin:refunds/lookup_order", Endpoint::LookupOrder),
     ("builtin:refunds/refund_payment", Endpoint::RefundPayment),
@@ -21,7 +20,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the endpoint that `url` names, or a description of the mistake in `url`.
+    /// Returns the endpoint that `url` names. Fails with a description of the mistake in `url`.
     pub(super) fn from_url(url: &str) -> Result<Self, String> {
         let found = ENDPOINTS.iter().find(|(known, _)| *known == url);
         found.map(|(_, endpoint)| *endpoint).ok_or_else(|| {

@@ -1,7 +1,7 @@
-//! The configured tools, each with its spec, its compiled schema and its implementation. Invariant:
-//! the digest of a tool's definition covers everything that decides what a call of the tool does.
-//! The digest covers the operator's text, in which `${…}` stays unexpanded wherever the variable's
-//! value could be a secret.
+//! The configured tools, each with its spec, its compiled schema and its implementation.
+//!
+//! Invariant: the digest of a tool's definition covers everything that decides what a call does.
+//! Where a variable's value could be a secret, the digest covers the unexpanded `${…}`.
 
 mod checks;
 
@@ -60,8 +60,8 @@ pub struct Settings {
     pub mcp: Option<mcp::Settings>,
     /// The caller performs the tool and posts its result.
     pub external: Option<external::Settings>,
-    /// The definition from the configuration file, with each `${…}` as written. The headers, env
-    /// and parameters in the definition's digest come from this value.
+    /// The tool's definition in the configuration file, with each `${…}` unexpanded. The
+    /// definition's digest takes the headers, env and parameters from this value.
     #[serde(skip)]
     pub raw: Value,
 }
@@ -70,7 +70,6 @@ fn object_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object"})
 }
 
-/// How a tool is performed.
 #[derive(Clone, Copy, Debug)]
 enum Kind<'s> {
     Http(&'s http::Settings),
@@ -88,14 +87,14 @@ pub struct CatalogEntry {
     /// The schema of an external tool's result. `None` if the tool accepts any result or is not
     /// external.
     pub result_schema: Option<Value>,
-    /// The implementation. `None` if the calls are performed by the API's client, another agent or
-    /// a person. For a tool of an MCP server, also `None` before the call of
-    /// [`Catalog::with_tools`].
+    /// The implementation. `None` if the API's client, another agent or a person performs the
+    /// calls. A tool of an MCP server has `None` until [`Catalog::with_tools`] sets its
+    /// implementation.
     pub tool: Option<Arc<dyn Tool>>,
 }
 
 impl CatalogEntry {
-    /// Returns the address of a call with these arguments, in the form that an approver sees.
+    /// Returns where a call with these arguments goes, as an approver sees it.
     #[must_use]
     pub fn address(&self, arguments: &Value) -> String {
         let address = self.tool.as_ref().and_then(|tool| tool.address(arguments));
@@ -111,8 +110,8 @@ impl CatalogEntry {
             .and_then(|tool| tool.definition_change(task))
     }
 
-    /// Returns the tool's spec. If the tool's server has changed the tool, the `definition` of the
-    /// returned spec also covers the definition that the server shows to this task now.
+    /// Returns the tool's spec. If the tool's server has changed the tool, the spec's `definition`
+    /// is replaced by [`DefinitionChange::definition`].
     #[must_use]
     pub fn current_spec(&self, task: TaskId) -> Cow<'_, ToolSpec> {
         match self.definition_change(task) {
@@ -143,7 +142,6 @@ struct HumanTools {
     services: Vec<Service>,
 }
 
-/// A tool whose settings have been checked.
 struct Prepared {
     spec: ToolSpec,
     schema: CompiledSchema,
@@ -152,8 +150,8 @@ struct Prepared {
 }
 
 impl Settings {
-    /// Returns how the tool is performed. `None` if the settings do not say so, or if they name a
-    /// tool of an MCP server that is not in the lock file.
+    /// Returns how the tool is performed. `None` if the settings have none of [`KINDS`], or if the
+    /// lock file lacks the named tool of an MCP server.
     fn kind(&self) -> Option<Kind<'_>> {
         let http = self.http.as_ref().map(Kind::Http);
         http.or_else(|| self.shell.as_ref().map(Kind::Shell))
@@ -161,8 +159,8 @@ impl Settings {
             .or_else(|| self.external.as_ref().map(Kind::External))
     }
 
-    /// Whether the settings say how the tool is performed. For a tool of an MCP server, returns
-    /// true only if the tool is in the lock file.
+    /// Whether the settings say how the tool is performed. A tool of an MCP server must also be in
+    /// the lock file.
     #[must_use]
     pub fn has_kind(&self) -> bool {
         self.kind().is_some()
@@ -255,12 +253,10 @@ impl Settings {
         })
     }
 
-    /// Checks the schema of the arguments. Also checks that the arguments named by the summary
-    /// exist.
     fn check_parameters(&self, name: &str, parameters: &Value, mistakes: &mut Mistakes) {
         let mut flaws = parameters_flaws(parameters);
-        // Only HTTP and external tools may have `parameters` in the configuration. For any other
-        // tool, a flaw must not point to a place inside of `parameters`.
+        // In the configuration, only HTTP and external tools have `parameters`. For any other tool,
+        // a pointer into `parameters` would lead to a place that the file does not have.
         if !matches!(self.kind(), Some(Kind::Http(_) | Kind::External(_))) {
             for flaw in &mut flaws {
                 flaw.pointer.clear();
@@ -273,8 +269,8 @@ impl Settings {
         }
     }
 
-    /// Returns the working directory as an approver sees it. If the configured text contains
-    /// `${…}`, the text stays unexpanded, because the variable's value may be a secret.
+    /// Returns the working directory as an approver sees it. A configured text with `${…}` stays
+    /// unexpanded, because the variable's value may be a secret.
     fn shown_directory<'s>(&'s self, settings: &'s shell::Settings) -> &'s str {
         let configured = self
             .raw
@@ -285,9 +281,9 @@ impl Settings {
             .unwrap_or(&settings.working_dir)
     }
 
-    /// Returns `sha256:…` over everything that decides what a call does: kind, method and whole URL
-    /// (or directory), parameters, effect, and the unexpanded headers and env. The digest does not
-    /// cover timeouts, or texts for people and models.
+    /// Returns `sha256:…` over everything that decides what a call does: kind, destination,
+    /// parameters, effect, and the unexpanded headers and env. Timeouts, and texts for people and
+    /// models, are left out.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
         let raw_member = |keys: &[&str]| {
             keys.iter()
@@ -333,8 +329,8 @@ pub(super) fn definition_digest(definition: &Value) -> String {
 }
 
 impl Catalog {
-    /// Builds every tool. A tool with a mistake is left out of the catalog, and the mistake is
-    /// added to `mistakes`.
+    /// Builds every tool. A tool with a mistake is left out, and the mistake is added to
+    /// `mistakes`.
     #[must_use]
     pub fn build(
         settings: BTreeMap<String, Settings>,
@@ -413,8 +409,8 @@ impl Catalog {
         &self.plain
     }
 
-    /// Returns the catalog with the implementations that the function `tool` returns. If `tool`
-    /// returns `None` for a tool, the tool keeps its implementation.
+    /// Returns the catalog with each tool's implementation replaced by the result of `tool`. Where
+    /// `tool` returns `None`, the implementation stays.
     #[must_use]
     pub fn with_tools(mut self, tool: impl Fn(&ToolSpec) -> Option<Arc<dyn Tool>>) -> Self {
         for entry in self.entries.values_mut() {
@@ -433,8 +429,8 @@ impl Catalog {
         self
     }
 
-    /// Returns the tool that calls the agent with exactly this name (letter case counts). `None` if
-    /// the agent is not a sub-agent of any agent of the configuration.
+    /// Returns the tool that calls the agent `name`; letter case counts. `None` if no configured
+    /// agent has this agent as a sub-agent.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<&CatalogEntry> {
         self.agents.get(name)
@@ -481,10 +477,10 @@ impl Catalog {
         self.entries.get(name)
     }
 
-    /// Returns an entry for a tool that is not configured. The API's client performs the calls of
-    /// the tool. The tool's effect is `once`, and the tool accepts any JSON object as arguments.
-    /// Returns `None` unless the name has 1 to 128 characters, each a letter, a digit or a
-    /// character of `_.:/-`.
+    /// Returns an entry for a tool that is not configured. The API's client performs the calls. The
+    /// effect is `once`, and any JSON object is accepted as arguments. Returns `None` if the name
+    /// is empty, is longer than 128 characters, or has a character that is not an ASCII letter, a
+    /// digit or one of `_.:/-`.
     #[must_use]
     pub fn unconfigured(name: &str) -> Option<CatalogEntry> {
         external::unconfigured(name)

@@ -17,7 +17,6 @@ use crate::task::id::{RequestId, TaskId};
 
 pub(crate) mod settings;
 
-/// The text with which each reference to a credential begins.
 pub(crate) const REFERENCE_START: &str = "{{credential:";
 
 /// The fields of one credential, by name.
@@ -27,16 +26,15 @@ pub(crate) type Fields = BTreeMap<String, Secret<String>>;
 #[derive(Clone, Default)]
 pub struct Credentials {
     fields: BTreeMap<String, Fields>,
-    /// The pairs (credential, field) of the fields that are not secret.
     plain: Arc<PlainFields>,
 }
 
 /// Pairs (credential, field) of the fields whose values may be shown.
 pub(crate) type PlainFields = BTreeSet<(String, String)>;
 
-/// The minimum length of a redacted value, in characters. Shorter values and values with whitespace
-/// are not redacted, because they may occur in ordinary text: a person must not be able to hide
-/// words from others by entering these words as a credential.
+/// The minimum length of a redacted value, in characters. A shorter value, or a value with
+/// whitespace, may occur in ordinary text. If such values were redacted, a person could hide words
+/// from others by entering these words as a credential.
 const MIN_REDACTED_CHARS: usize = 12;
 
 impl fmt::Debug for Credentials {
@@ -55,7 +53,6 @@ impl Credentials {
         self.fields.is_empty()
     }
 
-    /// Whether this field of this credential is present.
     #[must_use]
     pub fn has(&self, name: &str, field: &str) -> bool {
         self.fields
@@ -72,8 +69,8 @@ impl Credentials {
         }
     }
 
-    /// Returns a redactor for the secret values. Values with whitespace, or with fewer characters
-    /// than `MIN_REDACTED_CHARS`, are not redacted.
+    /// Returns a redactor for the secret values that have no whitespace and at least
+    /// `MIN_REDACTED_CHARS` characters.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         let all = self
@@ -92,7 +89,7 @@ impl Credentials {
         Redactor::new(named.iter().map(|(name, value)| (name.as_str(), *value)))
     }
 
-    /// Returns the value of a field. The value is meant for use right before the call is sent.
+    /// Returns the value of a field, for use right before the call is sent.
     ///
     /// # Errors
     /// Fails if the value is missing or cannot be sent. The error names the credential and the
@@ -114,9 +111,9 @@ impl Credentials {
         }
     }
 
-    /// Opens the credentials of a task. `path` holds the task, then its ancestors, nearest first.
-    /// If several credentials have the same name, the credential of the nearest task is used. A
-    /// credential that cannot be opened is left out, as if it had never been given.
+    /// Decrypts the credentials of a task. `path` holds the task, then its ancestors, nearest
+    /// first. If several credentials have the same name, the credential of the nearest task is
+    /// used. A credential that cannot be decrypted is left out.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
         let mut nearest: BTreeMap<&str, (usize, &CredentialRow)> = BTreeMap::new();
@@ -143,8 +140,8 @@ impl Credentials {
     }
 }
 
-/// Whether a value has no control character. Only such a value can be put into a header, a URL or
-/// an environment variable.
+/// Whether a value has no control character, so that a header, a URL or an environment variable can
+/// hold the value.
 #[must_use]
 pub(crate) fn is_sendable(value: &str) -> bool {
     !value.chars().any(char::is_control)
@@ -180,7 +177,6 @@ pub(crate) fn seal_credential(
     })
 }
 
-/// Decrypts the fields of a stored credential.
 fn open_credential(
     sealer: &Sealer,
     tenant: &str,
@@ -253,7 +249,6 @@ mod tests {
         Sealer::new(vec![("k1".to_owned(), Secret::new([byte; 32]))]).unwrap()
     }
 
-    /// Returns the row of a credential of the tenant `acme`.
     fn row(task: u128, request: u128, name: &str, token: &str) -> CredentialRow {
         let (task_id, request_id) = (
             TaskId(Uuid::from_u128(task)),

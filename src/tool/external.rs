@@ -1,7 +1,8 @@
 //! Tools that the API's client performs: the spec of such a tool and the schema of its result. The
-//! engine asks the client for the result; this file calls nothing. A gate may also judge calls of
-//! tools that are not in the configuration. Nothing is known about the arguments of such tools, and
-//! their effect is `once`.
+//! engine asks the client for the result.
+//!
+//! A gate may also judge calls of tools that are not configured ([`unconfigured`]). The arguments
+//! of such a call may be any JSON object, and the effect is `once`.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -47,7 +48,6 @@ pub(super) const TARGET: &str = "external";
 /// The maximum length of the name of a tool that is not configured, in bytes.
 const MAX_NAME_BYTES: usize = 128;
 
-/// The compiled schema of the arguments of a tool that is not configured.
 static ANY_OBJECT: LazyLock<Option<CompiledSchema>> =
     LazyLock::new(|| CompiledSchema::closed(&any_object()).ok());
 

@@ -1,15 +1,17 @@
-//! The guard of one shell command. The guard is a process of its own (`holdpoint __guard`), so that
-//! the command ends even if the service is killed. The guard reads an [`Order`] (the command to
-//! run) from standard input, and runs the command in a separate process group. The guard kills that
-//! group at the timeout, when the guard's input closes, and when the command has ended (to stop
-//! background processes).
+//! The guard of one shell command: a process of its own (`holdpoint __guard`), so that the command
+//! ends even if the service is killed. The guard reads an [`Order`] from standard input and runs
+//! the order's command in a separate process group. The guard kills this group at the timeout, when
+//! the guard's input closes, and when the command has ended (to stop background processes).
 //!
-//! Invariant: the guard signals the group only while the group's leader is not yet reaped, so that
-//! no other group can have the group's number. The guard reports the group before the command
-//! begins. If the group was not reported, the command never ran. If the group was reported, the
-//! service can end the group even if the guard was killed. If the group was reported and the rest
-//! of the report is missing, the service treats the outcome as unknown. A complete report says
-//! exactly what happened.
+//! Invariant: the guard signals the group before it reaps the group's leader. Until then, no other
+//! group can get the group's number.
+//!
+//! The guard reports the group before the command begins. The service concludes from the report:
+//!
+//! - No group was reported: the command never ran.
+//! - A group was reported: the service can kill this group even if the guard was killed.
+//! - A group was reported, and the rest of the report is missing: the outcome is unknown.
+//! - The report is complete: the report says exactly what happened.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -26,15 +28,15 @@ use rustix::thread::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The first line of the guard's output. The guard's report follows this line.
+/// The first line of the guard's output, before the report.
 pub(crate) const GREETING: &str = "holdpoint guard 1";
-/// The maximum length of an order, in bytes.
 const MAX_ORDER_BYTES: u32 = 8 * 1024 * 1024;
-/// A script that waits for one line, unsets the variables that shells export by themselves, and
-/// then runs the command with empty input in the same process.
+/// A script that waits for one line, and unsets the variables that shells export by themselves.
+/// Then the same process runs the command with empty input.
 const WAITING_SCRIPT: &str =
     r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
-/// How long the guard waits for the last output if a process outside the group holds the pipe open.
+/// How long the guard waits for the last output, because a process outside the group may hold the
+/// pipe open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 mod relay;
@@ -44,8 +46,8 @@ mod relay;
 pub(crate) struct Order {
     /// The command for `/bin/sh`; unused if `program` is not empty.
     pub(crate) command: String,
-    /// A program with its arguments, run instead of `command`. The program has no timeout and is
-    /// connected to the guard's input and output. Empty if `command` is to run.
+    /// A program with its arguments, run instead of `command` if not empty. The program has no
+    /// timeout, and is connected to the guard's input and output.
     pub(crate) program: Vec<String>,
     /// Whether the program shares the guard's standard error. Otherwise the program's standard
     /// error goes to `/dev/null`.
@@ -57,7 +59,6 @@ pub(crate) struct Order {
     pub(crate) keep: usize,
 }
 
-/// A line of the guard's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GuardLine {
@@ -65,7 +66,7 @@ pub(crate) enum GuardLine {
     Started(i32),
     /// The command could not be started, for this reason.
     NotStarted(String),
-    /// The command has ended. The two outputs follow this line; `stdout` and `stderr` give the
+    /// The command has ended. Its two outputs follow this line; `stdout` and `stderr` give the
     /// lengths.
     Over {
         end: CommandEnd,
@@ -74,11 +75,9 @@ pub(crate) enum GuardLine {
     },
 }
 
-/// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CommandEnd {
-    /// The command exited with this code.
     Code(i32),
     /// The command was ended by this signal, which the guard did not send.
     Signal(i32),
@@ -112,8 +111,8 @@ struct CapturedOutput {
 /// exit code: 0, or 1 if the guard failed.
 #[must_use]
 pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
-    // The command runs as the same user as the guard. The command could read the order from the
-    // guard's memory if the guard's memory were not protected.
+    // The command runs as the guard's user. Without this protection, the command could read the
+    // order, with its secrets, from the guard's memory.
     let _ = super::shell::make_undumpable();
     let _ = drop_tracing_capabilities();
     match guard(io::stdin(), &mut io::stdout()) {
@@ -122,12 +121,12 @@ pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     }
 }
 
-/// Takes from all children of this thread the capabilities to read the memory and the environment
-/// of undumpable processes. Otherwise the commands of a service that runs as root would have these
+/// Removes the capabilities to read the memory and the environment of undumpable processes from all
+/// children of this thread. Commands of a service that runs as root would otherwise have these
 /// capabilities. Fails if the capabilities cannot be removed.
 fn drop_tracing_capabilities() -> io::Result<()> {
-    // `SYS_PTRACE` is the capability for ptrace. With either of the other two, Linux lets a process
-    // read another process's memory as well.
+    // `SYS_PTRACE` is the capability for ptrace. Linux also lets a process with `PERFMON` or
+    // `SYS_ADMIN` read another process's memory.
     let dropped = [
         CapabilitySet::SYS_PTRACE,
         CapabilitySet::PERFMON,
@@ -326,7 +325,7 @@ fn drain(
 
 /// Kills the group while the unreaped leader still holds the group's number. Then reaps the leader.
 fn end_group(pid: Pid, child: &mut Child) -> io::Result<ExitStatus> {
-    // An error only means that the group is already empty.
+    // An error means that the group is already empty.
     let _ = kill_process_group(pid, Signal::KILL);
     child.wait()
 }

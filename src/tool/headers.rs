@@ -1,5 +1,5 @@
 //! The headers that an operator sets on requests to a tool. Invariant: each filled-in value is
-//! marked sensitive, and a mistake never quotes a value.
+//! marked sensitive, and no error quotes a value.
 
 use std::collections::BTreeMap;
 
@@ -27,12 +27,12 @@ const RESERVED_PREFIX: &str = "holdpoint-";
 pub(crate) struct Headers {
     /// The headers that refer to no credential and are the same for every request.
     fixed: HeaderMap,
-    /// The headers that refer to credentials.
     templates: Vec<(HeaderName, Template)>,
 }
 
 impl Headers {
-    /// Checks configured headers. Adds each mistake to `mistakes`, with the path of its key.
+    /// Checks configured headers. Adds each mistake to `mistakes`: the path of its key, and a
+    /// description.
     pub(crate) fn read(
         written: &BTreeMap<String, Secret<String>>,
         mistakes: &mut Vec<(Vec<String>, String)>,
@@ -60,14 +60,12 @@ impl Headers {
         headers
     }
 
-    /// Returns the names of the credentials that the headers refer to.
     pub(crate) fn credential_names(&self) -> impl Iterator<Item = &str> {
         self.templates
             .iter()
             .flat_map(|(_, template)| template.credential_names())
     }
 
-    /// Returns the headers that refer to no credential.
     pub(crate) fn fixed(&self) -> &HeaderMap {
         &self.fixed
     }
@@ -112,15 +110,14 @@ fn parse_header(
     Ok((parsed, value, template))
 }
 
-/// Returns a header value marked sensitive; `None` if no header can hold the value.
 fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value.reveal()).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// Returns a digest of filled-in headers. State that is stored under this digest is used only for
-/// requests with the same headers, and therefore never for another user's credentials.
+/// Returns a digest of filled-in headers. Callers store state by this digest, so that no request
+/// with other credentials reaches the state.
 pub(crate) fn headers_digest(headers: &HeaderMap) -> [u8; 32] {
     let mut pairs: Vec<(&str, &[u8])> = headers
         .iter()

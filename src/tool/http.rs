@@ -1,8 +1,11 @@
-//! HTTP tools. Invariant: an attempt sends at most one request, and never repeats this request. A
-//! complete 2xx answer never counts as a failure. A request that provably was not sent is `Failed`.
-//! A request that may have had an effect is `Unknown` if its answer is incomplete or if a gateway
-//! answers 502 or 504. The text of an outcome never contains a URL, a header's value or a known
-//! secret.
+//! HTTP tools. Invariant: an attempt sends at most one request.
+//!
+//! - A complete 2xx answer never counts as a failure.
+//! - A request that provably was not sent is `Failed`.
+//! - If a request may have had an effect, and its answer is incomplete or is a gateway's 502 or
+//!   504, the outcome is `Unknown`.
+//!
+//! The text of an outcome never contains a URL, a header's value or a known secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,11 +31,9 @@ use crate::task::units::duration_text;
 
 /// The maximum number of bytes that are kept of a failure's body.
 const MAX_FAILURE_BYTES: usize = 2 * 1024;
-/// The maximum `timeout` that the configuration may give an HTTP tool.
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
-/// The characters that are percent-encoded in Holdpoint's own headers: `%`, and all characters that
-/// are not visible ASCII. With this encoding, every text can be sent, and different texts stay
-/// different.
+/// The characters that are percent-encoded in Holdpoint's own headers: `%`, and all characters but
+/// visible ASCII. Any text can be sent this way, and different texts stay different.
 const HEADER_ESCAPES: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 /// A tool that is an HTTP request.
@@ -67,7 +68,6 @@ impl Default for Settings {
     }
 }
 
-/// Reads and writes a method by its name in the configuration.
 mod method {
     use reqwest::Method;
     use schemars::JsonSchema;
@@ -115,8 +115,8 @@ pub(super) struct CheckedSettings {
 }
 
 impl Settings {
-    /// Returns the checked settings, which are `None` if the `url` is invalid, and the mistakes.
-    /// Each mistake is given as the path of its key and a description.
+    /// Returns the checked settings and the mistakes. Each mistake is the path of its key and a
+    /// description. The settings are `None` if the `url` is invalid.
     pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let known = [
@@ -165,7 +165,6 @@ impl Settings {
 }
 
 impl CheckedSettings {
-    /// Returns the names of the credentials that the headers and the `url` refer to.
     pub(super) fn credential_names(&self) -> BTreeSet<String> {
         let url = match &self.destination {
             Destination::Url(template) => Some(template.credential_names()),
@@ -178,12 +177,11 @@ impl CheckedSettings {
             .collect()
     }
 
-    /// Whether the arguments go into the body.
     pub(super) fn has_body(&self) -> bool {
         self.method != Method::GET && self.method != Method::DELETE
     }
 
-    /// Returns the target that the digests of calls cover. The target never includes the path.
+    /// Returns the target that the digests of calls cover. It never includes the path.
     pub(super) fn target(&self) -> String {
         match &self.destination {
             Destination::Url(template) => format!("{} {}", self.method, template.origin),
@@ -320,7 +318,7 @@ impl HttpTool {
             headers.insert(HeaderName::from_static("traceparent"), value);
         }
         if has_body {
-            // An empty argument text was checked as `{}`, so `{}` is sent.
+            // An empty argument text counts as `{}` (see `arguments.rs`).
             let text = if call.arguments_text.trim_ascii().is_empty() {
                 "{}"
             } else {
@@ -331,7 +329,6 @@ impl HttpTool {
         Ok(request)
     }
 
-    /// Converts an HTTP answer into the outcome of the attempt.
     fn read(&self, redactor: &Redactor, status: u16, body: &[u8], complete: bool) -> ToolAnswer {
         let name = &self.spec.name;
         if (200..300).contains(&status) {

@@ -1,8 +1,9 @@
-//! Defines the three tools with which an agent asks a human: the texts about these tools that a
-//! model reads, and the question that each call asks. The engine performs the calls. Invariant: the
-//! form of a credential has only the operator's words. The agent's words are in `question`,
-//! `details` and the agent's own form, which is flat and asks for no secret. An error about a call
-//! never quotes a value.
+//! The three tools with which an agent asks a human: the texts that a model reads, and the question
+//! that each call asks. The engine performs the calls.
+//!
+//! Invariant: the form of a credential has only the operator's words. The agent's words are in
+//! [`Question::text`], [`Question::details`] and the agent's own form, which is flat and asks for
+//! no secret. No error quotes a value.
 
 mod form;
 pub(crate) mod server_form;
@@ -41,7 +42,7 @@ pub struct ServiceField {
     pub description: String,
 }
 
-/// The content of the request that a call opens.
+/// The question that a call puts to a person.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Question {
     pub kind: RequestKind,
@@ -54,16 +55,16 @@ pub(crate) struct Question {
     pub form: Option<Value>,
 }
 
-/// Returns the catalog entry of the tool that opens requests of this kind. `None` if the kind has
-/// no tool, or if the kind is `Credentials` and `services` is empty.
+/// Returns the catalog entry of the tool that asks this kind of question. `None` if the kind has no
+/// tool, or if the kind is `Credentials` and `services` is empty.
 #[must_use]
 pub(crate) fn catalog_entry(kind: RequestKind, services: &[Service]) -> Option<CatalogEntry> {
     let human = kind.properties().human?;
     let parameters = parameters(human, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
     let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");
-    // A person who fills in a credential agrees to the credential's fields and receivers, so the
-    // definition covers both.
+    // A person who enters a credential agrees to its fields and receivers, so the definition covers
+    // the fields and receivers.
     let service_definitions: Vec<Value> = if human == HumanKind::Credentials {
         let fields = |service: &Service| {
             let fields = service
@@ -248,7 +249,6 @@ pub(crate) fn question(
     })
 }
 
-/// Returns a text argument. Fails if the argument is missing or blank.
 fn required_text(args: &Value, name: &str) -> Result<String, String> {
     let text = args
         .get(name)

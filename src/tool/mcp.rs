@@ -22,7 +22,7 @@ pub struct Settings {
     pub reviewed: Option<ReviewedTool>,
 }
 
-/// The part of a reviewed tool's data that is needed to call the tool.
+/// The data from the lock file that is needed to call the tool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReviewedTool {
     /// The digest of the tool's whole definition in the lock file.

@@ -1,6 +1,6 @@
 //! Performs the calls of tools. All tools implement the trait [`Tool`], and each kind of tool has
-//! its own file. `human`, `agent` and `external` hold only specs; the engine handles the calls of
-//! these tools.
+//! its own file. `human`, `agent` and `external` hold specs alone, because the engine handles the
+//! calls of these tools.
 
 pub(crate) mod agent;
 pub(crate) mod arguments;
@@ -43,8 +43,8 @@ use crate::task::tool_spec::ToolSpec;
 pub trait Tool: Send + Sync {
     fn spec(&self) -> &ToolSpec;
 
-    /// Returns the reason why a call with these arguments can never be sent; `None` if there is no
-    /// such reason. The reason quotes no value.
+    /// Returns the reason why a call with these arguments can never be sent, without quoting a
+    /// value. `None` if the call can be sent.
     fn refusal_reason(&self, _arguments: &Value) -> Option<String> {
         None
     }
@@ -63,8 +63,8 @@ pub trait Tool: Send + Sync {
     }
 
     /// Returns the semaphore that limits the concurrent attempts in this process; `None` if there
-    /// is no limit. A call waits for a slot before its start is journaled. After the start is
-    /// journaled, such a wait would use up the time in which the attempt may be sent.
+    /// is no limit. A call waits for the semaphore before its start is committed, because the time
+    /// limit for sending counts from the start.
     fn slots(&self) -> Option<Arc<Semaphore>> {
         None
     }
@@ -76,7 +76,7 @@ pub trait Tool: Send + Sync {
     }
 
     /// Whether [`Tool::prepare`] must run before a call starts. `start` is the reason for the
-    /// start. If `start` is `None`, the question is about a call that is judged for the first time.
+    /// start; `None` if the policy has not judged the call yet.
     fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
@@ -84,8 +84,8 @@ pub trait Tool: Send + Sync {
     /// Updates the result of [`Tool::definition_change`].
     ///
     /// # Errors
-    /// Fails if the result could not be updated. The error is the reason, for the model. After an
-    /// error, the call must not start.
+    /// Fails if the result could not be updated. The error is the reason, for the model. The call
+    /// must then not start.
     async fn prepare(
         &self,
         _start: Option<StartReason>,
@@ -99,10 +99,9 @@ pub trait Tool: Send + Sync {
     async fn call(&self, call: &Invocation) -> ToolAnswer;
 }
 
-/// The reason why a call may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartReason {
-    /// A rule or a standing decision allows the call.
+    /// A rule allows the call, or an earlier approval covers it.
     Allowed,
     /// A person approved the call.
     Approved,
@@ -129,19 +128,19 @@ pub struct Invocation {
     pub task_id: TaskId,
     /// The id of the call, which is the same for every attempt. Also sent as the `Idempotency-Key`.
     pub call_id: CallId,
-    /// The JSON of the arguments, exactly as it was judged and shown to approvers.
+    /// The JSON of the arguments, exactly as the policy judged it and approvers saw it.
     pub arguments_text: String,
     /// `arguments_text`, as parsed by `arguments.rs`.
     pub arguments: Value,
-    /// The approvers, joined by commas; `None` if people did not approve the call.
+    /// The approvers, joined by commas; `None` without an approval.
     pub decided_by: Option<String>,
     /// The W3C trace context (`traceparent`) to pass on.
     pub traceparent: String,
     pub permit: AttemptPermit,
     /// The task's credentials, for the references in the tool's configuration.
     pub credentials: Credentials,
-    /// The server's state and the answers to the server's questions; `None` unless the previous
-    /// attempt ended with questions.
+    /// The server's state and the answers to the server's questions, if the previous attempt ended
+    /// with questions.
     pub resume: Option<Resume>,
     /// The slot for an answer that comes after the timeout.
     pub late: LateSlot,
@@ -160,8 +159,8 @@ impl Invocation {
     }
 }
 
-/// A future that waits for an answer after the attempt's timeout. The future returns `None` if no
-/// answer that settles the call will come.
+/// A future that waits for an answer after the attempt's timeout. The future returns `None` if the
+/// outcome stays unknown.
 pub type LateAnswer = BoxFuture<'static, Option<ToolAnswer>>;
 
 /// A slot for the late answer to an attempt that ended by its timeout. The tool fills the slot
@@ -175,8 +174,8 @@ impl LateSlot {
         *self.lock() = Some(Box::pin(answer));
     }
 
-    /// Takes the future that waits for the late answer. `None` if the attempt did not end by its
-    /// timeout, or if the attempt's answer can no longer arrive.
+    /// Takes the future that waits for the late answer. `None` if the attempt ended before its
+    /// timeout, or if its answer can no longer arrive.
     #[must_use]
     pub fn take(&self) -> Option<LateAnswer> {
         self.lock().take()
@@ -217,11 +216,14 @@ impl std::fmt::Debug for RawSlot {
     }
 }
 
-/// The permit to send one attempt. The permit is decided once the start of the call is committed,
-/// and is refused if that commit fails. The tool asks for the permit once: after a connection is
-/// made, and right before the first byte is sent. The permit is refused if the task was canceled.
-/// The permit is also refused if the task's lease or the time limit for sending has run out, for
-/// example because the process was suspended.
+/// The permit to send one attempt. The permit is decided once the start of the call is committed.
+/// The tool checks the permit once: after the connection is made, right before the first byte is
+/// sent. The permit is refused in three cases:
+///
+/// - The commit of the start failed.
+/// - The task was canceled.
+/// - The task's lease or the time limit for sending ran out, for example because the process was
+///   suspended.
 #[derive(Clone)]
 pub struct AttemptPermit {
     decided: watch::Receiver<Option<Permission>>,
@@ -231,11 +233,9 @@ pub struct AttemptPermit {
 /// Decides a permit. If this value is dropped without a decision, the permit is refused.
 pub struct PermitDecision(watch::Sender<Option<Permission>>);
 
-/// The decision about a permit, made once the start of the attempt is committed.
 #[derive(Clone)]
 struct Permission {
     at: Instant,
-    /// Whether the attempt may be sent now.
     may_send: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -268,8 +268,8 @@ impl AttemptPermit {
         permit
     }
 
-    /// Waits until the permit is decided. Returns the time of the decision; `None` if the permit
-    /// will not be decided.
+    /// Waits until the permit is decided. Returns the time of the decision; `None` if the
+    /// [`PermitDecision`] was dropped undecided.
     pub async fn decided(&self) -> Option<Instant> {
         let mut decided = self.decided.clone();
         let found = decided.wait_for(Option::is_some).await.ok()?;
@@ -286,7 +286,7 @@ impl AttemptPermit {
         holds
     }
 
-    /// Whether the permit was asked for and refused.
+    /// Whether the last call of [`AttemptPermit::holds`] returned `false`.
     #[must_use]
     pub fn was_refused(&self) -> bool {
         self.refused.load(Ordering::SeqCst)

@@ -3,8 +3,7 @@
 
 use unicode_normalization::UnicodeNormalization as _;
 
-/// Returns the folded form of a name. All names that differ only in case or Unicode normal form
-/// (compatibility forms included) have the same folded form.
+/// Returns the name in lower case and in the Unicode normal form NFKC.
 #[must_use]
 pub(crate) fn folded(name: &str) -> String {
     if name.is_ascii() {

@@ -4,7 +4,6 @@
 use crate::secret::Redactor;
 use crate::task::text::{cut, from_bytes};
 
-/// The maximum length of a stored result, in bytes.
 pub(crate) const MAX_RESULT_BYTES: usize = 1024 * 1024;
 /// The number of bytes reserved for the note that a result was cut.
 const CUT_NOTE_BYTES: usize = 96;
@@ -30,7 +29,7 @@ pub(crate) fn clean(
         let text = redactor.redact(&text);
         return (cut(&text, limit).to_owned(), text.len() > limit);
     }
-    // The bytes may end inside a secret or a character.
+    // The bytes may end inside a secret or inside a UTF-8 character.
     let last = bytes.iter().rposition(|byte| !(0x80..0xC0).contains(byte));
     let valid_len = last
         .filter(|last| bytes.get(*last).is_some_and(|byte| *byte >= 0xC0))

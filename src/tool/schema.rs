@@ -1,6 +1,6 @@
-//! Compiles JSON Schemas (draft 2020-12); no other module does. Invariant: nothing outside the
-//! schema is fetched or read, patterns run in linear time, and the size of the schema is bounded.
-//! An error about a value names the place and the expectation, never the value.
+//! Compiles all JSON Schemas of the program (draft 2020-12). Invariant: nothing outside the schema
+//! is fetched or read, patterns run in linear time, and the size of the schema is bounded. An error
+//! about a value names the place and the expectation, never the value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,14 +12,11 @@ use serde_json::{Map, Value, json};
 use super::schema_rewriter::{depth_flaw, in_place_schemas, resolve, rewrite};
 use crate::task::text::{cut, pointer, pointer_steps};
 
-/// The maximum length of a schema as JSON text, in bytes.
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
-/// The maximum number of violations in one error.
 const MAX_VIOLATIONS: usize = 8;
 /// The maximum number of bytes that are quoted of a place or a name.
 const MAX_QUOTED_BYTES: usize = 120;
 
-/// A mistake in a schema.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SchemaFlaw {
     /// The JSON Pointer to the place in the schema; empty for the whole schema.
@@ -131,7 +128,8 @@ impl CompiledSchema {
                 Err(error) => unplaced = Some(meta_flaw(&error)),
             }
         }
-        // `build` reports only the first invalid pattern, and does not report its place.
+        // `build` reports the first invalid pattern without its place, so each pattern is compiled
+        // alone.
         for (place, pattern) in rewritten.patterns {
             if build(&json!({"pattern": pattern})).is_err() {
                 let flaw = pattern_flaw(&place);
@@ -156,8 +154,8 @@ impl CompiledSchema {
             return Ok(());
         }
         let mut violations: Vec<SchemaViolation> = Vec::new();
-        // The validator also reports a member of the wrong type as undeclared. This second error
-        // does not help, and is dropped below.
+        // The validator reports a member of the wrong type a second time, as undeclared. These
+        // second errors are collected here and dropped below.
         let mut undeclared = Vec::new();
         for error in self.validator.iter_errors(value).take(64) {
             let kind = error.kind();
@@ -217,7 +215,6 @@ pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<SchemaFlaw> {
     flaws
 }
 
-/// Returns the flaw of a schema that is too large to be read; `None` for any other schema.
 fn size_flaw(schema: &Value) -> Option<SchemaFlaw> {
     if schema.to_string().len() > MAX_SCHEMA_BYTES {
         let detail = format!("is longer than {} KiB", MAX_SCHEMA_BYTES / 1024);
@@ -240,11 +237,10 @@ fn build(schema: &Value) -> Result<Validator, ValidationError<'static>> {
         .build(schema)
 }
 
-/// Two parameter names that differ only in case: the path to the second name in the schema, and
-/// both names.
+/// Two parameter names that differ only in case: the path of the second name in the schema, the
+/// first name and the second name.
 pub(crate) type CaseCollision<'v> = (Vec<String>, &'v str, &'v str);
 
-/// Returns the pairs of parameter names that differ only in case, at every level of a schema.
 #[must_use]
 pub(crate) fn case_collisions(schema: &Value) -> Vec<CaseCollision<'_>> {
     let mut found = Vec::new();
@@ -286,9 +282,8 @@ fn collect_case_collisions<'v>(
     }
 }
 
-/// Returns the members that an object schema declares, by name. Several schemas may apply to the
-/// same object, for example through `allOf`. If several of them declare a member, all their schemas
-/// for the member are returned.
+/// Returns the members that an object schema declares, by name. If several parts of the schema
+/// declare a member, for example through `allOf`, the member has several schemas.
 #[must_use]
 pub(crate) fn declared_members(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
     let mut members: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();

@@ -2,16 +2,15 @@
 //! rewriter also closes the schema: a closed schema refuses undeclared members at every level
 //! (`unevaluatedProperties: false`). Invariant:
 //!
-//! - The schemas that apply to one value (a schema with everything that `allOf`, `anyOf`, `oneOf`,
-//!   `if`, `then`, `else`, `dependentSchemas` and `$ref` bring in) are closed once, at the
-//!   outermost schema. If each branch were closed separately, a branch would refuse members that
-//!   another branch declares.
-//! - A `$ref` therefore never points to a closed schema. Each target is copied into `$defs` without
-//!   being closed, and the schema with the `$ref` is closed instead.
-//! - A schema that is a condition (`not`, `if`, `contains`, `propertyNames`) is not closed inside,
-//!   because a stricter condition can make the whole schema accept more.
-//! - A schema with `additionalProperties` or `unevaluatedProperties` is not closed. A schema is not
-//!   closed either if none of the schemas that apply to the same value has `properties`.
+//! - `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else`, `dependentSchemas` and `$ref` apply several
+//!   schemas to one value. The outermost of these schemas is closed, and the others stay open: a
+//!   closed branch would refuse the members that another branch declares.
+//! - Therefore the target of a `$ref` is copied into `$defs` open, and the schema with the `$ref`
+//!   is closed instead.
+//! - Schemas inside a condition (`not`, `if`, `contains`, `propertyNames`) stay open, because a
+//!   stricter condition can make the whole schema accept more.
+//! - A schema with `additionalProperties` or `unevaluatedProperties` stays open.
+//! - If none of the schemas for a value has `properties`, they all stay open.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,15 +29,15 @@ const CHILD_KEYWORDS: [&str; 4] = [
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
-/// Keywords whose value is a condition. Schemas inside a condition are not closed (may accept
-/// undeclared members), because a stricter condition could make a `not` accept more.
+/// Keywords whose value is a condition. Schemas inside a condition stay open (accept undeclared
+/// members), because a stricter schema inside `not` makes the `not` accept more.
 const CONDITION_KEYWORDS: [&str; 4] = ["not", "if", "contains", "propertyNames"];
 /// Keywords whose value is a list of schemas for nested values.
 const CHILD_LIST_KEYWORDS: [&str; 1] = ["prefixItems"];
 /// Keywords whose value maps names to schemas for nested values.
 const CHILD_MAP_KEYWORDS: [&str; 2] = ["properties", "patternProperties"];
-/// Keywords that hold a schema for the same instance. `contentSchema` is about the content of a
-/// text, but draft 2020-12 checks nothing against `contentSchema`.
+/// Keywords that hold a schema for the same instance. `contentSchema` may be listed here, because
+/// draft 2020-12 never checks it.
 const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords that hold a list of schemas for the same instance.
 const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
@@ -62,12 +61,10 @@ const REFUSED_KEYWORDS: [&str; 6] = [
     "dependencies",
     "additionalItems",
 ];
-/// The maximum nesting depth of a schema.
 const MAX_DEPTH: usize = 64;
-/// The only supported dialect.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// The result of [`rewrite`]. The schema may be compiled only if there are no flaws.
+/// The result of [`rewrite`]. The schema is usable if `flaws` is empty.
 pub(super) struct Rewritten {
     pub(super) schema: Value,
     pub(super) flaws: BTreeSet<SchemaFlaw>,
@@ -75,13 +72,12 @@ pub(super) struct Rewritten {
     pub(super) patterns: BTreeMap<String, String>,
 }
 
-/// Rewrites the given schema and every target of a `$ref`.
 pub(super) struct Rewriter<'s> {
     root: &'s Value,
     /// Whether the schemas at the current place are closed (refuse undeclared members).
     close: bool,
-    /// The targets of `$ref`, each with the number under which `$defs` gets a copy of the target.
-    /// The key is the reference, and whether the schemas inside the copy are closed.
+    /// Maps each target of a `$ref` to the number of its copy in `$defs`. The key is the reference,
+    /// and whether the schemas inside the copy are closed.
     targets: BTreeMap<(String, bool), usize>,
     /// The keys of the targets that are not copied yet.
     pending: Vec<(String, bool)>,
@@ -89,8 +85,8 @@ pub(super) struct Rewriter<'s> {
     patterns: BTreeMap<String, String>,
 }
 
-/// Rewrites a schema: resolves every local `$ref` to a copy and, if `close` is true, refuses
-/// undeclared members. Finds every flaw but [`depth_flaw`], without which the schema must be.
+/// Rewrites a schema: points each local `$ref` to a copy in `$defs` and, if `close` is true,
+/// refuses undeclared members. The caller must have checked the schema with [`depth_flaw`].
 pub(super) fn rewrite(schema: &Value, close: bool) -> Rewritten {
     let mut rewriter = Rewriter {
         root: schema,
@@ -107,7 +103,6 @@ pub(super) fn rewrite(schema: &Value, close: bool) -> Rewritten {
     }
 }
 
-/// Returns the flaw of a schema that is nested too deeply; `None` for any other schema.
 pub(super) fn depth_flaw(schema: &Value) -> Option<SchemaFlaw> {
     (depth(schema) > MAX_DEPTH)
         .then(|| SchemaFlaw::new("", format!("is nested deeper than {MAX_DEPTH}")))
@@ -119,7 +114,7 @@ pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value>
     locate(root, reference).map(|(_, schema)| schema)
 }
 
-/// Does the same as [`resolve`], and also returns the JSON Pointer to the schema.
+/// Returns the result of [`resolve`], preceded by the JSON Pointer to the schema.
 fn locate<'s>(root: &'s Value, reference: &str) -> Option<(String, &'s Value)> {
     let fragment = reference.strip_prefix('#')?;
     let fragment = percent_encoding::percent_decode_str(fragment)
@@ -200,8 +195,8 @@ impl Rewriter<'_> {
         self.flaws.insert(SchemaFlaw::new(place, detail));
     }
 
-    /// Rewrites the outermost schema of a value, and closes this schema where needed: a closed
-    /// schema refuses undeclared members.
+    /// Rewrites the outermost schema of a value. If `self.close` is true, the result refuses
+    /// undeclared members, as the module's documentation describes.
     fn rewrite_child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.rewrite_open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {
@@ -243,8 +238,7 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Rewrites a schema. Closes the schemas of nested values (so that they refuse undeclared
-    /// members), but not the schema itself.
+    /// Rewrites a schema and leaves it open. Schemas of nested values are closed.
     fn rewrite_open(&mut self, schema: &Value, at: &str) -> Value {
         let Value::Object(members) = schema else {
             return schema.clone();
@@ -381,8 +375,8 @@ impl Rewriter<'_> {
     }
 }
 
-/// Searches `schema` for a schema with this anchor. `at` is the JSON Pointer to `schema`. Returns
-/// the found schema and the JSON Pointer to the found schema.
+/// Returns the schema inside `schema` that has this anchor, preceded by the JSON Pointer to it.
+/// `at` is the JSON Pointer to `schema`.
 fn find_anchor<'s>(schema: &'s Value, at: &str, anchor: &str) -> Option<(String, &'s Value)> {
     match schema {
         Value::Object(members) => {

@@ -1,9 +1,12 @@
 //! Shell tools. A command runs with `/bin/sh -c` under a guard (`guard.rs`), which is a second
-//! process of this program. Invariant: the command ends with the call, even if the service is
-//! killed or the call is dropped. The environment of the command has only the variables that the
-//! operator named. The guard reports the command's process group before the command begins. If the
-//! guard ends without this report, the command never began. In any other case without a result,
-//! the outcome is unknown.
+//! process of this program.
+//!
+//! Invariant: the command ends with the call, even if the service is killed or the call is dropped.
+//! The command's environment has only the variables that the operator named.
+//!
+//! The guard reports the command's process group before the command begins. If the guard ends
+//! without this report, the command never began. In any other case without a result, the outcome is
+//! unknown.
 
 use std::fmt::Write as _;
 use std::io;
@@ -30,8 +33,8 @@ mod settings;
 
 pub(crate) use self::settings::{Env, Settings};
 
-/// The maximum time between the command's timeout and the guard's report. Also the maximum time
-/// that the guard may then take to end.
+/// The maximum time between the command's timeout and the guard's report, and between this report
+/// and the guard's end.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,7 +49,6 @@ pub(crate) fn parameters() -> Value {
     })
 }
 
-/// The command line that starts a guard.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardCommand {
     pub program: PathBuf,
@@ -54,7 +56,7 @@ pub(crate) struct GuardCommand {
 }
 
 impl GuardCommand {
-    /// Starts a guard, a process that runs one command. The guard waits for an order that names it.
+    /// Starts a guard process, which waits for an [`Order`] with the command to run.
     pub(crate) fn spawn(&self, stderr: Stdio) -> io::Result<Child> {
         Command::new(&self.program)
             .args(&self.arguments)
@@ -68,8 +70,8 @@ impl GuardCommand {
 }
 
 impl Default for GuardCommand {
-    /// Returns the command line that starts this program again. The command line works even if the
-    /// program's file has been replaced since the start.
+    /// Returns the command line that starts this program again, even if the program's file has been
+    /// replaced since.
     fn default() -> Self {
         let program = PathBuf::from("/proc/self/exe");
         let program = if program.exists() {
@@ -100,7 +102,6 @@ pub(super) struct ShellTool {
     pub(super) redactor: Arc<Redactor>,
 }
 
-/// The outcome of a command that was handed to a guard.
 enum Outcome {
     /// The command was not started, for this reason.
     NotStarted(String),
@@ -171,7 +172,8 @@ impl ShellTool {
         if !permit.holds() {
             return Outcome::NotStarted(NOT_PERMITTED.to_owned());
         }
-        // The command cannot run before the guard has read the whole order.
+        // The guard runs the command after it has read the whole order. If the order cannot be
+        // handed over, the command has not started.
         let handed = tokio::time::timeout(ORDER_TIMEOUT, hand_over(&mut input, &order_text)).await;
         if !matches!(handed, Ok(Ok(()))) {
             return Outcome::NotStarted("its guard could not be started".to_owned());
@@ -331,9 +333,8 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. Then
-/// kills the command's process group `group`, if a group is given. A group is given if the guard's
-/// report was lost.
+/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. If the
+/// guard's report was lost, `group` is the command's process group, which is then killed.
 async fn end_guard(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(REPORT_GRACE, guard.wait())
         .await
@@ -352,8 +353,8 @@ pub(crate) fn kill_orphans(leader: i32) {
     let Some(leader) = Pid::from_raw(leader) else {
         return;
     };
-    // The group is killed only if the leader still exists and leads its group, because by now the
-    // process id may belong to another process.
+    // By now, the process id may belong to another process. Therefore the group is killed only if
+    // the process still leads this group.
     if getpgid(Some(leader)) == Ok(leader) {
         let _ = kill_process_group(leader, Signal::KILL);
     }

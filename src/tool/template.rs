@@ -36,7 +36,6 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// Returns the names of the credentials that the template refers to.
     pub(super) fn credential_names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Text(_) => None,

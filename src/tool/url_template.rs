@@ -19,7 +19,6 @@ const SEGMENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'~');
 
-/// A piece of a template's path or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
@@ -105,7 +104,6 @@ impl UrlTemplate {
             })
     }
 
-    /// Returns the names of the credentials that the template refers to.
     pub(crate) fn credential_names(&self) -> impl Iterator<Item = &str> {
         self.path
             .iter()
@@ -147,8 +145,8 @@ impl UrlTemplate {
         })
     }
 
-    /// Returns the reason why these arguments give no URL, whatever the credentials; `None` if
-    /// there is no such reason. The reason names the argument, never its value.
+    /// Checks the arguments without the credentials. Returns the reason why the arguments cannot be
+    /// part of a URL; `None` if they can. The reason names the argument, never its value.
     #[must_use]
     pub(crate) fn refusal_reason(
         &self,
@@ -223,9 +221,9 @@ impl UrlTemplate {
     /// argument. Credentials, and arguments for which `fill` fails, stay placeholders. `None` if
     /// the filled-in texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
-        // The parsing of the URL would change placeholders, so a mark (a number between quotes)
-        // takes their place in the path. No other text in the path can equal a mark: filled-in
-        // values have each `'` encoded, and the template has fewer `'` in a row than a mark.
+        // Parsing the URL would change a placeholder, so a mark (a number between quotes) stands in
+        // its place meanwhile. No other text in the path equals a mark: filled-in values have each
+        // `'` encoded, and the template has fewer `'` in a row than a mark.
         let mut mark_quotes = "'".to_owned();
         while self
             .path
@@ -322,8 +320,7 @@ fn credentials_are_values(query: &[Piece]) -> bool {
     })
 }
 
-/// A function that returns the value of a credential's field, by the credential's name and the
-/// field's name.
+/// Returns the value of a credential's field, by the names of the credential and the field.
 type CredentialLookup<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
 
 fn fill_pieces(
@@ -366,16 +363,16 @@ fn fill_pieces(
     Ok(text)
 }
 
-/// The reason why a value cannot be in a path. The text continues a sentence that begins with the
-/// value's name.
+/// The reason why a value cannot be in a path: the end of a sentence that begins with the value's
+/// name.
 const NO_SEGMENT: &str = "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
 
 fn percent_encoded(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT_ESCAPES).to_string()
 }
 
-/// Whether a server that decodes a segment, even repeatedly, could find `.` or `..` between
-/// slashes, backslashes or the ends.
+/// Whether `.` or `..` stands between slashes, backslashes or the ends of a segment, also after
+/// repeated percent-decoding.
 fn has_dots(segment: &str) -> bool {
     let mut decoded = Vec::with_capacity(segment.len());
     for byte in segment.bytes() {

@@ -14,7 +14,6 @@ impl Captured {
         move || writer.clone()
     }
 
-    /// Returns the output so far.
     #[must_use]
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()

@@ -68,7 +68,8 @@ on_both! {
         let held = app.held().await;
         let (ok, no, none, fits) = (200, 403, 404, 422);
         let expected = [
-            //                  task items tree reqs  req  page  | tasks inbox me | msg  cancel retry decide create
+            // GET: task, items, tree, requests, request, page, tasks, inbox, me. POST: message,
+            // cancel, retry, decide, create.
             ("alice", ALICE, [ok, ok, ok, ok, ok, ok, ok, ok, ok, fits, fits, fits, no, fits]),
             ("alice reads", ALICE_READS, [ok, ok, ok, ok, ok, ok, ok, ok, ok, no, no, no, no, no]),
             ("bob", BOB, [ok, ok, ok, ok, ok, ok, ok, ok, ok, no, no, no, fits, fits]),
@@ -169,7 +170,7 @@ on_both! {
 
     async fn markup_written_by_others_stays_text(on: On) {
         let hostile = "<script>alert(1)</script>\"'><img src=x onerror=y>\r\nx-evil: 1 \u{202e}";
-        // The page's own script is the only `<script` that is allowed.
+        // The page's own script is allowed.
         let ours = "<script src=\"/follow.js\" defer></script>";
         let strange = |text: &str| text.replacen(ours, "", 1).contains("<script");
         let escaped = |text: &str| !strange(text) && !text.contains("<img") && !text.contains('\u{202e}');

@@ -20,7 +20,7 @@ const JSON: &str = "application/json";
 const RAN: &str = r#"{"ok":true}"#;
 const EDITED: &str = r#"{"order":17,"amount":1.50}"#;
 
-/// Returns the path to which an answer is posted, and the body of the answer.
+/// Returns the path of an answer's POST, and the body of the answer.
 fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
     let one = |decision: Value| json!({"decisions": {question.call.as_str(): decision}});
     let body = match answer {
@@ -74,7 +74,6 @@ fn is(reply: &Reply, status: u16, code: &str, about: &str) {
     assert_eq!(reply.header("content-type"), "application/problem+json");
 }
 
-/// Asserts that the problem in `reply` shows the request with this status.
 #[track_caller]
 fn shows(reply: &Reply, question: &Question, status: &str) {
     assert_eq!(reply.str("/request/request_id"), question.id);
@@ -189,8 +188,8 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
             "the document does not know {body}"
         );
     }
-    // The arguments of an edit are sent exactly as in `EDITED`. The call must run with exactly
-    // these bytes.
+    // `EDITED` spells the arguments in an order that `serde_json` does not produce. The call must
+    // run with exactly the bytes of `EDITED`.
     let text = if door {
         String::new()
     } else {
@@ -283,8 +282,8 @@ async fn is_taken_once<'a>(
 }
 
 /// Asserts that a closed or overdue request refuses each answer of its kind with `code`. `stands`
-/// is the status of the request. Wrong callers, wrong digests and answers of other kinds must get
-/// the same refusals as for an open request.
+/// is the request's status. Wrong callers, wrong digests and answers of other kinds must get the
+/// same refusals as for an open request.
 async fn nothing_is_taken_any_more(
     app: &TestApp,
     question: &Question,
@@ -330,7 +329,6 @@ async fn nothing_is_taken_any_more(
     );
 }
 
-/// Waits until the request's deadline has passed.
 async fn overdue(app: &TestApp, question: &Question) {
     while request(app, &question.id).await["can_decide"] == true {
         crate::support::pause().await;

@@ -1,4 +1,4 @@
-//! Tests the main job, on SQLite and on Postgres: a task is held, a person decides, and the task
+//! Tests the main path, on SQLite and on Postgres: a task is held, a person decides, and the task
 //! continues.
 
 use serde_json::{Value, json};

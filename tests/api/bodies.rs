@@ -1,5 +1,5 @@
-//! Tests of request bodies that are too large, that arrive in pieces, or that have numbers which no
-//! double holds.
+//! Tests of request bodies that are too large, that arrive in pieces, or that have numbers which do
+//! not fit a double.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ const SOON: Duration = Duration::from_secs(50);
 const SMALL: usize = 1024 * 1024;
 const LARGE: usize = 20 * SMALL;
 
-/// Sends bodies of 68 MiB in total, although the bodies of one caller may take at most 64 MiB at
-/// once.
+/// One caller's bodies may take 64 MiB at once. The test sends 68 MiB, which works because a POST
+/// that waits has released its body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
     let app = TestApp::start(On::Sqlite).await;

@@ -37,8 +37,6 @@ async fn cycle_takes_six_round_trips_to_the_database() {
     app.stop().await;
 }
 
-/// A commit whose events no receiver wants needs no additional statement and no additional
-/// parameter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cycle_of_which_no_receiver_wants_an_event_takes_no_round_trip_more() {
     let database = Database::postgres().await;
@@ -90,9 +88,9 @@ async fn once_call_at_a_gate_takes_one_read_and_one_commit() {
     app.stop().await;
 }
 
-/// Asserts that each `act` takes `expected` round trips. The relay and the worker also read from
-/// time to time, so the lower quartile of several acts counts. An act takes longer on a slow
-/// machine and then includes more such reads, so the acts are then counted again.
+/// Asserts that an `act` takes `expected` round trips: the lower quartile of several acts. The
+/// relay and the worker also read from time to time. On a slow machine, an act includes more of
+/// their reads. So the test counts up to four times.
 async fn assert_round_trips(
     app: &TestApp,
     line: &Forwarder,
@@ -122,8 +120,8 @@ async fn assert_round_trips(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn updates_of_a_cycle_touch_no_index_of_agent_task() {
-    // While another connection's snapshot is open, Postgres cannot make room on a full page, and an
-    // update then goes to another page. So the updates are then counted again.
+    // An open snapshot of another connection keeps Postgres from pruning full pages, so that
+    // updates are not HOT. So the test counts up to three times.
     let mut counted = Vec::new();
     for _ in 0..3 {
         let (all, hot) = updates_of_cycles().await;

@@ -9,7 +9,6 @@ use crate::support::fake_chat_completions::{calls, says};
 use crate::support::repetitions;
 use crate::support::test_app::{On, TestApp};
 
-/// The number of clients that approve a request at once.
 const RACERS: usize = 64;
 
 /// Creates `times` requests, one after another. [`RACERS`] clients approve each request at once. If
@@ -34,8 +33,8 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
                 } else {
                     other.unwrap_or(app)
                 };
-                // The winner waits until the task has completed, for which the losers leave it
-                // little processor time.
+                // The winner's reply comes when the task has ended, which takes long beside so many
+                // clients.
                 app.owner().header("prefer", "wait=120").hit(&path).await
             }
         }))

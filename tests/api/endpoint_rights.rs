@@ -57,13 +57,13 @@ struct Person(
 
 #[derive(Clone, Copy, PartialEq)]
 enum Reads {
-    /// Everything, because the caller is the task's owner or an admin, with a key that may read.
+    /// The caller owns the task or is an admin, and the key may read.
     Everything,
-    /// A tree, if the caller may decide one of its requests.
+    /// The caller reads the tree if they may decide one of its requests.
     What(HeDecides),
-    /// Nothing, because the scope of the key does not include reading.
+    /// The scope of the key does not include reading.
     Nothing,
-    /// Nothing, because the task belongs to another tenant: the status is 404.
+    /// The task belongs to another tenant, so the status is 404.
     OfAnotherTenant,
 }
 
@@ -71,8 +71,8 @@ enum Reads {
 enum HeDecides {
     /// The caller may decide with this key, under the rules that the [`Person`] lists.
     Here,
-    /// The caller may not decide with this key. The same user may decide with another key, under
-    /// these rules.
+    /// The caller may not decide with this key. With another key of the same user, they may decide
+    /// under these rules.
     Elsewhere([bool; 6]),
 }
 
@@ -88,7 +88,6 @@ const WEB: &str = "web-key-0123456789ab";
 
 #[rustfmt::skip]
 const TABLE: &[Person] = &[
-    //                                                                                                  owner users groups two also named
     Person("the owner",                 "alice-key-0123456789",  &[],                                             ALICE,   Reads::Everything),
     Person("the owner, reads",          "alice-read-0123456789", &[],                                             NONE,    Reads::Everything),
     Person("the owner, decides",        "alice-decide-01234567", &[],                                             ALICE,   HIS),
@@ -320,7 +319,7 @@ on_both! {
         let owner = app.actor("alice-key-0123456789");
         let as_ = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
         // (index into `TURNS`, index into `RULES`, caller, expected `by` and `via` of the
-        // decision). The calls of a turn run only after both requests of the turn are answered.
+        // decision). The calls of a turn run once both requests of the turn are answered.
         let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
             (0, 0, as_("alice", ""), "alice", json!("web")),
             (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),

@@ -80,7 +80,7 @@ on_both! {
         let judged = items.body["items"].as_array().unwrap().iter().find(|item| item["type"] == "judged").unwrap();
         assert_eq!((&judged["verdict"], &judged["rule"], &judged["grant_id"]), (&json!("allow"), &json!("large"), &json!(id)));
         assert_eq!(listed(app.approver()).await[0]["used"], 1);
-        // The owner is not an approver, and the admin's key may only read.
+        // The owner is not an approver, and the admin's key cannot do more than read.
         for (actor, status) in [(app.stranger(), 403), (app.owner(), 403), (app.actor(OPS), 403), (app.actor(OTHER), 404), (app.nobody(), 401)] {
             assert_eq!(end(&actor, id).await, status);
         }

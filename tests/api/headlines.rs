@@ -90,7 +90,8 @@ on_both! {
     async fn headline_of_an_unknown_outcome_says_that_a_person_is_asked(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
-        // The tool does not answer yet, so the decision is answered while the call is in flight.
+        // The tool does not answer yet, so the reply to the decision comes while the call is in
+        // flight.
         app.tool.answers(504, "").close();
         approve(&app, &held).await;
         app.tool.open();

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use super::approval_cycle::on_both;
 use crate::support::test_app::{On, TestApp};
 
-/// The time limit for a reply. It is long enough for a slow machine. It is far too short for a
-/// service that reads the whole body again for each call that the body names.
+/// The time limit for a reply. It suffices on a slow machine, and is too short for a service that
+/// reads the whole body again for each call in it.
 const SOON: Duration = Duration::from_mins(2);
 /// The size of the largest accepted body of a decision, in bytes.
 const MOST: usize = 1024 * 1024;

@@ -27,8 +27,8 @@ const ATTRIBUTES: &str = "class id href lang dir charset name content src defer 
     hidden autofocus align scope colspan open datetime title role rows cols min max step minlength maxlength pattern placeholder \
     autocomplete spellcheck selected disabled readonly tabindex inputmode form size multiple enctype list autocapitalize formaction formnovalidate";
 
-/// A service, and all receivers of its messages. The service's rule, tool and agent let through as
-/// much text as they can.
+/// A service, and all receivers of its messages. The rule, the tool and the agent of the service
+/// let through as much text as they can.
 struct Scene {
     app: TestApp,
     mail: FakeMailServer,
@@ -74,8 +74,8 @@ notify:
         }
     }
 
-    /// Returns a caller with this name, as a backend sends it. A `/` replaces each comma and each
-    /// character that is not printable ASCII: in HTML, `/` separates attributes as a blank does.
+    /// Returns a caller whose user name is `name`. Commas, and characters that are not printable
+    /// ASCII, become `/`: in HTML, `/` separates attributes as a blank does.
     fn named(&self, name: &str, groups: &str) -> Actor<'_> {
         let sent = |c: char| {
             if c == ',' || !c.is_ascii_graphic() {
@@ -93,7 +93,7 @@ notify:
         }
     }
 
-    /// Returns once every receiver was told of the question of task number `number`.
+    /// Waits until every receiver has been told of the question of task `number`.
     async fn told(&self, number: usize) {
         self.mail.reached(number + 1).await;
         let in_teams = || {
@@ -109,7 +109,6 @@ notify:
     }
 }
 
-/// The hostile texts of the task with this number.
 struct Texts(usize);
 
 impl Texts {
@@ -215,7 +214,6 @@ async fn shown(actor: Actor<'_>, path: &str) -> String {
     inert(&reply.text, path)
 }
 
-/// Returns the ids of a task's open approval request and open guidance request, in this order.
 fn requests(task: &Reply) -> [String; 2] {
     ["approval", "guidance"].map(|kind| {
         let pending = task.body["pending"].as_array().unwrap();

@@ -17,7 +17,6 @@ const FORM: &str = r#"{"question":"How long?","context":"A sale.","attempted_app
     "properties":{"shop":{"enum":["north","south"]},"days":{"type":"integer","minimum":1},"mail":{"type":"string","format":"email"}},
     "required":["shop"]}}"#;
 
-/// Answers the request as the task's owner; asserts that the answer is accepted.
 async fn answer(app: &TestApp, question: &Question, body: &Value) -> Reply {
     let reply = app.owner().post(&question.path(), body).await;
     assert_eq!(reply.status, 200, "{body}: {}", reply.text);
@@ -64,7 +63,7 @@ fn kinds_of(requests: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the time for which a request stays open, in seconds.
+/// Returns how long a request stays open, in seconds.
 fn open_for(request: &Value) -> i64 {
     let at = |name: &str| {
         request[name]
@@ -260,8 +259,8 @@ on_both! {
         ] {
             assert_eq!(places(&app, question, &response(filled.clone())).await, expected, "{filled}");
         }
-        // Errors about a credentials form name only fields of the form, because the user may have
-        // typed the secret as a member's name.
+        // Errors about a credentials form do not repeat unknown member names, because the user may
+        // have typed the secret as a name.
         for (body, expected) in [
             (r#"{"action":"respond","response":{"s3cret":"a","email":"a@b.example","token":"t"}}"#, "/response"),
             (r#"{"action":"respond","response":{"s3cret":{"s3cret":1e999}}}"#, ""),

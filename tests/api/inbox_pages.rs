@@ -24,7 +24,6 @@ async fn finance(on: On) -> TestApp {
     app_with(on, "{ groups: [finance] }").await
 }
 
-/// Gets a page as this actor's browser does.
 async fn page(actor: Actor<'_>, path: &str) -> Reply {
     actor.header("accept", "text/html").get(path).await
 }
@@ -35,7 +34,6 @@ fn rows(page: &Reply) -> Vec<&str> {
     parts.map(|part| &part[..36]).collect()
 }
 
-/// Creates a task with a held refund of this amount.
 async fn refund(app: &TestApp, amount: u32) -> Held {
     app.model.then(calls(&[(
         "refund",

@@ -39,7 +39,6 @@ async fn soon<T>(coming: impl Future<Output = T>) -> T {
         .expect("it comes soon")
 }
 
-/// Returns the next event. Asserts that its name is `name`.
 async fn next(watch: &mut Watch, name: &str) -> Event {
     let event = soon(watch.event()).await.expect("the stream goes on");
     assert_eq!(event.name, name, "{}", event.data);
@@ -124,7 +123,7 @@ on_both! {
                 assert_eq!(created.data["request"]["request_id"], held.request.as_str());
             }
         }
-        // Lists and new streams count the request only for the caller who may decide it.
+        // Lists and new streams count the request for the one caller who may decide it.
         for (actor, expected) in [(app.owner(), 0), (app.approver(), 1), (app.stranger(), 0), (app.actor(OTHER), 0)] {
             let list = actor.get("/v1/requests").await;
             assert_eq!(list.body["open"], expected, "{}", list.text);
@@ -160,8 +159,7 @@ on_both! {
 
     async fn open_counts_pending_requests_whatever_status_is_listed(on: On) {
         let app = finance(on).await;
-        // The approver owns this task, so they may not decide its request, although they are in the
-        // group.
+        // The approver is in the group, but owns this task, so they may not decide its request.
         app.held_by(&app.approver()).await;
         let (first, second) = (app.held().await, app.held().await);
         app.approver().hit(&format!("/resume/{}/approve", first.request)).await;

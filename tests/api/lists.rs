@@ -201,7 +201,6 @@ on_both! {
     }
 }
 
-/// Reads a list to its end; returns the number of entries of each page.
 async fn lengths(actor: &Actor<'_>, path: &str, member: &str) -> Vec<usize> {
     let (mut lengths, mut next) = (Vec::new(), String::new());
     loop {
@@ -214,9 +213,8 @@ async fn lengths(actor: &Actor<'_>, path: &str, member: &str) -> Vec<usize> {
     }
 }
 
-/// The test makes 20,000 copies of a question. None of the copies matches the filters. In lists of
-/// requests the copies come before the question; in lists of tasks they come after the question's
-/// task.
+/// The test makes 20,000 copies of a request, and none of them matches the filters. A list of
+/// requests reaches the copies first; a list of tasks reaches them last.
 #[tokio::test]
 async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
     let database = Database::postgres().await;

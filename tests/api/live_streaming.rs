@@ -94,7 +94,6 @@ async fn watched(app: &TestApp, answer: Stream) -> Watch {
     watch
 }
 
-/// The name and the arguments of a tool call.
 const REFUND: (&str, &str) = ("refund", r#"{"order": 17, "amount": 120}"#);
 
 on_both! {
@@ -219,7 +218,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
         .header("prefer", "wait=0")
         .hit(&format!("/resume/{}/approve", request.as_str().unwrap()))
         .await;
-    // No durable event can overtake a delta of an answer that is held back.
+    // The model holds its answer back, so no durable event can overtake this delta.
     both[1].extend(there.until("output_text.delta").await);
     app.model.go_on();
     both[0].extend(here.rest().await);
@@ -239,8 +238,8 @@ async fn reader_on_another_replica_sees_the_same_stream() {
         "{:?}",
         names(&both[0])
     );
-    // A durable event may overtake deltas on their way to another replica. Then that replica shows
-    // only the beginning of the answer.
+    // A durable event may overtake deltas on their way to another replica. That replica then shows
+    // the beginning of the answer, without the rest.
     let (seen, whole) = (put_together(&both[1]), stored(&both[1]));
     assert!(!seen.is_empty(), "{:?}", names(&both[1]));
     for (turn, (text, calls)) in &seen {

@@ -12,7 +12,7 @@ use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
 
-/// A text that the test puts into everything that it sends. No log line may contain it.
+/// A text in everything that the test sends. No log line may contain it.
 const MARK: &str = "Mk7qZ";
 
 struct Binary(Child);
@@ -152,8 +152,8 @@ async fn log_holds_nothing_that_was_sent() {
     );
 }
 
-/// Asserts that each line of the log is JSON, that both wrong keys are logged with the client's
-/// address, and that no line contains anything that a client sent.
+/// Asserts that each line of the log is JSON, and that no line contains anything that a client
+/// sent. Also asserts that both wrong keys are logged with the client's address.
 fn log_is_clean(log: &str, token: &str) {
     assert!(log.lines().count() > 10, "{log}");
     let lines = log
@@ -181,7 +181,7 @@ fn log_is_clean(log: &str, token: &str) {
 }
 
 /// Returns HTTP requests that have [`MARK`] in every place, with their expected statuses. `request`
-/// is the path of an intervention request, which the last of these HTTP requests approves.
+/// is the path of an open approval request, which the last HTTP request approves.
 fn marked_requests(request: &str) -> [(Method, String, Option<Value>, u16); 9] {
     [
         (Method::GET, format!("/v1/tasks?agent={MARK}"), None, 200),

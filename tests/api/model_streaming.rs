@@ -1,4 +1,4 @@
-//! Tests of a model that streams its answer: a call that arrives in deltas runs only once it is
+//! Tests of a model that streams its answer: a call that arrives in deltas runs once it is
 //! complete.
 
 use serde_json::json;

@@ -9,8 +9,7 @@ use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, TestApp, WEB};
 
 const ADMIN: &str = "admin-key-0123456789";
 
-/// Starts the service. The agent `billing` is open to the group `support`, of which Alice is a
-/// member, and to the user Zoe.
+/// Starts the service. The agent `billing` is open to Alice's group `support` and to the user Zoe.
 async fn app(on: On) -> TestApp {
     let admin = "    - { user: root, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
     let open = "agents:\n  desk: { description: For all., model: main, tools: [lookup] }";
@@ -76,7 +75,7 @@ on_both! {
         assert_eq!(told(&named("max", "sales"), &path).await, [403, 403]);
         assert_eq!(told(&app.actor(WEB).header("holdpoint-user", "max"), &path).await, [403, 403]);
         assert_eq!(named("max", "support").post(&format!("{path}/messages"), &json!({"input": "more"})).await.status, 200);
-        // `open_to` names the user Zoe, who may use any spelling of the name.
+        // `open_to` names the user Zoe. The comparison of user names ignores case.
         let zoe = app.actor(WEB).header("holdpoint-user", "zOE").post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(zoe.status, 201, "{}", zoe.text);
         let agents = app.actor(WEB).header("holdpoint-user", "ZOE").get("/v1/agents").await;

@@ -25,8 +25,8 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
             {
                 streams.push(format!("{method} {path}"));
             }
-            // Successful responses have at most one content type, so a generated client needs only
-            // one type.
+            // Successful responses have at most one content type, so a generated client needs one
+            // return type.
             let types = responses
                 .iter()
                 .filter(|(status, _)| status.starts_with('2'));
@@ -43,7 +43,6 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
     );
 }
 
-/// Returns the examples of a body from the API document.
 fn examples(component: &str) -> Vec<Value> {
     let found = document()["components"]["schemas"][component]["examples"]
         .as_array()

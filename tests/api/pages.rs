@@ -105,7 +105,8 @@ on_both! {
                     assert!(refused.str("/detail").contains("through a proxy"), "{name}: {}", refused.text);
                     assert_eq!(me().header(name, "x").get("/healthz").await.status, 200, "{name}");
                 }
-                // nginx sends this HTTP request if its configuration has only `proxy_pass`.
+                // nginx with a bare `proxy_pass` sends a request of this form: HTTP/1.0, and no
+                // header that names a proxy.
                 for (method, path, status) in [
                     ("POST", format!("{approve}/approve"), "403 Forbidden"),
                     ("GET", "/v1/tasks".to_owned(), "403 Forbidden"),

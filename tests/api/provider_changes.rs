@@ -21,7 +21,6 @@ enum Provider {
 
 use Provider::{Chat, Messages, Responses};
 
-/// The service, an endpoint of each provider, and the current provider.
 struct World {
     app: TestApp,
     responses: FakeResponses,
@@ -88,7 +87,6 @@ impl World {
         }
     }
 
-    /// Sets the next answer of the current provider to `It is paid.`.
     fn says(&self) {
         match self.now {
             Chat => {
@@ -104,7 +102,6 @@ impl World {
         }
     }
 
-    /// Returns the text of the last HTTP request to the current provider.
     fn sent(&self) -> String {
         match self.now {
             Chat => self.app.model.sent().last().unwrap().to_string(),
@@ -113,7 +110,8 @@ impl World {
         }
     }
 
-    /// Returns the conversation in the last request to the current provider, in words.
+    /// Returns the conversation in the last request to the current provider, in the same form for
+    /// all providers.
     fn told(&self) -> Vec<String> {
         let sent: Value = serde_json::from_str(&self.sent()).unwrap();
         let said = match self.now {
@@ -194,8 +192,8 @@ fn of_messages(message: &Value) -> Vec<String> {
     told.collect()
 }
 
-/// Returns the texts that only this provider's own turns contain. The provider must get them back
-/// byte for byte.
+/// Returns the texts that are unique to this provider's turns. The provider must get them back byte
+/// for byte.
 fn own(provider: Provider) -> &'static [&'static str] {
     match provider {
         Chat => &[],

@@ -1,5 +1,5 @@
-//! Tests requests that wait on one replica for a task that another replica changes. The reply shows
-//! every commit that was made before the HTTP request.
+//! Tests of HTTP requests that wait on one replica for a task which another replica changes. The
+//! reply shows every commit that was made before the HTTP request.
 
 use serde_json::json;
 
@@ -21,7 +21,7 @@ async fn wait_shows_the_commit_that_another_replica_made_before_it() {
     let path = format!("/resume/{request}/approve");
     let approved = other.owner().post(&path, &json!({})).await;
     assert_eq!(approved.str("/status"), "Completed", "{}", approved.text);
-    // The last commit that the first replica knows of is its own commit, which paused the task.
+    // The replica `app` has not read the task since it paused the task itself.
     let waits = app.owner().header("prefer", "wait=5");
     let shown = waits.get(&format!("/v1/tasks/{task}")).await;
     assert_eq!(shown.str("/status"), "Completed", "{}", shown.text);

@@ -26,8 +26,8 @@ fn outcomes(items: &[Value]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Lets the deadline of each open request pass now. A short `expires_in` would pass before a slow
-/// machine has made all requests of a test.
+/// Moves the deadline of each open request into the past. A short `expires_in` could pass before a
+/// slow machine has created all requests of a test.
 async fn pass_deadlines(app: &TestApp) {
     let sql = "update intervention_request set expires_at = 1 where status = 'pending'";
     app.database.execute(sql).await;

@@ -85,8 +85,7 @@ pub fn asks(kind: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns the values that the tests enter into the form of a request of this kind, if requests of
-/// this kind have a form.
+/// Returns the values that the tests enter into the form of a request of this kind.
 pub fn filled_in(kind: &str) -> Value {
     match kind {
         "confirmation" => json!({"confirmed": true, "comment": "go"}),
@@ -102,7 +101,6 @@ pub struct Question {
     pub id: String,
     pub call: String,
     pub digest: String,
-    /// The request's entry in the task's `pending`.
     pub request: Value,
 }
 
@@ -172,7 +170,6 @@ pub async fn ask(app: &TestApp, kind: &str) -> Question {
     Question::of(&reply, kind)
 }
 
-/// Returns the items of a task's journal.
 pub async fn items(app: &TestApp, task: &str) -> Vec<Value> {
     let reply = app
         .owner()
@@ -189,7 +186,6 @@ pub async fn request(app: &TestApp, id: &str) -> Value {
     reply.body
 }
 
-/// Returns the results of one call from the items of a journal.
 pub fn results_of<'i>(items: &'i [Value], call: &str) -> Vec<&'i Value> {
     items
         .iter()
@@ -214,7 +210,6 @@ pub fn told(app: &TestApp) -> Vec<String> {
         .collect()
 }
 
-/// Asserts that every call of a journal has exactly one result.
 pub fn each_has_one_result(items: &[Value]) {
     let calls = items
         .iter()

@@ -59,7 +59,6 @@ async fn at(on: On, public_url: &str) -> TestApp {
     .await
 }
 
-/// Returns the stored hashes of the session tokens.
 async fn sessions(app: &TestApp) -> Vec<String> {
     let sql = "select token_sha256 from browser_session";
     app.database.texts(sql).await

@@ -1,6 +1,6 @@
-//! Tests of how long user input is kept. For a POST with an idempotency key, only a hash of the
-//! body is kept. The hash is keyed once `secrets.keys` is configured. An expired credential is
-//! removed.
+//! Tests of how long user input is kept. Of a POST with an idempotency key, the service keeps a
+//! hash of the body and not the body. The hash is keyed once `secrets.keys` is configured. An
+//! expired credential is removed.
 
 use serde_json::json;
 

@@ -83,8 +83,8 @@ fn prompt(app: &TestApp) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Asserts that a late answer is refused. Asserts that the refusal shows the request as withdrawn,
-/// and shows no open request.
+/// Asserts that a late answer is refused, and that the refusal shows the request as withdrawn and
+/// no open request.
 async fn is_too_late(app: &TestApp, question: &Question, kind: &str) {
     let body = match kind {
         "approval" => json!({"action": "approve"}),

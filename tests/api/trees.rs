@@ -90,8 +90,8 @@ async fn with(on: On, more: &str, change: impl Fn(String) -> String) -> TestApp 
     app
 }
 
-/// Like `trees`, but the calls of the tools wait long for an answer. A test may do several things
-/// while a call has no answer.
+/// Like `trees`, but with a long timeout for tools, so that a test can act while a call is in
+/// flight.
 async fn patient(on: On) -> TestApp {
     with(on, "", |yaml| yaml.replace("timeout: 5s", "timeout: 30s")).await
 }
@@ -171,7 +171,6 @@ fn results(body: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Returns the name of the agent to which this prompt belongs.
 fn agent_of(body: &Value) -> String {
     let system = text(&body["messages"][0]);
     system
@@ -183,7 +182,6 @@ fn agent_of(body: &Value) -> String {
         .to_owned()
 }
 
-/// Returns all prompts of this agent that the model got, in order.
 fn prompts(app: &TestApp, agent: &str) -> Vec<Value> {
     app.model
         .sent()
@@ -196,8 +194,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!([name, arguments])
 }
 
-/// Returns a call of `refund`. The rules hold it for the task's owner, unless a test adds a rule
-/// that comes before them.
+/// Returns a call of `refund`. By default, the rules hold it for the task's owner.
 fn refund(order: u32) -> Value {
     call("refund", &json!({"order": order, "amount": 120}))
 }
@@ -207,7 +204,6 @@ pub(super) fn give(agent: &str, turns: &[Value]) -> Value {
     call(agent, &json!({"task": json!(turns).to_string()}))
 }
 
-/// Returns a turn that makes these calls.
 pub(super) fn turn(list: &[Value]) -> Value {
     json!(list)
 }
@@ -257,7 +253,6 @@ async fn done(app: &TestApp, turns: &[Value]) -> Reply {
     reply
 }
 
-/// Returns a task of Alice's, as she sees it.
 async fn task(app: &TestApp, id: &str) -> Reply {
     let reply = app.owner().get(&format!("/v1/tasks/{id}")).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
@@ -296,7 +291,6 @@ pub(super) async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
     tasks
 }
 
-/// Returns the tasks of this agent in a tree.
 pub(super) async fn of(app: &TestApp, root: &str, agent: &str) -> Vec<Value> {
     tree(app, root)
         .await
@@ -305,7 +299,7 @@ pub(super) async fn of(app: &TestApp, root: &str, agent: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the only task of this agent in a tree.
+/// Returns this agent's task in a tree. Asserts that the agent has exactly one.
 pub(super) async fn only(app: &TestApp, root: &str, agent: &str) -> Value {
     let mut found = of(app, root, agent).await;
     assert_eq!(found.len(), 1, "{found:#?}");
@@ -328,17 +322,14 @@ pub(super) fn open(reply: &Reply) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Approves every call of a request.
 pub(super) async fn approve(actor: &Actor<'_>, request: &str) -> Reply {
     actor.hit(&format!("/resume/{request}/approve")).await
 }
 
-/// Returns the items of the type `kind`.
 fn typed<'i>(items: &'i [Value], kind: &str) -> Vec<&'i Value> {
     items.iter().filter(|item| item["type"] == kind).collect()
 }
 
-/// Returns the statuses in a task's journal, in order.
 fn statuses(items: &[Value]) -> Vec<&str> {
     typed(items, "task_status")
         .iter()

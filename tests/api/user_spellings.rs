@@ -123,8 +123,8 @@ on_both! {
             assert!(page.status == 200 && !page.text.contains("<button"), "{}", page.text);
             assert_eq!(app.tool.ledger().len(), round);
             app.model.then(says("refunded"));
-            // The rule names Eve as an approver. In this HTTP request her name is spelled
-            // differently from the configuration file, and she has no group.
+            // The rule names the approver `Eve`. This HTTP request spells her name differently and
+            // names no group.
             let second = answer(&app.actor(WEB).header("holdpoint-user", "eVE"), &held, &approval()).await;
             assert_eq!((second.status, second.str("/status").as_str()), (200, "Completed"), "{}", second.text);
             assert_eq!(app.tool.ledger().len(), round + 1);
@@ -276,8 +276,7 @@ on_both! {
         let app = app(on).await;
         let cookie = app.sign_in(BOB).await;
         let browser = || app.nobody().header("cookie", &cookie);
-        // Bob owns this task, which was posted by a proxy that spells his name differently. He may
-        // not approve its request.
+        // A proxy posted this task for `BOB`, so Bob owns it and may not approve its request.
         let own = app.held_by(&finance(&app, "BOB")).await;
         assert_eq!(browser().hit(&format!("/resume/{}/approve", own.request)).await.status, 403);
         assert_eq!(ids(&browser().get("/v1/tasks").await), [own.task.as_str()]);
@@ -327,8 +326,7 @@ on_both! {
         }
         assert_eq!(app.actor(WEB).header("holdpoint-user", "olga").get(&format!("/v1/tasks/{}", old.task)).await.status, 403);
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
-        // The owner finds the task with each of the spellings, and may not approve it with any of
-        // them.
+        // With each spelling, the owner finds the task, and the owner's approval is refused.
         for spelling in ["Olga", "olga", "OLGA"] {
             assert_eq!(ids(&app.actor(WEB).header("holdpoint-user", spelling).get("/v1/tasks").await), [old.task.as_str()], "{spelling}");
             assert_eq!(answer(&finance(&app, spelling), &old, &approval()).await.status, 403, "{spelling}");
@@ -363,8 +361,8 @@ on_both! {
             assert_eq!(voted.status, 200, "{}", voted.text);
         }
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
-        // The other call is rejected, so the turn goes on. The first call has two approvals, but
-        // now they count as one person's, so the call is not approved.
+        // Rejecting the second call lets the turn go on. The two approvals of the first call now
+        // count as one person's, so a new request asks about this call.
         let rest = app.approver().post(&format!("/resume/{request}"), &json!({"action": "reject", "then": "continue"})).await;
         assert_eq!((rest.status, rest.str("/status").as_str()), (200, "Paused"), "{}", rest.text);
         assert!(app.tool.ledger().is_empty());

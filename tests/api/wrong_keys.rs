@@ -19,7 +19,8 @@ async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
 
 async fn try_key(app: &TestApp, number: u32) -> Reply {
     let key = format!("Bearer wrong-key-{number:010}");
-    // The service ignores addresses in headers such as `X-Forwarded-For`.
+    // Each attempt names a different forwarded address. The service must ignore it and count by
+    // socket address.
     let from = format!("198.51.100.{number}");
     app.nobody()
         .header("authorization", &key)
@@ -49,8 +50,8 @@ on_both! {
             assert!(page.status == 429 && page.header("content-type").starts_with("text/html"), "{}", page.text);
             assert!(!page.header("retry-after").is_empty() && page.header("set-cookie").is_empty());
         }
-        // HTTP requests with a right key, with a session, or without a key are not limited, and
-        // neither are pages.
+        // The limit does not apply to pages, or to HTTP requests with a right key, with a session,
+        // or without a key.
         assert_eq!(app.actor(ALICE).get("/v1/me").await.status, 200);
         assert_eq!(app.nobody().header("cookie", &cookie).get("/v1/me").await.status, 200);
         assert_eq!(sign_in(&app, BOB, "text/html").await.status, 303);

@@ -1,4 +1,4 @@
-//! Checks that `docs/guarantees.md` names only tests that exist, each under its right path.
+//! Checks that every test named in `docs/guarantees.md` exists under the path given there.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Checks which room (top-level module) imports which, by the table in `ARCHITECTURE.md`.
+//! Checks the imports between rooms (top-level modules) against the table in `ARCHITECTURE.md`.
 //!
 //! The table is read from that page, so the page and the check cannot differ. The check reads
 //! tokens and not lines. So a `crate::module` in the middle of an expression, in a group or behind

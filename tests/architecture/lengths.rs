@@ -25,7 +25,6 @@ fn readme_is_shorter_than_150_lines() {
     assert!(lines < 150, "README.md has {lines} lines");
 }
 
-/// Returns the files over the limit, each with its number of lines.
 fn long_files(sources: &[Source]) -> Vec<String> {
     let longest = |path: &str| {
         if CORE_FILES.contains(&path) {
@@ -84,8 +83,8 @@ fn functions(text: &str) -> Vec<Function<'_>> {
     found
 }
 
-/// Returns the modules of a file that are compiled for tests only. For an inline module, also
-/// returns the numbers of the module's first and last line.
+/// Returns the modules of a file that are compiled for tests (`#[cfg(test)]`). For an inline
+/// module, also returns the numbers of the module's first and last line.
 fn test_modules(tokens: &[Token]) -> Vec<(String, Option<(usize, usize)>)> {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
     let mut found = Vec::new();
@@ -123,7 +122,6 @@ fn test_modules(tokens: &[Token]) -> Vec<(String, Option<(usize, usize)>)> {
     found
 }
 
-/// Returns the functions over the limit, each with its number of lines.
 fn long_functions(sources: &[Source]) -> Vec<String> {
     let mut only_tests: BTreeSet<Vec<String>> = BTreeSet::new();
     for source in sources.iter().filter(|it| it.path.starts_with("src/")) {

@@ -52,7 +52,8 @@ fn vague_types(text: &str) -> Vec<String> {
         .filter(|(keyword, name)| {
             keyword.text != "type" || !VAGUE_ENDINGS.contains(&name.text.as_str())
         })
-        // `Service` in `tool/human.rs` is named after an argument of `request_credentials`.
+        // `Service` in `tool/human.rs` is allowed, because it is named after an argument of
+        // `request_credentials`.
         .filter(|(_, name)| name.text != "Service")
         .filter(|(_, name)| {
             VAGUE_ENDINGS
@@ -96,7 +97,6 @@ fn no_name_is_a_retired_word_of_the_glossary() {
     );
 }
 
-/// Returns the names in backticks in the glossary's section "Retired".
 fn retired_words() -> BTreeSet<String> {
     let page = fs::read_to_string(root().join("docs/glossary.md")).expect("docs/glossary.md");
     let (_, section) = page

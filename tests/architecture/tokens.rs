@@ -1,11 +1,11 @@
-//! Reads just enough Rust to find the rooms (top-level modules) that a file names. Reads the file's
-//! tokens without comments and literals, its inline modules, and every path that begins at the
-//! crate's root or leads to the root with `super`.
+//! Reads just enough Rust to find the rooms (top-level modules) that a file names. Drops comments
+//! and literals, follows inline modules, and reads every path that begins at the crate's root or
+//! leads to the root with `super`.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// The name by which the package's own binary refers to the crate.
+/// The crate's name in paths of the package's own binary.
 const CRATE: &str = "holdpoint";
 
 /// A token of Rust: a word, `::`, or a single other character.
@@ -279,8 +279,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Skips the raw string that begins after an `r` just read. Returns whether there is one.
-    /// (`r#name` is a name and not a string.)
+    /// Skips the raw string after the `r` that was just read. Returns false if no raw string
+    /// follows, as in the name `r#type`.
     fn skip_raw_string(&mut self) -> bool {
         let mut ahead = self.chars.clone();
         let hashes = ahead.by_ref().take_while(|c| *c == '#').count();

@@ -3,8 +3,8 @@
 
 use super::{Source, sources};
 
-/// Allowed comparisons that look as if they compared users' ids byte by byte. Some of them compare
-/// other ids. Some use the comparison of `UserId`. Some are byte-exact on purpose.
+/// Comparisons that the check would wrongly report. Some of them compare other ids. Some use the
+/// comparison of `UserId`. Some are byte-exact on purpose.
 const COMPARED: [&str; 11] = [
     "approvers.owner == Some(false)",
     "*owner == engine.replica",

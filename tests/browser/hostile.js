@@ -1,10 +1,11 @@
-// Texts of an agent that would mislead a reader: node hostile.js URL CHROMIUM TOOL_PORT
+// Tests texts of an agent that would mislead a reader. Run: node hostile.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import { asks, cancel, drawn, endpoint, executablePath, fits, launched, listen, newPage, send, unfold } from "./world.js";
 
-// An agent's text stays text: it runs nothing, moves nothing, hides nothing, and pushes nothing out of the window.
+// An agent's text stays text: it runs no script, moves and hides nothing on the page, and pushes
+// nothing out of the window.
 async function hostileTextStaysText(browser) {
   const hostile = `</pre></textarea><script>alert(1)</script><img src=x onerror=alert(2)>\u202e${"<b>&amp;".repeat(12_000)}${"x".repeat(9_000)}END`;
   const args = JSON.stringify({ text: hostile });
@@ -24,7 +25,8 @@ async function hostileTextStaysText(browser) {
   await cancel(task);
 }
 
-// Right-to-left letters move no digit: the drawn order is the written order, character by character.
+// Right-to-left letters move no digit: the characters are drawn in the order in which they are
+// written.
 const MOVED = '["from-\u05d0","100","200","\u05d1-to"]';
 
 async function drawsTheOrderOfTheCharacters(browser) {
@@ -48,7 +50,8 @@ async function drawsTheOrderOfTheCharacters(browser) {
   const typed = page.locator("textarea[name$='.arguments']");
   const style = await typed.evaluate((element) => [getComputedStyle(element).unicodeBidi, getComputedStyle(element).direction]);
   assert.deepEqual(style, ["bidi-override", "ltr"]);
-  // A text field has no ranges: its text is drawn beside it, in the same style.
+  // The characters of a text field cannot be measured, so the text is drawn beside the field in the
+  // same style.
   await typed.evaluate((element) => {
     const beside = document.createElement("pre");
     beside.id = "beside";

@@ -1,4 +1,5 @@
-// The inbox and the tasks in a real browser, where there are no accounts: node inbox.js URL CHROMIUM TOOL_PORT
+// Tests the inbox and the tasks in a real browser, without accounts. Run: node inbox.js URL
+// CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
@@ -20,7 +21,7 @@ async function isLive(page) {
   await page.locator("#inbox-state", { hasText: "live" }).waitFor();
 }
 
-// From one question to the next with the Enter key alone.
+// The Enter key alone leads from one question to the next.
 async function goesFromQuestionToQuestion(browser, javaScriptEnabled) {
   const asked = [await refundOf(120), await refundOf(80)].map(({ request: shown }) => shown);
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
@@ -47,7 +48,8 @@ async function goesFromQuestionToQuestion(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// Fifty events under a resting pointer move nothing; a new question appears only when the user asks for it.
+// While the pointer rests on a row, fifty events move nothing. A new question appears when the user
+// asks for it.
 async function rowsNeverMoveByThemselves(browser) {
   const asked = [];
   for (const amount of [101, 102, 103]) asked.push((await refundOf(amount)).request);
@@ -185,7 +187,6 @@ async function showsATask(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// A hostile text stays text in every place where it is shown.
 async function aHostileNameIsTextEverywhere(browser) {
   const hostile = '<img src=x onerror=alert(1)>"\'&{{7*7}}\u202e\u200b<script>alert(2)</script>';
   const reply = await fetch(`${service}/v1/tasks`, {
@@ -211,7 +212,8 @@ async function aHostileNameIsTextEverywhere(browser) {
   await clear();
 }
 
-// An approval that is remembered: offered folded and unticked, then listed, then ended.
+// The choice to remember an approval is folded and unticked at first. A remembered approval is
+// listed, and can be ended.
 async function remembersAnApproval(browser, javaScriptEnabled) {
   const { task, request: asked } = await asks("write_note", '{"text":"remember the milk"}');
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });

@@ -1,11 +1,12 @@
-// The parts of a request's page that a reader decides from, and their places on it: node layout.js URL CHROMIUM TOOL_PORT
+// Tests the layout of a request's page: the parts that a person needs for a decision, and their
+// places. Run: node layout.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import { asks, cancel, endpoint, ended, executablePath, launched, listen, main, newPage, ran, readable, refund, request, says, send, unfold } from "./world.js";
 
-// A manager's question: everything that the decision needs is in view without scrolling, and the arguments end above
-// the buttons.
+// Everything that the decision needs is in view without scrolling, and the arguments end above the
+// buttons.
 async function decidesFromTheFirstScreen(browser) {
   const words = "Please refund 120 euros for order 17: the parcel came broken, and the customer has waited for two weeks.";
   const { task, request: asked } = await says(words);
@@ -40,7 +41,8 @@ async function decidesFromTheFirstScreen(browser) {
   await cancel(task);
 }
 
-// On a phone the buttons stay in view while their form is, and are never in view above the end of the arguments.
+// On a phone, the buttons come into view below the end of the arguments. They stay in view while
+// their form is in view.
 async function buttonsStayBelowTheArguments(browser) {
   const { task, request: asked } = await asks("write_note", JSON.stringify({ text: "word ".repeat(700) }));
   const { context, page, wrong } = await newPage(browser, { viewport: { width: 390, height: 844 } });
@@ -61,7 +63,7 @@ async function buttonsStayBelowTheArguments(browser) {
   await context.close();
 }
 
-// The arguments changed in fields drawn from the schema.
+// Changes the arguments in the form fields that the page makes from the tool's JSON schema.
 async function changesInFields(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
@@ -84,7 +86,8 @@ async function changesInFields(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// Eight calls: one table with a sum; one is rejected, the rest is approved with one button.
+// The page shows eight calls in one table with a sum. One call is rejected, and one button approves
+// the others.
 async function decidesEight(browser, javaScriptEnabled) {
   const { task, request: asked } = await says("Eight parcels came broken.");
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, viewport: { width: 1280, height: 800 } });
@@ -109,7 +112,8 @@ async function decidesEight(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// A call beside the one to decide looks different; a command looks like one; warnings stand above the buttons.
+// A call that needs no decision looks different, a shell command looks like a command, and warnings
+// stand above the buttons.
 async function showsWhatWeighs(browser) {
   const { context, page, wrong } = await newPage(browser);
   const beside = await says("Beside the refund, look it up.");

@@ -1,5 +1,7 @@
-// A person with only the sealed link of a message: node link.js URL CHROMIUM TOOL_PORT
-// Alice's key is in ALICE_KEY, the sealing key in SEALING_KEY, the program that makes links in LINK.
+// Tests a person who has nothing but the sealed link in a message. Run: node link.js URL CHROMIUM
+// TOOL_PORT
+// Environment: ALICE_KEY is Alice's key, SEALING_KEY the sealing key, LINK the program that makes
+// links.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -31,7 +33,7 @@ const looks = {
   "phone, dark": { viewport: { width: 360, height: 740 }, colorScheme: "dark", isMobile: true },
 };
 
-// Each state of the page is accessible and fits the window; a page of a link has no script.
+// Each state of a link's page is accessible, fits the window and has no script.
 async function isReadable(browser, locale) {
   const { task, request } = await asked();
   const decided = await asked();
@@ -47,7 +49,6 @@ async function isReadable(browser, locale) {
       assert.equal(answer.status(), state === "none" ? 404 : 200, state);
       assert.equal(await page.locator("script").count(), 0, state);
       await shot(page, `link-${state}-${look}-${locale}`);
-      // The check of accessibility is itself a script, which the policy of the page would refuse.
       await readable(page, `link, ${state}, ${look}, ${locale}`);
       assert.equal(await page.locator("form").count() > 0, state === "open", state);
       assert.deepEqual(await context.cookies(), [], "no cookie is set");
@@ -58,8 +59,8 @@ async function isReadable(browser, locale) {
   await fetch(`${service}/v1/tasks/${task.task_id}/cancel`, { method: "POST", headers: key });
 }
 
-// Without a script and without a key: opens the link, reads whose link it is, approves; opens it again on another
-// device.
+// Without JavaScript and without a key, a person opens the link, approves, and opens the link again
+// on another device.
 async function approves(browser) {
   const { task, request } = await asked();
   const url = linkTo(request);

@@ -1,5 +1,6 @@
-// A user watches a task in a browser: node live.js URL CHROMIUM TOOL_PORT SERVICE CONFIG FOLDER
-// The service is started and stopped here. The page's handling of streams is also tested on scripted streams.
+// Tests how a page follows a task. Run: node live.js URL CHROMIUM TOOL_PORT SERVICE CONFIG FOLDER
+// The tests start and stop the service. Some tests replace the service's event stream by a scripted
+// stream.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -61,13 +62,13 @@ const approve = (request) => call("POST", `/resume/${request.request_id}/approve
 const live = (page, part) => page.locator(`#live-${part}`);
 const says = (locator, text) => locator.filter({ hasText: text }).waitFor();
 
-// Waits until `holds` is true, with a time limit.
+// Waits until `holds` is true, at most 30 seconds.
 async function eventually(holds, what) {
   const until = Date.now() + 30_000;
   while (!(await holds())) assert.ok(Date.now() < until, what);
 }
 
-// A page of a user who is signed in by cookie.
+// Opens the page of a request and signs in there as Alice.
 async function openPage(browser, request, options = {}) {
   const opened = await newPage(browser, options);
   await opened.page.goto(request.url);
@@ -77,8 +78,9 @@ async function openPage(browser, request, options = {}) {
   return opened;
 }
 
-// The browser's own EventSource, authorized by the cookie, reads the stream over a pause and a restart to the end of
-// the task; then it stops asking.
+// The browser's own EventSource, authorized by the cookie, reads the stream to the end of the task.
+// It survives a pause of the task and a restart of the service. After the end, it stops
+// reconnecting.
 async function aBrowserFollowsByItself(browser) {
   const { task, request } = await refund();
   const { context, page, wrong } = await openPage(browser, request);
@@ -115,7 +117,8 @@ async function aBrowserFollowsByItself(browser) {
   await context.close();
 }
 
-// The page of a request that is decided elsewhere: it says so, withdraws its form, and follows the task to the end.
+// While a request's page is open, another client decides the request. The page says so, withdraws
+// its form, and follows the task to the end.
 async function thePageGoesOnByItself(browser, locale) {
   const words = {
     "en-US": { headline: "Approved by alice, and it ran.", gone: "Already decided: alice approved at ", done: "The task is completed.", again: "Load the page again", tool: "write_note: done" },
@@ -169,7 +172,7 @@ async function thePageGoesOnByItself(browser, locale) {
   await context.close();
 }
 
-// After deciding, the user is back on the page and sees the rest of the task there.
+// A decision leads the user back to the page, which shows the rest of the task.
 async function whoDecidesWatchesTheRest(browser) {
   const { request } = await asked('write_note\n{"text":"hello"}');
   const { context, page, wrong } = await openPage(browser, request);
@@ -210,9 +213,8 @@ async function withoutAScriptNothingIsMissing(browser) {
   await context.close();
 }
 
-// --- Scripted streams ------------------------------------------------------------------------------------------------
-
-// The page of a request with a scripted stream: each connection gets the next of `answers`, then nothing more.
+// Opens the page of a request with a scripted stream. Each connection gets the next of `answers`,
+// and every further connection gets a 204.
 async function told(browser, answers, { clock, question = refund, ...options } = {}) {
   const { request, task } = await question();
   const opened = await newPage(browser, options);
@@ -237,7 +239,8 @@ const nothing = () => ({});
 const completed = (id) => [id, "task.completed", () => ({ status: "Completed", output: "", error: null })];
 const text = (offset, delta) => [0, "output_text.delta", () => ({ turn: 2, offset, delta })];
 
-// An event's content stays text; nothing hides in it, and it is marked as not the service's own.
+// The content of an event stays text, its invisible characters are shown, and it is marked as not
+// written by the service.
 async function hostileEventsStayText(browser) {
   const evil = `</pre><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\u200b{user}`;
   const shown = evil.replace("\u202e", "\\u{202e}").replace("\u200b", "\\u{200b}");
@@ -277,8 +280,8 @@ async function hostileEventsStayText(browser) {
   await context.close();
 }
 
-// Deltas are shown up to the first gap. A reset, a delta of a later turn, the stored answer and the task's end drop
-// them.
+// Deltas are shown up to the first gap. A reset, a delta of a later turn, the stored answer and the
+// task's end remove the shown deltas.
 async function piecesAreShownOnlyWhole(browser) {
   const both = (name, turn, call, offset, delta) => [0, name, () => ({ turn, tool_call_id: call, offset, delta })];
   const now = async (answer) => {
@@ -309,7 +312,8 @@ async function piecesAreShownOnlyWhole(browser) {
   assert.deepEqual(await now([text(0, "cut off"), [2, "task.canceled", () => ({ status: "Canceled" })]]), []);
 }
 
-// The browser reconnects where it stopped; nothing is shown twice, and the page stops asking after the end.
+// The browser resumes the stream after the last event. No event is shown twice, and the page stops
+// reconnecting after the end of the task.
 async function eachEventIsShownOnce(browser) {
   const created = [1, "task.created", () => ({ status: "Running" })];
   const { context, page, wrong, asked } = await told(browser, [
@@ -323,8 +327,8 @@ async function eachEventIsShownOnce(browser) {
   await context.close();
 }
 
-// An answer that leaves the request open is reported, and the form stays; an answer that the page already showed is not
-// reported.
+// If an answer arrives that leaves the request open, the page reports the answer and keeps the
+// form. An answer that the page already contained when it was loaded is not reported.
 async function aPartialAnswerLeavesTheForm(browser) {
   const decided = (id, status) => [id, "request.decided", ({ request_id }) => ({
     request_id, request: { status }, decision: { action: "approve", by: "bob", at: "2026-11-03T09:31:00.000001Z" } })];
@@ -352,7 +356,8 @@ async function aPartialAnswerLeavesTheForm(browser) {
   await next.context.close();
 }
 
-// The page retries a refused stream less and less often, each time from where it stopped. Then it gives up and says so.
+// The page retries a refused stream less and less often, each time from the last event. Then it
+// gives up and says so.
 async function aRefusalIsNotAskedForEver(browser) {
   const refused = { status: 503, contentType: "application/problem+json", body: "{}" };
   const begun = [[1, "task.created", () => ({ status: "Running" })], [2, "task.paused", () => ({ status: "Paused" })], [0, "caught_up", nothing]];
@@ -369,7 +374,7 @@ async function aRefusalIsNotAskedForEver(browser) {
   await context.close();
 }
 
-// A hidden page holds no connection, and goes on where it was once it is visible again.
+// A hidden page closes its stream, and resumes it once the page is visible again.
 async function aHiddenPageDoesNotListen(browser) {
   const { task, request } = await refund();
   const { context, page, wrong } = await openPage(browser, request);

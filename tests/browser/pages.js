@@ -1,11 +1,11 @@
-// The pages in a real browser: node pages.js URL CHROMIUM TOOL_PORT
+// Tests the pages in a real browser. Run: node pages.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import * as world from "./world.js";
 import { asks, authorizations, cancel, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
-// One click shows every byte of the arguments; their last byte stands above the first button.
+// One click shows every byte of the arguments, and the last byte stands above the first button.
 async function seesEverything(page, request) {
   let text = await main(page);
   for (const call of request.tool_calls) {
@@ -58,7 +58,8 @@ async function rejects(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// Without a mouse: Tab reaches the button and the focus is always visible; the arrow keys choose in the list.
+// Without a mouse, Tab reaches the button, the focus is always visible, and the arrow keys choose
+// in the list.
 async function decidesByKeyboard(browser) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled: true });
@@ -98,7 +99,8 @@ async function decidesByKeyboard(browser) {
   await context.close();
 }
 
-// Other arguments that do not fit come back with their mistakes; corrected, they run.
+// If edited arguments do not fit the schema, the form shows them again with their errors. The
+// corrected arguments run.
 async function editsWithAMistake(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
@@ -131,7 +133,7 @@ async function editsWithAMistake(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// Several calls, each with its own answer; an undecided call stays open.
+// Each of several calls gets its own answer. A call without an answer stays open.
 async function decidesEachCall(browser, javaScriptEnabled) {
   const { task, request: asked } = await asks("refund_payment", ...[1, 2, 3, 4].map((order) => `{"order":${order},"amount":30}`));
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
@@ -285,7 +287,7 @@ async function answersTheOthers(browser) {
   await context.close();
 }
 
-// A login: sealed for the named tools, and never shown again, not even when it does not fit.
+// A login is sealed for the named tools and never shown again, even if the service refuses it.
 async function givesALogin(browser) {
   const { task, request: asked } = await asks("comment_ticket", '{"text":"hello"}');
   assert.equal(asked.kind, "credentials");
@@ -313,7 +315,7 @@ async function givesALogin(browser) {
   await context.close();
 }
 
-// An agent's form with every type of field.
+// A form of an agent with every type of field.
 const everyField = {
   type: "object",
   title: "Your order",
@@ -329,7 +331,7 @@ const everyField = {
   required: ["order", "sure"],
 };
 
-// In both languages, by day and by night, on a desk and on a phone.
+// Checks the pages in both languages, light and dark, on a desktop and on a phone.
 async function everybodyCanRead(browser) {
   const every = {
     approval: await refund(),
@@ -365,14 +367,14 @@ async function everybodyCanRead(browser) {
   for (const { task } of Object.values(every)) await cancel(task);
 }
 
-// A page that gets no live updates.
+// Opens a page that gets no live updates.
 async function deafPage(browser) {
   const opened = await newPage(browser);
   await opened.context.route("**/follow.js", (route) => route.fulfill({ contentType: "text/javascript", body: "" }));
   return opened;
 }
 
-// Two people look at the same page; the second is told in words that the decision comes too late.
+// Two people have the same page open. The second to answer is told that the answer comes too late.
 async function comesTooLate(browser) {
   const { request: asked } = await refund();
   const { context, page } = await deafPage(browser);
@@ -410,7 +412,7 @@ async function showsSomethingElse(browser) {
   await context.close();
 }
 
-// Another site's page can neither send our form nor frame our page.
+// A page of another site can neither send the service's form nor frame the service's page.
 async function anotherSiteCannot(browser) {
   const { task, request: asked } = await refund();
   const { context, page } = await newPage(browser);

@@ -1,5 +1,6 @@
-// A person with only a browser and a key, where there are accounts: node people.js URL CHROMIUM TOOL_PORT
-// The keys are in ALICE_KEY and EVE_KEY.
+// Tests a person with a browser and a key, in a service with accounts. Run: node people.js URL
+// CHROMIUM TOOL_PORT
+// Environment: the keys ALICE_KEY and EVE_KEY.
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
@@ -56,7 +57,8 @@ async function decides(browser, javaScriptEnabled, locale) {
   await context.close();
 }
 
-// The wrong account sees nothing, is told which account it is, and comes back to the same page as another account.
+// A user with the wrong account does not see the request. The page names the account. After a
+// sign-in with another account, the same page opens.
 async function somebodyElseSeesNothing(browser, javaScriptEnabled, locale) {
   const other = { "en-US": "Sign in as another user", "zh-CN": "以其他用户身份登录" }[locale];
   const { request } = await asked();

@@ -1,5 +1,5 @@
-// The pictures of docs/approvers.md: node pictures.js URL CHROMIUM TOOL_PORT FOLDER
-// The keys are in ALICE_KEY, BOB_KEY and DANA_KEY. Bob and Dana are in the group finance.
+// Takes the pictures of docs/approvers.md. Run: node pictures.js URL CHROMIUM TOOL_PORT FOLDER
+// Environment: the keys ALICE_KEY, BOB_KEY and DANA_KEY. Bob and Dana are in the group finance.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";

@@ -1,5 +1,5 @@
-// Shared by the scenes: the service, the endpoint of its tools, and a browser page that records everything that should
-// not happen.
+// Shared by all browser tests: the service, the endpoint of its tools, and a browser page that
+// records everything that should not happen.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
@@ -11,11 +11,10 @@ const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe
 export const [service, executablePath, toolPort] = process.argv.slice(2);
 const shots = process.env.SHOTS;
 
-// The bodies of the tool calls, in order.
 export const ran = [];
 export const authorizations = [];
 
-// The endpoint of the tools: it records each call and answers, or drops the connection.
+// The endpoint of the tools. It records each call, and then answers or drops the connection.
 export const endpoint = http.createServer((call, answer) => {
   let body = "";
   call.on("data", (piece) => (body += piece));
@@ -33,7 +32,8 @@ export async function listen() {
   await new Promise((ready) => endpoint.listen(Number(toolPort), "127.0.0.1", ready));
 }
 
-// A task that asks a person, as a backend would create it: the tool, then the arguments of each call as text.
+// Creates a task that waits for a person. Its model calls `tool` once for each text of arguments in
+// `args`.
 export const asks = (tool, ...args) => says([tool, ...args].join("\n"));
 
 // Like `asks`, but with any text as the user's input.
@@ -51,7 +51,7 @@ export async function says(input) {
 
 export const refund = () => asks("refund_payment", '{"order":17,"amount":120}');
 
-// The task once it has ended.
+// Waits until the task has ended, and returns it.
 export async function ended(task) {
   const reply = await fetch(`${service}/v1/tasks/${task.task_id}`, { headers: { prefer: "wait=10" } });
   return reply.json();
@@ -65,7 +65,7 @@ export async function request(id) {
   return (await fetch(`${service}/resume/${id}`)).json();
 }
 
-// The browser, without access to outside hosts.
+// Launches the browser without access to outside hosts.
 export async function launched(chromium, executablePath) {
   const args = [
     "--no-sandbox",
@@ -79,7 +79,8 @@ export async function launched(chromium, executablePath) {
   return chromium.launch({ executablePath, args });
 }
 
-// A page that records everything that should not happen: other addresses, errors, dialogs, violations of the policy.
+// Opens a page that records in `wrong` everything that should not happen: HTTP requests to other
+// hosts, errors, dialogs, violations of the policy.
 export async function newPage(browser, options = {}) {
   const context = await browser.newContext({ locale: "en-US", timezoneId: "UTC", ...options });
   const page = await context.newPage();
@@ -88,7 +89,8 @@ export async function newPage(browser, options = {}) {
     if (new URL(asked.url()).origin !== service) wrong.push(`a foreign request: ${asked.url()}`);
   });
   page.on("console", (said) => {
-    // Chromium asks for /favicon.ico of its own accord; there is none. A refused form is no error of the page.
+    // Expected errors: Chromium asks for /favicon.ico, which does not exist, and some tests send
+    // forms that the service refuses.
     const expected = said.location().url.endsWith("/favicon.ico") || /status of 4(01|03|09|10|12|22)/.test(said.text());
     if (["error", "warning"].includes(said.type()) && !expected) wrong.push(said.text());
   });
@@ -100,7 +102,7 @@ export async function newPage(browser, options = {}) {
   return { context, page, wrong };
 }
 
-// Asserts accessibility: no violation that axe knows of, nothing wider than the window.
+// Asserts that axe finds no accessibility violation, and that the page fits the window.
 export async function readable(page, name) {
   await page.evaluate(axe);
   const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
@@ -114,7 +116,8 @@ export async function fits(page, name) {
   assert.ok(wider <= 0, `${name} scrolls sideways by ${wider}`);
 }
 
-// The characters of an element's text in the order in which they are drawn, from left to right and line by line.
+// Returns the characters of an element's text in the order in which they are drawn: line by line,
+// from left to right.
 export async function drawn(handle) {
   return handle.evaluate((element) => {
     const node = document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode();
@@ -129,14 +132,14 @@ export async function drawn(handle) {
   });
 }
 
-// A screenshot for a person to look at, if SHOTS names a folder.
+// Takes a screenshot for a person to look at, if SHOTS names a folder.
 export async function shot(page, name) {
   if (!shots) return;
   fs.mkdirSync(shots, { recursive: true });
   await page.screenshot({ path: `${shots}/${name}.png`, fullPage: true });
 }
 
-// Sends a form and returns its response, once the page it leads to has loaded.
+// Sends a form. Returns the response to the POST, after the next page has loaded.
 export async function send(page, button) {
   const [answer] = await Promise.all([
     page.waitForResponse((response) => response.request().method() === "POST"),
@@ -146,7 +149,6 @@ export async function send(page, button) {
   return answer;
 }
 
-// Unfolds the part of the page with this summary.
 export const unfold = (page, summary) => page.locator("summary").filter({ hasText: summary }).click();
 
 export const main = (page) => page.locator("main").innerText();

@@ -100,7 +100,7 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
     let store = loop {
         match Store::open(&settings, Arc::new(SystemClock)).await {
             Ok(store) => break store,
-            // The database file of a killed process becomes free only a moment after the kill.
+            // After a kill, it takes a moment until the database file of the process is free.
             Err(error) => assert!(tries < 200, "{error}"),
         }
         tries += 1;
@@ -152,7 +152,6 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
     told
 }
 
-/// Prints one line of figures to standard output.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -24,9 +24,8 @@ use crate::engine::invariants;
 pub struct Told {
     pub task: TaskId,
     pub root: TaskId,
-    /// The task and the call that started this task. `None` for a task that is not a sub-agent's.
+    /// The task and the call that started this task; `None` for a root.
     pub parent: Option<(TaskId, CallId)>,
-    /// The status shown by the service.
     pub status: String,
     pub output: Option<String>,
     /// The counters in the task's row, which cover its subtree: busy tasks and open requests.
@@ -35,7 +34,6 @@ pub struct Told {
     pub journal: Vec<(Item, i64)>,
 }
 
-/// All evidence that a run left behind.
 pub struct Evidence<'a> {
     pub tasks: &'a [Told],
     pub ledger: &'a [Execution],
@@ -52,15 +50,14 @@ pub struct Findings {
     pub tasks: usize,
     pub calls: usize,
     pub executions: usize,
-    /// The number of acknowledged decisions.
     pub decisions: usize,
     /// The number of reconcile requests.
     pub to_human: usize,
-    /// The number of starts that have no result because the process died. A start does not count if
-    /// the world (the process that the tools call) broke the connection.
+    /// The number of call starts that got no result because the process died. A start does not
+    /// count if the world (the process that the tools call) broke its connection.
     pub cut_off: usize,
-    /// The number of times that a process started a call after another process had made the same
-    /// task's previous start of a call.
+    /// The number of calls that a process started after another process had started the task's
+    /// previous call.
     pub takeovers: usize,
     pub rejected: usize,
     /// The number of sub-agents' tasks.

@@ -45,7 +45,6 @@ async fn lives_and_is_not_ready(app: &TestApp) {
     assert!(began.elapsed() < GIVES_UP, "{:?}", began.elapsed());
 }
 
-/// Returns once the service is ready again.
 async fn gets_ready(app: &TestApp) {
     let began = Instant::now();
     while app.nobody().get("/readyz").await.status != 200 {
@@ -56,7 +55,6 @@ async fn gets_ready(app: &TestApp) {
     }
 }
 
-/// Waits until the task has stopped running, and returns the task.
 async fn ended(app: &TestApp, task: &str) -> Reply {
     loop {
         let reply = app
@@ -75,8 +73,7 @@ pub async fn number(url: &str, sql: &'static str) -> i64 {
     connection.fetch_one(sql).await.unwrap().get(0)
 }
 
-/// Like [`TestApp::at`], but a call of `refund` does not time out before the test lets the tool
-/// answer.
+/// Like [`TestApp::at`], but with a timeout of `refund` that no test reaches.
 async fn start(url: &str) -> TestApp {
     let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
     TestApp::at_with(url, &yaml.replace("timeout: 5s", "timeout: 5m")).await
@@ -280,7 +277,7 @@ async fn read_only_database_fails_no_task() {
         "it can be read: {}",
         seen.text
     );
-    // The database's default is still read-only, but this session must write.
+    // New sessions are still read-only by default, so this session allows itself to write.
     let mut reset = PgConnection::connect(database.url()).await.unwrap();
     reset
         .execute("set default_transaction_read_only = off")

@@ -44,7 +44,6 @@ const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
 
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// The number of processes that run at the same time.
 const AT_ONCE: usize = 6;
 
 /// Returns the failpoints that kill a process when it reaches them for the first time.
@@ -287,16 +286,14 @@ pub struct Kill<'p> {
     pub point: &'p str,
     /// A number that makes the calls' arguments unique.
     pub number: u64,
-    /// The number of tasks that the process runs at once.
     pub running: u32,
-    /// The time limit of the whole run.
     pub within: Duration,
 }
 
 impl Kill<'_> {
     /// Runs `life`, the actions of a test, while the process dies and is restarted. `life` can read
-    /// how often the process has died, and returns the ids of the tasks that `life` created. This
-    /// method returns the failures and the tasks.
+    /// how often the process has died, and returns the ids of the tasks that it created. Returns
+    /// the failures and the tasks.
     pub async fn during(
         self,
         world: Arc<World>,
@@ -306,8 +303,8 @@ impl Kill<'_> {
         let database = match self.on {
             On::Sqlite => Database::sqlite(),
             On::Postgres => {
-                // Two databases cannot be created at the same time, because creating a database
-                // takes a process-wide lock.
+                // The file lock in `shared_cluster` blocks the thread, so two tasks of this process
+                // must not wait for it at once.
                 let _alone = ALONE.lock().await;
                 Database::postgres().await
             }
@@ -369,9 +366,8 @@ impl Kill<'_> {
 }
 
 /// Starts the process with the failpoint `armed`. After each kill, restarts the process without the
-/// failpoint and with a later clock, so that all leases have run out. Returns only if the process
-/// ends without a kill, or if the deadline passes. The returned text says which of the two
-/// happened.
+/// failpoint and with a later clock, so that all leases have run out. Returns when the process ends
+/// without a kill, or when the deadline passes. The returned text says which of the two happened.
 pub async fn keeps_alive(
     place: &Place,
     armed: &str,
@@ -403,8 +399,8 @@ async fn life(
     point: &str,
     deaths: &AtomicU32,
 ) -> Vec<String> {
-    // The call of the first task lasts long, so its lease is renewed, and the second task has to
-    // wait for a slot. On a busy machine, the call may end before the second task exists. Then no
+    // The call of the first task lasts long, so the task's lease is renewed, and the second task
+    // waits for a slot. On a busy machine, the call may end before the second task exists. Then no
     // failpoint `queue.…` is reached, so the loop creates two more tasks.
     let mut tasks = Vec::new();
     let first = loop {
@@ -417,7 +413,7 @@ async fn life(
             break first;
         }
     };
-    // The outcome of a call is unknown.
+    // The message `doubt` leads to a call whose outcome is unknown.
     say(people, &first, &format!("doubt {number}")).await;
     people.settle(&first).await;
     // The model fails and is asked again later.
@@ -436,9 +432,8 @@ async fn life(
     // A request expires, because the test does not answer it.
     say(people, &first, &format!("short {number}")).await;
     people.settle(&first).await;
-    // The task is canceled while a call is in flight, so the call's result comes late. If the call
-    // has already ended, or if it times out on a busy machine and so has no late result, the message
-    // and the cancel are repeated.
+    // The task is canceled while a call is in flight, so the call's result comes late. The loop
+    // repeats this if the call had already ended, or if it timed out on a busy machine.
     loop {
         let (before, made) = (
             deaths.load(Ordering::Relaxed),
@@ -470,9 +465,9 @@ async fn life(
     tasks
 }
 
-/// Waits for a late result of the task, at most 10 s (a call times out after 2 s). Returns whether
-/// the late result has come. Returns `true` also if the process has died more than `before` times,
-/// because then the late result is lost.
+/// Waits at most 10 s for a late result of the task; a call times out after 2 s. Returns whether it
+/// has come. Returns `true` also if the process has died more than `before` times, because the late
+/// result is then lost.
 async fn late_result_comes(people: &People, task: &str, deaths: &AtomicU32, before: u32) -> bool {
     let patience = Instant::now() + Duration::from_secs(10);
     while deaths.load(Ordering::Relaxed) == before && !people.has(task, "late_result").await {

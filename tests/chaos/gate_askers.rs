@@ -8,10 +8,9 @@ use super::simulated_people::{Deed, People};
 use crate::support::pause;
 use crate::support::postgres::unique;
 
-/// The agent's key, which may only propose calls.
+/// The agent's key. It may propose calls and do nothing else.
 pub const AGENT: &str = "gate-agent-key-0123456789";
 
-/// A call that an agent proposes.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A person must approve the call, and the service runs it.

@@ -1,6 +1,6 @@
 //! Tests that kill the real binary at each commit of a gate call, around the call itself, and
-//! around the delivery of its answer, on SQLite and on Postgres. In each scene the process is
-//! restarted until every agent knows how its call ended.
+//! around the delivery of its answer. They run on SQLite and on Postgres. In each scene the process
+//! is restarted until every agent knows how its call ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +35,6 @@ const POINTS: [&str; 15] = [
     "gate.delivered",
 ];
 
-/// The number of processes that run at the same time.
 const AT_ONCE: usize = 5;
 
 async fn killed_at_each(on: On) {
@@ -64,8 +63,7 @@ async fn killed_at_each(on: On) {
 /// Lets agents propose calls until the service's process has died. Then ends the calls. Returns the
 /// tasks of the calls.
 async fn asked_until_it_died(people: &People, deaths: &AtomicU32) -> Vec<String> {
-    // The failpoint may not be reached in one round, because people may reject the calls that would
-    // reach it.
+    // One round may miss the failpoint, because people may reject the calls that would reach it.
     loop {
         join_all(Kind::ALL.map(|kind| people.ask_at_gate(kind))).await;
         if deaths.load(Ordering::Relaxed) > 0 {

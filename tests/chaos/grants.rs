@@ -63,7 +63,6 @@ impl Remembering {
         reply.json().await.unwrap()
     }
 
-    /// Returns the number of calls that the standing decision has let through.
     async fn used(&self) -> Value {
         self.get("/v1/grants").await["grants"][0]["used"].clone()
     }

@@ -26,7 +26,6 @@ const LEDGER: &str = "hooks";
 /// The name of the file whose presence makes every answer a 200.
 const CALM: &str = "calm";
 
-/// A message that arrived at a receiver.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Arrival {
     /// The name of the configuration's entry that sent the message.
@@ -38,7 +37,6 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Returns whether the answer to the message was a 200.
     pub fn is_taken(&self) -> bool {
         matches!(self.mood.as_str(), "" | "slow")
     }
@@ -58,7 +56,6 @@ impl Arrival {
     }
 }
 
-/// Returns all messages so far, from the world's folder.
 pub fn arrivals(folder: &Path) -> Vec<Arrival> {
     let text = std::fs::read_to_string(folder.join(LEDGER)).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -138,7 +135,7 @@ async fn answer(mood: &str, draw: u64) -> Response {
     match mood {
         "fail" => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         "hang" => std::future::pending().await,
-        // The connection ends when the task that serves it panics.
+        // A panic in the task that serves a connection cuts the connection.
         "cut" => std::panic::resume_unwind(Box::new("cut")),
         "slow" => {
             within(Duration::from_millis(50 + draw % 700)).await;

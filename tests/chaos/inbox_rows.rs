@@ -1,13 +1,12 @@
 //! Compares the table `inbox`, which lists the open requests of each approver, with the requests
-//! themselves. Meanwhile replicas write and die. One statement reads all of these tables, so the
-//! comparison sees the state between two commits.
+//! themselves, while replicas write and die. One statement reads all these tables in one snapshot.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
-/// A query that counts the rows missing in the inbox, the rows that only the inbox has, and all
+/// A query that counts the rows that the inbox lacks, the rows that the inbox has too many, and all
 /// rows of the inbox.
 const COMPARE: &str = "
 with open as materialized (
@@ -18,7 +17,6 @@ select (select count(*) from (select * from open except select * from listed) mi
        (select count(*) from (select * from listed except select * from open) left_over),
        (select count(*) from listed)";
 
-/// The results of the comparisons of one run.
 pub struct InboxRows {
     database: String,
     /// The number of comparisons that saw open requests.
@@ -54,7 +52,6 @@ impl InboxRows {
         }
     }
 
-    /// Returns the differences that the comparisons have found.
     pub fn wrong(&self) -> Vec<String> {
         self.wrong.lock().unwrap().clone()
     }

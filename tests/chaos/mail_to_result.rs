@@ -57,7 +57,6 @@ fn link(text: &str) -> String {
     link.unwrap_or_else(|| panic!("{text}")).to_owned()
 }
 
-/// Returns the value of the hidden field `digest` of the page's form.
 fn digest(page: &str) -> &str {
     let (_, rest) = page.split_once("name=\"digest\" value=\"").unwrap();
     rest.split_once('"').unwrap().0

@@ -12,8 +12,8 @@ use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::pause;
 use crate::support::test_app::On;
 
-/// The failpoints at which processes are killed. For each failpoint, one process is killed when it
-/// first reaches the failpoint, and a later process when it reaches the failpoint a second time.
+/// The failpoints at which processes are killed. At each failpoint, one process is killed at its
+/// first arrival, and the next process at its second.
 const POINTS: [&str; 4] = [
     "spread.committed",
     "deliver.claimed",
@@ -21,7 +21,6 @@ const POINTS: [&str; 4] = [
     "deliver.recorded",
 ];
 
-/// Returns a model's answer with a call that is held.
 fn refund() -> Value {
     calls(&[("refund", r#"{"order": 17, "amount": 120}"#)])
 }
@@ -97,8 +96,8 @@ async fn killed_sender_loses_no_mail_on_sqlite() {
     killed_at_each_point(On::Sqlite, "0s").await;
 }
 
-/// The mails are gathered, so the next process has to wait for the leases of the killed process.
-/// This test runs on Postgres only, because only its clock can be set ahead past these leases.
+/// Gathered mails wait until the leases of the killed process have run out. The test runs on
+/// Postgres, whose clock the test can set ahead past these leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(
     not(any(debug_assertions, feature = "failpoints")),

@@ -1,6 +1,6 @@
 //! Tests that kill the service at each failpoint of the sender of messages, and right after the
-//! commit of an event about which a message must be sent. A message about every event arrives, and
-//! all messages about one event have the same id.
+//! commit of an event that needs a message. A message about every event arrives, and all messages
+//! about one event have the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
@@ -17,8 +17,8 @@ use crate::support::fake_tool::FakeTool;
 use crate::support::pause;
 use crate::support::test_app::{ALICE, On};
 
-/// The failpoints at which processes are killed. For each failpoint, one process is killed when it
-/// first reaches the failpoint, and a later process when it reaches the failpoint a second time.
+/// The failpoints at which processes are killed. At each failpoint, one process is killed at its
+/// first arrival, and the next process at its second.
 const POINTS: [&str; 5] = [
     "task_status.committed",
     "spread.committed",
@@ -143,9 +143,8 @@ impl Mortal {
         None
     }
 
-    /// For each point, creates tasks in a process that is killed when it first reaches the point.
-    /// Then creates tasks in a process that is killed when it reaches the point for the second
-    /// time.
+    /// Kills one process at its first arrival at each point, and the next process at its second.
+    /// Creates tasks until each process has died.
     pub async fn killed_at(&mut self, points: &[&str]) {
         for point in points {
             for pass in [1, 2] {
@@ -161,7 +160,7 @@ impl Mortal {
     }
 }
 
-/// Returns once the process has ended, or after it had enough time to reach its failpoint.
+/// Waits until the process has ended, or long enough for it to reach its failpoint.
 async fn a_while(process: &mut Process) {
     for _ in 0..20 {
         if process.is_over().is_some() {

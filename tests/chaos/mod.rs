@@ -43,7 +43,6 @@ struct Binary {
 }
 
 impl Binary {
-    /// Starts the binary and returns once it is ready.
     async fn start(config: &Path, port: u16) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
             .args(["serve", "--config"])
@@ -85,7 +84,6 @@ impl Binary {
         }
     }
 
-    /// Kills the process as `kill -9` does, and waits for its end.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -45,7 +45,6 @@ impl Place {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Starts a process with these failpoints armed.
     pub fn start(&self, failpoints: &str) -> Process {
         let log = File::options()
             .create(true)
@@ -70,7 +69,6 @@ impl Place {
         }
     }
 
-    /// Returns the last lines of the log.
     pub fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
@@ -110,7 +108,6 @@ impl Process {
         self.child.kill().await.unwrap();
     }
 
-    /// Waits until the process has ended, and returns its exit status.
     pub async fn ended(&mut self) -> ExitStatus {
         self.child.wait().await.unwrap()
     }
@@ -168,7 +165,6 @@ fn reserve(port: u16) -> Option<UnixListener> {
     UnixListener::bind_addr(&name).ok()
 }
 
-/// Sleeps for the duration `time`.
 #[expect(
     clippy::disallowed_methods,
     reason = "kills come at chosen times, whatever the service does"

@@ -21,7 +21,6 @@ use crate::support::postgres::{Cluster, run};
 use crate::support::repetitions;
 use crate::support::test_app::{ACCOUNTS, REFUNDS};
 
-/// The number of tasks that a process runs at once.
 const SLOTS: usize = 4;
 /// The number of approved tasks that wait for a free slot.
 const QUEUED: usize = 5;
@@ -42,7 +41,7 @@ struct Tasks {
     held: Vec<Value>,
     /// Tasks with two calls: the first is in flight, and the second is allowed.
     allowed: Vec<String>,
-    /// Tasks with two approved calls, the first of which is in flight.
+    /// Tasks with two approved calls. The first call is in flight.
     approved: Vec<String>,
     /// Tasks with one approved call that has not started.
     waiting: Vec<String>,
@@ -75,7 +74,7 @@ impl World {
         let yaml = REFUNDS
             .replace("{approvers}", "{ owner: true }")
             .replace("{model}", &model.base_url);
-        // The timeout exceeds the time for which the tool does not answer.
+        // A call must not time out while the test's tool stays silent.
         let yaml = yaml
             .replace("{tool}", &tool.url)
             .replace("timeout: 5s", "timeout: 40s");
@@ -107,7 +106,6 @@ impl World {
         cluster
     }
 
-    /// Starts a process on this database and returns once the service is ready.
     async fn serve(&self, database: &str, more: &[&str]) -> Process {
         let log = File::options()
             .create(true)
@@ -193,8 +191,8 @@ impl World {
         tasks
     }
 
-    /// Creates the history after the backup, which is lost later. In this history `cycles` tasks
-    /// are approved (first the held tasks, then new tasks), and all tasks complete.
+    /// Writes history that the backup does not contain: approves `cycles` tasks (first the held
+    /// tasks, then new tasks), and lets all tasks complete.
     async fn go_on(&self, process: &Process, tasks: &Tasks, cycles: usize) {
         self.tool.open();
         let cycle = async |task: Option<&Value>| {
@@ -224,7 +222,6 @@ impl World {
         assert!(self.executed().len() >= cycles);
     }
 
-    /// Returns the number of executions of each idempotency key.
     fn executed(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for call in self.tool.ledger() {
@@ -235,8 +232,8 @@ impl World {
         counts
     }
 
-    /// Asserts that after the loss of the history no call runs before a person has decided. Asserts
-    /// that afterwards only those calls run that the decisions let run.
+    /// Asserts that no call runs after the loss of the history. Then decides, and asserts that the
+    /// calls run which the decisions allow, and no others.
     async fn nothing_runs_again(&self, process: &Process, tasks: &Tasks) {
         let executed = self.executed();
         let mut now = BTreeMap::new();
@@ -376,7 +373,6 @@ impl Tasks {
     }
 }
 
-/// Returns the cluster's URL for the unprivileged user.
 fn plain(cluster: &Cluster) -> String {
     cluster.url("house").replace("postgres@", "plain@")
 }

@@ -25,7 +25,6 @@ pub enum Wish {
     Text(String),
 }
 
-/// The endpoint of the scripted model.
 #[derive(Clone)]
 pub struct Model {
     pub base_url: String,
@@ -61,7 +60,6 @@ impl Model {
         }
     }
 
-    /// Returns the errors that the model found in the conversations that it received.
     pub fn complaints(&self) -> Vec<String> {
         self.inner
             .complaints
@@ -72,7 +70,6 @@ impl Model {
             .collect()
     }
 
-    /// Returns the messages of every prompt that the model received.
     pub fn prompts(&self) -> Vec<Value> {
         self.inner.prompts.lock().unwrap().clone()
     }
@@ -310,7 +307,7 @@ fn storm(
     (0..=draw(7) % 3).map(one).collect()
 }
 
-/// Returns a pseudo-random number that depends only on `seed` and `what`.
+/// Returns a pseudo-random number, computed from `seed` and `what`.
 pub fn dice(seed: u64, what: u64) -> u64 {
     let mut value = seed
         .wrapping_mul(0x9E37_79B9_7F4A_7C15)

@@ -29,13 +29,13 @@ use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::pause;
 use crate::support::postgres::{PrivateCluster, unique};
 
-/// The configuration's entries of the healthy receivers. The first asks for every event of tasks
-/// and requests. The second asks for the usual events, with the whole payload.
+/// The configuration's entries of the healthy receivers. `every` asks for every event of tasks and
+/// requests. `whole` asks for the usual events, with the whole payload.
 pub const ENTRIES: [&str; 2] = ["every", "whole"];
 /// The configuration's entry of the receiver at whose address nothing listens.
 pub const DEAD: &str = "dead";
-/// The configuration's entries of mails to the approvers. The first sends a mail for each question;
-/// the second sends several questions in one mail.
+/// The configuration's entries of mails to the approvers. `by-mail` sends a mail for each question;
+/// `gathered` sends several questions in one mail.
 pub const MAILS: [&str; 2] = ["by-mail", "gathered"];
 /// The people who may decide, with their mail addresses: the owner of the tasks, and a member of
 /// finance.
@@ -56,7 +56,6 @@ notify:
 const GATHERED: &str =
     "    - { name: gathered, mail: { to: approvers }, gather: 1s, tenants: [acme] }\n";
 
-/// The failpoints at which a replica is killed.
 const POINTS: [&str; 7] = [
     "task_status.committed",
     "intervention_requested.committed",
@@ -71,14 +70,13 @@ const LEASES: &str = "lease=3s";
 /// A time that exceeds the lease of a message.
 const LEASE: Duration = Duration::from_secs(26);
 
-/// The size of one run of this test.
 struct Plan {
     /// The number of tasks that the test carries to their ends. For half of these tasks, the test
     /// also creates a task whose question stays open.
     tasks: u64,
     /// The number of kills of a replica by `kill -9`, about half of them at a failpoint. In one of
-    /// eleven cases the replica is a zombie before its kill: it is frozen by `SIGSTOP` right after
-    /// it has sent a message, and wakes up after its leases are lost.
+    /// eleven cases, the replica is a zombie before its kill: `SIGSTOP` freezes it right after it
+    /// has sent a message, and it wakes up after its leases are lost.
     kills: u64,
     /// Whether the entry `gathered` also sends mails. Its next mail to a person waits until the
     /// lease of the previous mail to this person is over.
@@ -86,7 +84,6 @@ struct Plan {
     /// Whether the frozen processes sleep until their leases are over. Otherwise the test ends all
     /// leases itself.
     sleeps: bool,
-    /// The time limit of the whole run.
     within: Duration,
 }
 
@@ -180,7 +177,7 @@ async fn storm(plan: &Plan) {
         weather.calm.store(true, Ordering::SeqCst);
         hooks::calm_down(world.folder());
         mail.then(Then::Take);
-        // On replicas whose clock is ahead, the leases of the killed replicas are over.
+        // A clock that is ahead ends the leases of the killed replicas.
         let ahead = if plan.sleeps { LEASES } else { "clock=60s" };
         let calm = join_all(places.iter().map(|place| begin(place, ahead, &people))).await;
         weather.tickets.add_permits(Semaphore::MAX_PERMITS / 2);
@@ -209,7 +206,6 @@ async fn storm(plan: &Plan) {
     assert!(wrong.is_empty(), "seed {seed:x}\n{}", wrong.join("\n"));
 }
 
-/// Returns the part of the configuration that names the receivers.
 fn notify(plan: &Plan, world: &World, mail: u16) -> String {
     let gathered = if plan.gathers { GATHERED } else { "" };
     format!("{NOTIFY}{gathered}")
@@ -220,7 +216,6 @@ fn notify(plan: &Plan, world: &World, mail: u16) -> String {
         .replace("{old}", OLD)
 }
 
-/// Writes the configuration of a replica into its folder.
 fn configured(
     folder: &Path,
     model: &Model,
@@ -231,8 +226,8 @@ fn configured(
     std::fs::create_dir(folder).unwrap();
     let path = configure(folder, &model.base_url, &world.url, database, 64);
     let yaml = std::fs::read_to_string(&path).unwrap();
-    // All replicas have one public address, as behind a load balancer, so the text of a message
-    // does not depend on the replica that sends it.
+    // All replicas have one public address, as behind a load balancer, so each replica writes the
+    // same text of a message.
     let yaml = yaml
         .replace(
             "server: { ",
@@ -311,7 +306,8 @@ impl Weather<'_> {
         }
         let exact = process.frozen();
         process.signal(Signal::STOP);
-        // Half of the frozen processes wake up before another replica has looked for lost leases.
+        // If the test ends the leases, the process wakes up before another replica has looked for
+        // lost leases.
         if self.plan.sleeps && draw.is_multiple_of(2) {
             within(LEASE).await;
         } else {
@@ -325,7 +321,7 @@ impl Weather<'_> {
         process.signal(Signal::CONT);
     }
 
-    /// Changes the behavior of the mail server again and again until all faults have happened.
+    /// Keeps changing the behavior of the mail server until all faults have happened.
     async fn trouble(&self, mail: &FakeMailServer) {
         let manners = [Then::Cut, Then::Refuse(451), Then::Take, Then::Hang];
         for round in 0.. {

@@ -65,7 +65,6 @@ pub struct People {
     drawn: AtomicU64,
 }
 
-/// The final reply to a POST.
 pub struct Answer {
     pub status: u16,
     pub body: Value,
@@ -121,8 +120,8 @@ impl People {
         &self.urls[usize::try_from(self.draw()).unwrap() % self.urls.len()]
     }
 
-    /// Posts with one idempotency key, again and again, until the reply is final. A reply with the
-    /// status 429, 500 or 503 is not final.
+    /// Repeats a POST with one idempotency key until the reply is final. A reply with the status
+    /// 429, 500 or 503 is not final.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_waiting(path, body, 1).await
     }
@@ -301,7 +300,7 @@ impl People {
             return;
         }
         if own.iter().any(|call| call["name"] == "short") {
-            // This request is left to expire.
+            // Does not answer, so that this request expires.
             return;
         }
         let digest = &request["digest"];
@@ -348,8 +347,8 @@ impl People {
             }),
             (409, Some("already_decided")) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
-                // If this person is the only decider, the earlier decision must come from another
-                // POST of this person.
+                // If no other person decides, the conflict must come from an earlier attempt of
+                // this person.
                 let repeated = self.attempted.lock().unwrap()[&request].len() > 1;
                 if alone && !repeated {
                     self.complain(format!(
@@ -367,7 +366,7 @@ impl People {
                     action,
                 });
             }
-            // The result of the call has arrived, or the request has expired.
+            // The request was withdrawn because the call's result has arrived, or it has expired.
             (409, Some("request_withdrawn")) | (410, _) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
             }
@@ -400,12 +399,10 @@ impl People {
         last["outcome"].as_str().map(str::to_owned)
     }
 
-    /// Adds to the history a change that the service has acknowledged.
     pub fn acknowledge(&self, deed: Deed) {
         self.history.lock().unwrap().push(deed);
     }
 
-    /// Returns the ids of all tasks that the service lists.
     pub async fn listed(&self) -> Vec<String> {
         self.listed_at("").await
     }

@@ -24,7 +24,6 @@ use crate::support::pause;
 use crate::support::postgres::{PrivateCluster, unique};
 use crate::support::repetitions;
 
-/// The size of a storm.
 struct Plan {
     /// The first word of each task's message, which is the name of a plan of the scripted model.
     says: &'static str,
@@ -40,7 +39,6 @@ struct Plan {
     replicas: u64,
     /// The length of a lease, in seconds.
     lease: u64,
-    /// The time limit of the whole run.
     within: Duration,
 }
 
@@ -301,7 +299,7 @@ impl Weather<'_> {
             if zombie {
                 self.freezes(&process, exact, draw(4)).await;
             }
-            // Only this test may end a replica.
+            // The test alone ends replicas, so a replica that has ended by itself is a failure.
             let by_itself = process.is_over();
             assert!(
                 by_itself.is_none(),

@@ -27,7 +27,6 @@ use crate::support::pause;
 /// The environment variable with the folder of the world's process.
 const FOLDER: &str = "HOLDPOINT_TEST_WORLD";
 
-/// One execution of a call in the world's ledger.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Execution {
     pub key: String,
@@ -94,12 +93,10 @@ impl World {
         self.folder.path()
     }
 
-    /// Returns all executions so far.
     pub fn ledger(&self) -> Vec<Execution> {
         self.reading(|ledger| ledger.lines.clone())
     }
 
-    /// Returns the executions with this idempotency key.
     pub fn of(&self, key: &str) -> Vec<Execution> {
         self.reading(|ledger| {
             let places = ledger.by_key.get(key).cloned().unwrap_or_default();
@@ -215,7 +212,8 @@ async fn execute(
         *count += 1;
         let execution = Execution {
             nth: *count,
-            // Only the first execution of a key gets the disturbed response that the call asks for.
+            // The first execution of a key gets the disturbed response that the call asks for.
+            // Later executions get a good response.
             mood: if *count == 1 {
                 said["mood"].as_str().unwrap_or("").to_owned()
             } else {

@@ -41,7 +41,8 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         "{}",
         first.last_words()
     );
-    // The replica may freeze before it has answered the POST.
+    // The replica may freeze before it answers the POST, so the test stops waiting for the reply
+    // once the replica is frozen.
     {
         let frozen = async {
             while !zombie.frozen() {

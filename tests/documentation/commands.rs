@@ -22,8 +22,8 @@ use super::{Block, blocks, pages, read, root, variables};
 
 /// The address of the service that the documentation shows.
 const SHOWN_ADDRESS: &str = "127.0.0.1:8080";
-/// A command that creates a task with an open request. It is run if a command needs such a task and
-/// the page's earlier commands left none.
+/// A command that creates a task with an open request. It is run before a command that needs an
+/// open request, if none is open.
 const REFUND: &str = r#"curl -s http://127.0.0.1:8080/v1/tasks -H 'Content-Type: application/json' -d '{"input": "Please refund 120 for order 17"}'"#;
 /// The command that runs all tests. This test does not run it, because it would run this test
 /// again.
@@ -196,7 +196,6 @@ impl Reader {
         }
     }
 
-    /// Returns the first open request of the last task.
     fn open_request(&self) -> Option<Value> {
         let (service, task_id) = (self.service.as_ref()?, self.task_id.as_ref()?);
         let get = format!(
@@ -277,8 +276,8 @@ fn commands(block: &str) -> Vec<String> {
     commands
 }
 
-/// Returns the id of the root task that a command's output names or, if the output names none, the
-/// id of its task. The output is an HTTP body, an HTTP head with a body, or a stream of events.
+/// Returns the id of the task that a command's output names: of the root task, if the output names
+/// it. The output is an HTTP body, an HTTP head with a body, or a stream of events.
 fn task_id(answer: &str) -> Option<String> {
     let body = answer
         .split_once("\r\n\r\n")

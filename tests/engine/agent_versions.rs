@@ -106,14 +106,12 @@ async fn run(harness: &EngineHarness, task: TaskId) {
     }
 }
 
-/// Creates a task whose call is approved and has not started. Returns the task's id.
 async fn approved(harness: &EngineHarness) -> TaskId {
     let task = harness.held().await;
     harness.answer_all(&harness.engine(0), task).await;
     task
 }
 
-/// Replaces a text in the task's stored items of the type `kind`, directly in the database.
 async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, to: &str) {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
     let id = task.to_string();

@@ -71,7 +71,6 @@ fn local() -> Caller {
     }
 }
 
-/// Creates an engine with this roster that runs at most `room` tasks at once.
 fn process(harness: &EngineHarness, roster: &Roster, room: usize) -> Arc<Engine> {
     Engine::new(EngineParts {
         roster: roster.clone(),

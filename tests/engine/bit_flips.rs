@@ -30,7 +30,6 @@ const HUGE: &[(&str, &str)] = &[("refund", r#"{"order":3,"amount":5000}"#)];
 const EDITED: &str = r#"{ "amount": 77.10, "order": 4 }"#;
 const WRITTEN: &str = r#"{ "amount": 7000.10, "order": 5 }"#;
 
-/// The decisions of people before the bit flips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Scene {
     Approved,
@@ -52,10 +51,8 @@ const SCENES: [Scene; 6] = [
     Scene::Half,
     Scene::WrittenForTwo,
 ];
-/// The number of tasks for each scene.
 const TASKS: usize = 60;
 
-/// The end of a task whose stored data had a flipped bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     /// The approved bytes ran once, because the bit changed nothing that matters.
@@ -64,7 +61,6 @@ enum End {
     Integrity,
     /// The task is paused: its request is still open, or another request was opened.
     Paused,
-    /// The task's journal cannot be read.
     Unreadable,
     /// No call ran; the task has ended or is still running.
     NothingRan,
@@ -215,7 +211,6 @@ async fn ended(
     }
 }
 
-/// Claims every task that can run, in a new engine, and drives the claimed tasks in parallel.
 async fn driven(harness: &EngineHarness) {
     let engine = harness.engine(512);
     loop {

@@ -62,7 +62,6 @@ pub fn respond(result: &str) -> CallReply {
     }
 }
 
-/// Returns a decision that has one answer for each of these calls.
 pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> DecisionInput {
     named(replies.map(|(call, reply)| (call.to_string(), reply)))
 }
@@ -84,7 +83,6 @@ pub async fn question(harness: &EngineHarness, task: TaskId) -> (RequestId, Vec<
     )
 }
 
-/// Returns the last open request.
 pub async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     let open = harness.open(task).await;
     let Some((request, _)) = open.last() else {
@@ -160,7 +158,6 @@ pub async fn refused(
     refusal
 }
 
-/// Returns the JSON pointers that a refusal names.
 pub fn places(refusal: &Refusal) -> Vec<&str> {
     let Refusal::Invalid(errors) = refusal else {
         panic!("not invalid: {refusal:?}")
@@ -191,7 +188,6 @@ pub fn shown(harness: &EngineHarness) -> Vec<String> {
     messages.filter_map(content).collect()
 }
 
-/// Returns a further message of the user. The message supersedes open requests.
 pub fn message() -> MessageInput {
     let items = vec![Part {
         content_type: PartType::Text,

@@ -57,8 +57,8 @@ impl Clock for Stalling {
     }
 }
 
-/// Waits until the task's call has started; in a third of the rounds, does not wait. Then yields 0
-/// to 89 times.
+/// Waits until the task's call has started; in a third of the rounds, does not wait. Then yields to
+/// the scheduler 0 to 89 times.
 async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     let mut news = store.watch(task);
     let started = async {
@@ -80,9 +80,9 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     }
 }
 
-/// The number of tasks that the engine runs at once. Two chunks of at most 48 rounds have fewer
-/// tasks (one per round), so each task finds a slot. No worker runs in this test, so a queued task
-/// would never be claimed.
+/// The number of tasks that the engine runs at once. Each task must find a slot, because no worker
+/// runs that could claim a queued task. Two chunks of 48 rounds, with a task per round, need fewer
+/// slots.
 const SLOTS: usize = 256;
 
 async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
@@ -145,7 +145,6 @@ async fn canceled_around_their_start(fixture: StoreFixture, elsewhere: bool) {
     journals_match_the_ledger(&harness, tasks, &canceled).await;
 }
 
-/// Asserts that no call of a task was executed after the task's cancel had been answered.
 fn none_called_after_its_cancel(harness: &EngineHarness, canceled: &BTreeMap<String, Instant>) {
     let late = harness.tool.ledger().into_iter().filter(|call| {
         canceled
@@ -166,7 +165,6 @@ fn none_called_after_its_cancel(harness: &EngineHarness, canceled: &BTreeMap<Str
     );
 }
 
-/// Asserts that the journals of all tasks agree with the tasks' statuses and executions.
 async fn journals_match_the_ledger(
     harness: &EngineHarness,
     tasks: Vec<TaskId>,

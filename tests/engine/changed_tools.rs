@@ -22,16 +22,15 @@ const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 const REASON: &str = "The server changed this tool.";
 
-/// The server of a tool whose definition can change.
 #[derive(Default)]
 struct Server {
     /// The difference between the reviewed definition and the definition that the server has now.
     live: Mutex<Option<DefinitionChange>>,
     /// The difference that the last comparison with the server found.
     known: Mutex<Option<DefinitionChange>>,
-    /// If set, `prepare` finds no difference. Instead, the call of `definition_change` with this
-    /// number finds the difference, as if another task had compared the definitions. `looks` counts
-    /// the calls of `definition_change` since the last `prepare`.
+    /// If set, `prepare` finds no difference. The call of `definition_change` with this number
+    /// finds it instead, as if another task had compared the definitions. `looks` counts the calls
+    /// of `definition_change` since the last `prepare`.
     finds: Mutex<Option<u32>>,
     looks: Mutex<u32>,
     /// Whether the server does not answer when it is asked for its tools.

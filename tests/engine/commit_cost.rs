@@ -13,7 +13,6 @@ use holdpoint::task::status::TaskStatus;
 use super::engine_harness::{EngineHarness, alice, go, whole};
 use crate::store::store_fixture::StoreFixture;
 
-/// Waits until the store shows the task with this status.
 async fn until(harness: &EngineHarness, task: TaskId, status: TaskStatus) {
     let mut news = harness.fixture.store.watch(task);
     while harness.status(task).await != status {
@@ -49,7 +48,7 @@ async fn counted(clients: usize, cycles: usize) -> Counted {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
-    // Without a worker, a queued task is never driven. With so many slots, no task is queued.
+    // So many slots that no task is queued: no worker runs that could claim a queued task.
     let engine = harness.engine(256);
     join_all((0..clients).map(|_| async {
         for _ in 0..cycles {

@@ -45,7 +45,6 @@ policy:
 
 pub(super) const TOKEN: &str = "tok/en-\"é+0123456789";
 
-/// Returns the response that fills in the credential `jira`.
 pub(super) fn jira(token: &str) -> Value {
     json!({"email": "alice@acme.com", "token": token})
 }
@@ -73,7 +72,6 @@ pub(super) fn says(
     });
 }
 
-/// Creates a task and drives it until it waits or ends. Returns the task's id.
 pub(super) async fn begun(harness: &EngineHarness) -> TaskId {
     let task = harness
         .engine(0)
@@ -85,7 +83,6 @@ pub(super) async fn begun(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// Returns the only open request. Asserts that it is a credential request.
 pub(super) async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     let mut open = harness.asked(task).await;
     assert_eq!(open.len(), 1, "{open:#?}");
@@ -94,7 +91,6 @@ pub(super) async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec 
     asked
 }
 
-/// Answers the credential request and drives the task on.
 pub(super) async fn fill(harness: &EngineHarness, task: TaskId, response: &Value) {
     let asked = asked(harness, task).await;
     harness
@@ -105,7 +101,6 @@ pub(super) async fn fill(harness: &EngineHarness, task: TaskId, response: &Value
     harness.run().await;
 }
 
-/// Approves the only held call as Bob, and drives the task on.
 pub(super) async fn approve(harness: &EngineHarness, task: TaskId) {
     let [(request, RequestKind::Approval)] = harness.open(task).await[..] else {
         panic!("an approval is open")
@@ -118,7 +113,6 @@ pub(super) async fn approve(harness: &EngineHarness, task: TaskId) {
     harness.run().await;
 }
 
-/// Returns the results of a task, each as (tool name, outcome, text).
 pub(super) async fn results(
     harness: &EngineHarness,
     task: TaskId,
@@ -134,7 +128,6 @@ pub(super) async fn results(
     results.collect()
 }
 
-/// Returns the number of credential requests that the task has opened.
 pub(super) async fn times_asked(harness: &EngineHarness, task: TaskId) -> usize {
     let items = harness.journal(task).await.items;
     let credentials = |fact: &Fact| matches!(fact, Fact::InterventionRequested(asked) if asked.kind == RequestKind::Credentials);

@@ -24,7 +24,6 @@ const BOTH: &[(&str, &str)] = &[
     ("forbidden", "{}"),
 ];
 
-/// Returns the outcome and the text of the task's only result.
 async fn told(harness: &EngineHarness, task: TaskId) -> (Outcome, String) {
     let journal = harness.journal(task).await;
     let results: Vec<_> = journal

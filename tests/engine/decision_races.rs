@@ -29,10 +29,9 @@ const BOTH: &[(&str, &str)] = &[
     ("forbidden", "{}"),
 ];
 
-/// The maximum number of decisions that are in flight at once.
 const AT_ONCE: usize = 128;
 
-/// Creates two replicas of a service whose refunds only members of `finance` may decide.
+/// Creates two replicas of a service in which members of `finance` decide refunds.
 async fn of_finance(fixture: StoreFixture) -> Pair {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
@@ -128,8 +127,6 @@ async fn many_decided_at_once(pair: &Pair, requests: usize, deciders: usize) {
     );
 }
 
-/// Returns the task's status, the outcomes of its calls, and the number of executions of its
-/// refund.
 async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
     let journal = pair.lawful(task).await;
     (

@@ -25,7 +25,6 @@ const BESIDE_A_READ: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, LOOKUP];
 /// Three calls that a client answers, and one non-repeatable call that the service sends.
 const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
 
-/// Creates a harness of the refund agent with an additional external tool.
 async fn with_outside(
     fixture: StoreFixture,
     calls: &'static [(&'static str, &'static str)],
@@ -72,9 +71,9 @@ fn count(harness: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool)
     harness.iter().filter(|item| which(&item.fact)).count()
 }
 
-/// Creates a task that has several requests and one call that the service sends. Answers all the
-/// requests while this call is in flight. Does so once through the process that drives the task
-/// and, with a second task, once through another process.
+/// Creates a task with several requests and one call that the service sends. Answers all requests
+/// while this call is in flight. The answers go through the process that drives the task. With a
+/// second task, they go through another process.
 async fn answered_while_one_is_out(
     fixture: StoreFixture,
     calls: &'static [(&'static str, &'static str)],

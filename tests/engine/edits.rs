@@ -80,7 +80,6 @@ async fn rewritten(
     (task, anew, call, door)
 }
 
-/// Replaces a text in the task's stored items of the type `of`, directly in the database.
 async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, to: &str) {
     let id = task.to_string();
     let id = if harness.fixture.is_postgres() {
@@ -94,7 +93,6 @@ async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, t
     harness.fixture.numbers(&sql).await.unwrap();
 }
 
-/// Asserts that the task failed with `integrity`, and that no refund of the task ran.
 async fn is_damaged(harness: &EngineHarness, task: TaskId) {
     let row = harness.fixture.store.task(task).await.unwrap().unwrap();
     assert_eq!(
@@ -104,7 +102,6 @@ async fn is_damaged(harness: &EngineHarness, task: TaskId) {
     assert_eq!(harness.executions(task, "/refund"), 0);
 }
 
-/// Returns the actions that a caller may take on the task's last request.
 async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<Action> {
     permitted_actions(
         &harness.parts(0).roster,
@@ -198,15 +195,15 @@ both! {
         let denied = refused(&harness, &door, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
         assert_eq!(places(&denied), [format!("/decisions/{call}/arguments")]);
         assert!(format!("{denied:?}").contains("Not that order"), "{denied:?}");
-        // The first text is allowed by a rule, the second is held by the same rule as before, and
-        // the third is held by another rule with equal terms.
+        // A rule allows the amount 5. The request's own rule holds 77.70, and another rule with
+        // equal terms holds 700.0.
         for text in [r#"{"order":1,"amount":5}"#, r#"{"order":1,"amount":77.70}"#, r#"{"order":1,"amount":700.0}"#] {
             let (task, request, call, door) = begun(&harness).await;
             door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
             harness.run().await;
             assert_eq!((harness.status(task).await, bodies(&harness, task, "/refund")), (TaskStatus::Completed, vec![(call.to_string(), text.to_owned())]));
         }
-        // These arguments are held by a rule with other approvers.
+        // A rule with other approvers holds these arguments.
         let text = r#"{"order":1,"amount":5000.00}"#;
         let (task, request, call, door) = begun(&harness).await;
         door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
@@ -314,8 +311,8 @@ both! {
             let refusal = refused(&harness, &door, &person("bob"), task, each([(call, reply)])).await;
             assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
         }
-        // The rule names three people. After Bob has edited the arguments, two approvers are left
-        // only if Dave has a key, too.
+        // The rule names three people. If Bob edits the arguments, the two others must approve
+        // them, so Bob may edit if Dave has a key.
         let harness = super::edits::harness(fixture, "{ users: [bob, carol, dave], required: 2 }").await;
         let (task, ..) = begun(&harness).await;
         let asked = asked(&harness, task).await;
@@ -376,8 +373,8 @@ both! {
     async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(fixture) {
         let harness = harness(fixture, "{ owner: true }").await;
         let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
-        // Each driver is dropped after 1 to 16 polls. How far a driver has come by then varies, so
-        // the loop continues until a driver was dropped during its call.
+        // Each driver is dropped after 1 to 16 polls. Its progress by then varies, so the loop
+        // continues until a driver was dropped during its call.
         while whole_lives < 2 || (doubts == 0 && lives < 400) {
             let polls = 1 + lives % 16;
             lives += 1;
@@ -386,7 +383,6 @@ both! {
             let driver = harness.engine(1).claim().await.unwrap().pop().unwrap();
             {
                 let (mut driver, mut left) = (pin!(driver), polls);
-                // After `polls` polls the driver is dropped, whatever it is waiting for.
                 let done = poll_fn(|context| {
                     left -= 1;
                     match driver.as_mut().poll(context) {

@@ -80,7 +80,6 @@ fn asks(keys: &[&str]) -> ToolAnswer {
     }))
 }
 
-/// Creates a harness in which the server of the tool `refund` gives these answers, in order.
 async fn harness(
     calls: &'static [(&'static str, &'static str)],
     answers: Vec<ToolAnswer>,
@@ -110,7 +109,6 @@ async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     harness.run().await;
 }
 
-/// Returns the numbers of the attempts in the task's journal, in order.
 async fn attempts(harness: &EngineHarness, task: TaskId) -> Vec<u32> {
     let journal = harness.journal(task).await;
     let started = journal.items.iter().filter_map(|item| {

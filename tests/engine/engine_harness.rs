@@ -43,7 +43,6 @@ use crate::support::test_app::{ACCOUNTS, REFUNDS};
 /// Maps the name of a model and the prompt to the model's answer.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
 
-/// Creates the implementation of a tool from the tool's specification.
 pub type MakeTool = Arc<dyn Fn(&ToolSpec) -> Arc<dyn Tool> + Send + Sync>;
 
 /// Spawns a driver, which ends no later than the test's runtime.
@@ -52,7 +51,6 @@ pub fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()
     tokio::spawn(driver)
 }
 
-/// Claims tasks for an engine and spawns their drivers. Returns the handles of the drivers.
 pub async fn claimed(engine: &Arc<Engine>) -> Vec<JoinHandle<()>> {
     let drivers = engine.claim().await.unwrap();
     drivers.into_iter().map(spawn).collect()
@@ -121,7 +119,7 @@ pub struct EngineHarness {
     pub fixture: StoreFixture,
     pub tool: FakeTool,
     pub model: Arc<StubModel>,
-    /// If set, creates the tool `refund` in place of the one that the configuration describes.
+    /// If set, creates the tool `refund` in place of the tool that the configuration describes.
     pub refund: Option<MakeTool>,
     /// If set, compares each prompt with the journal while the model is asked.
     witness: Option<Arc<Witness>>,
@@ -183,12 +181,10 @@ impl EngineHarness {
         *held(&self.model.script) = Arc::new(script);
     }
 
-    /// Returns the last prompt, with the name of the model that received it.
     pub fn prompted(&self) -> (String, Prompt) {
         held(&self.model.shown).last().cloned().unwrap()
     }
 
-    /// Returns the number of calls of all models.
     pub fn prompt_count(&self) -> usize {
         held(&self.model.shown).len()
     }
@@ -209,7 +205,6 @@ impl EngineHarness {
         Engine::new(self.parts(max_running))
     }
 
-    /// Returns the parts from which [`Self::engine`] creates an engine.
     pub fn parts(&self, max_running: usize) -> EngineParts {
         let yaml = self
             .yaml
@@ -283,7 +278,6 @@ impl EngineHarness {
         self.journal(task).await.row.status
     }
 
-    /// Returns the task's open requests, each as (id, kind).
     pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {
         let progress = Progress::from_items(&self.journal(task).await.items);
         progress
@@ -293,7 +287,6 @@ impl EngineHarness {
             .collect()
     }
 
-    /// Returns the full specifications of the task's open requests.
     pub async fn asked(&self, task: TaskId) -> Vec<RequestSpec> {
         let progress = Progress::from_items(&self.journal(task).await.items);
         progress.open.into_iter().map(|open| open.spec).collect()
@@ -346,7 +339,6 @@ impl EngineHarness {
         }
     }
 
-    /// Returns the configuration of engines that are created from now on.
     pub fn yaml(&self) -> String {
         self.yaml.clone()
     }
@@ -372,7 +364,6 @@ impl EngineHarness {
         );
     }
 
-    /// Returns the number of times that the tool at this path was executed for the task.
     pub fn executions(&self, task: TaskId, path: &str) -> usize {
         let ledger = self.tool.ledger();
         let task = task.to_string();
@@ -414,7 +405,6 @@ pub fn person(user: &str) -> Caller {
     }
 }
 
-/// Returns the outcomes of a task's results, in the journal's order.
 pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
     let results = journal.items.iter().filter_map(|item| match &item.fact {
         Fact::ToolResult(result) => Some(result.outcome),
@@ -462,7 +452,6 @@ pub fn too_late<T>(said: &Result<T, Refusal>, to: RequestId) -> bool {
     matches!(said, Err(Refusal::AlreadyDecided { request, .. }) if *request == to)
 }
 
-/// Returns an answer that fills in a credential.
 pub fn fills(response: &Value) -> DecisionInput {
     let response = Some(Secret::new(response.to_string()));
     let body = DecisionBody::Whole {

@@ -1,5 +1,6 @@
-//! Tests calls at a gate in the engine. A call's asker leaves, comes back or crashes, while people
-//! decide, clocks advance, rules change and replicas compete.
+//! Tests calls at a gate in the engine. The asker of a call (the client that waits for the verdict)
+//! leaves, comes back or crashes. Meanwhile people decide, clocks advance, rules change and
+//! replicas compete.
 
 mod failures;
 mod guards;
@@ -85,7 +86,6 @@ fn asking(engine: &Arc<Engine>, order: u32) -> JoinHandle<Result<GateAnswer, Gat
     tokio::spawn(async move { engine.ask(&agent(), &proposal).await })
 }
 
-/// Returns a filter for all calls at the gate.
 fn every_call() -> TaskFilter {
     TaskFilter {
         tenant: "acme".to_owned(),
@@ -95,22 +95,20 @@ fn every_call() -> TaskFilter {
     }
 }
 
-/// Waits until `is` accepts the `asker_until` of the task: the stored time until which the asker of
-/// the task's call counts as present.
+/// Waits until `is` accepts the row's `asker_until`, the time until which the asker of the call
+/// counts as present.
 async fn until_present(harness: &EngineHarness, task: TaskId, is: impl Fn(Time) -> bool) {
     while !harness.journal(task).await.row.asker_until.is_some_and(&is) {
         crate::support::pause().await;
     }
 }
 
-/// Waits until no process drives the task.
 async fn until_at_rest(harness: &EngineHarness, task: TaskId) {
     while harness.journal(task).await.row.lease_owner.is_some() {
         crate::support::pause().await;
     }
 }
 
-/// Claims tasks for an engine and drives them until they wait or end.
 async fn driven(engine: &Arc<Engine>) {
     for driver in claimed(engine).await {
         driver.await.unwrap();
@@ -189,7 +187,8 @@ async fn approved_call_without_its_asker_waits_and_expires_after_use_within() {
     let engine = harness.engine(8);
     let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
     approve(&harness, &engine, task).await;
-    // A driver that parks the task after a leap of the clock would wake it too late.
+    // The task must be parked before the clock advances, because its wake-up time is computed when
+    // it is parked.
     until_at_rest(&harness, task).await;
     driven(&engine).await;
     assert_eq!(harness.status(task).await, TaskStatus::Running);
@@ -214,7 +213,7 @@ async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_not
     approve(&harness, &engine, task).await;
     let lost = ask(&engine, 1, Duration::from_mins(1)).await;
     assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
-    // The process ends before it has delivered the body of the answer.
+    // Simulates a process that ends before it has delivered the body of the answer.
     drop(lost);
     let restarted = harness.engine(8);
     let again = ask(&restarted, 1, Duration::from_mins(1)).await;

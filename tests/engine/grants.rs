@@ -31,7 +31,6 @@ const TAG: (&str, &str) = ("tag", r#"{"text":"paid"}"#);
 const TAG_AGAIN: (&str, &str) = ("tag", r#"{ "text" : "paid" }"#);
 const OTHER_TAG: (&str, &str) = ("tag", r#"{"text":"open"}"#);
 
-/// The `remember` setting of the rule for large refunds.
 const OFFER: &str = r#"{ when: "args.amount <= 500.0", for: [task, owner], most: 4h, uses: 3 }"#;
 const APPROVERS: &str = "approvers: { owner: true }";
 const BY_BOB: &str = "approvers: { users: [bob] }";
@@ -126,7 +125,6 @@ async fn asks(harness: &EngineHarness, task: TaskId, path: &str, after: usize) {
     );
 }
 
-/// Asserts that the task has completed, and that the tool at `path` was called `calls` times.
 async fn ran(harness: &EngineHarness, task: TaskId, path: &str, calls: usize) {
     let seen = (harness.status(task).await, harness.executions(task, path));
     assert_eq!(
@@ -403,7 +401,7 @@ both! {
                 assert!(matches!(refused(&harness, &door, &caller, task, answer).await, Refusal::Forbidden(_)));
             }
         }
-        // The rule has changed since the request was opened.
+        // Changes the rule after the request was opened.
         let before = harness.yaml();
         harness.configure(|yaml| yaml.replace("args.amount <= 500.0", "args.amount <= 400.0"));
         let later = harness.engine(0);

@@ -35,7 +35,6 @@ const MIXED: &[(&str, &str)] = &[
     ("lookup", r#"{"order":1}"#),
 ];
 
-/// An event that happens while the driver is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     Cancel,
@@ -154,8 +153,8 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
             "{}",
             said()
         );
-        // The driver discards an answer of the model only if the task was canceled or taken over
-        // while the driver was suspended.
+        // The driver discards an answer of the model if the task was canceled or taken over while
+        // the driver was suspended.
         let (asked, stored) = (harness.prompt_count() - asked, answers(&journal.items));
         let thrown_away = usize::from(!over && meanwhile != Meanwhile::Append);
         assert!(

@@ -9,7 +9,6 @@ use holdpoint::task::item::{Fact, Item};
 use holdpoint::task::tool_spec::Effect;
 use holdpoint::task::verdict::Verdict;
 
-/// Asserts that each call has exactly one result in the journal.
 pub fn every_call_has_one_result(journal: &[Item]) {
     let mut results: BTreeMap<CallId, u32> = BTreeMap::new();
     for item in journal {
@@ -32,9 +31,9 @@ pub fn every_call_has_one_result(journal: &[Item]) {
 
 /// Asserts that each start of a call uses up one permission, given since the previous start of that
 /// call. A permission is an `allow` verdict, or a person's decision that lets the call run: the
-/// last required approval or retry, or an edit. A later verdict withdraws an unused permission.
-/// Only a repeatable call (`read_only` or `idempotent`) may start again without a permission. A
-/// call starts at most one sub-agent.
+/// last required approval or retry, or an edit. A later verdict withdraws an unused permission. A
+/// repeatable call (`read_only` or `idempotent`) may start again without a permission. A call
+/// starts at most one sub-agent.
 pub fn check(journal: &[Item]) {
     let mut leave: BTreeSet<CallId> = BTreeSet::new();
     let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();
@@ -102,7 +101,6 @@ pub fn check(journal: &[Item]) {
     }
 }
 
-/// Returns whether this item is a person's approval or retry of the call.
 pub fn retried(item: &Item, id: CallId) -> bool {
     matches!(&item.fact, Fact::Decision { decision, .. }
         if decision.decisions.get(&id).is_some_and(|answer| matches!(answer.action, Action::Retry | Action::Approve)))

@@ -69,7 +69,6 @@ fn paid() -> ToolAnswer {
     }
 }
 
-/// Waits until the task's journal has a fact for which `found` is true.
 async fn until(harness: &EngineHarness, task: TaskId, found: impl Fn(&Fact) -> bool) {
     let look = async {
         while !harness

@@ -42,8 +42,8 @@ fn says(prompt: &Prompt, text: &str) -> bool {
     format!("{:?}", prompt.messages).contains(text)
 }
 
-/// A model that counts the prompts that it gets. If a task's message is `POISON`, the model answers
-/// only when the test adds a permit to `gate`.
+/// A model that counts the prompts that it gets. If a task's message is `POISON`, the model waits
+/// for a permit of `gate` before it answers.
 struct Gated {
     asked: Semaphore,
     gate: Semaphore,
@@ -177,8 +177,8 @@ both! {
         assert_eq!(completed, 500, "each bystander completes");
         let row = harness.journal(poison).await.row;
         assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::NoProgress)));
-        // The first lost lease does not count: `begun` is stored only for tasks that have lost a
-        // lease. Then the task is driven twice together with other tasks, and five times alone.
+        // The first lost lease does not count, because `begun` is stored from the second lease on.
+        // Then the task is driven twice together with other tasks, and five times alone.
         assert_eq!(killed, 1 + 2 + 5);
     }
 
@@ -301,7 +301,8 @@ both! {
         let here = model.engine(&harness, 4);
         let mut drivers = here.claim().await.unwrap();
         assert_eq!(drivers.len(), 2);
-        // The first poll of the lone driver reads the clock, so it must come before the leap.
+        // The first poll of the lone driver reads the clock, so it must come before the clock is
+        // advanced.
         let waits = poll_fn(|context| Poll::Ready(drivers[1].as_mut().poll(context).is_pending()));
         assert!(waits.await, "the other task has the process");
         let drivers: Vec<_> = drivers.into_iter().map(spawn).collect();
@@ -311,8 +312,8 @@ both! {
             crate::support::pause().await;
         }
         assert_eq!((model.asked.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
-        // The process has given back the task `suspect`, because it could not drive this task while
-        // it drives no other. It does not claim `suspect` again at once, so its slots are free.
+        // The process has released `suspect`, because it could not drive that task alone. It does
+        // not claim `suspect` again at once, so its slots are free.
         let door = here.create(&alice(), go(), None).await.unwrap().task_id;
         while harness.status(door).await == TaskStatus::Running {
             crate::support::pause().await;

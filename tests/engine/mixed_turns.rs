@@ -150,7 +150,6 @@ async fn lived(harness: &EngineHarness, mut left: usize) -> (TaskId, bool) {
     (task, true)
 }
 
-/// Returns the bodies and `Authorization` headers that the tool at this path received for a task.
 fn sent(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, String)> {
     let ledger = harness.tool.ledger().into_iter();
     let of_task = ledger

@@ -63,7 +63,6 @@ impl ModelClient for Speaker {
     }
 }
 
-/// A task whose model the test controls.
 struct Scene {
     harness: EngineHarness,
     orders: UnboundedSender<Order>,
@@ -125,7 +124,6 @@ impl Scene {
         reached.await.unwrap()
     }
 
-    /// Waits for the next delta and returns it.
     async fn next(&mut self) -> Delta {
         loop {
             if let Notification::Delta(delta) = self.listener.next().await {
@@ -163,7 +161,6 @@ impl Scene {
     }
 }
 
-/// Returns the [`Order`] that makes the model answer with this text and these calls.
 fn answer(text: &str, calls: &[(&str, &str)]) -> Order {
     Order::Answer(Ok(Answer {
         text: Some(text.to_owned()),
@@ -203,7 +200,6 @@ fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
     (text, calls)
 }
 
-/// Returns a stored turn in the form that [`sum`] returns.
 fn stored(turn: &Turn) -> (String, Vec<(CallId, String, String)>) {
     let calls = turn.tool_calls.iter();
     let calls = calls.map(|call| {

@@ -44,7 +44,6 @@ impl ModelClient for Witness {
 
 const TURNS: u32 = 40;
 
-/// A harness whose model is a `Witness`.
 struct Scene {
     harness: EngineHarness,
     witness: Arc<Witness>,
@@ -147,7 +146,6 @@ impl Scene {
         question
     }
 
-    /// Drives the imported task until it waits for a person or has ended.
     async fn driven(&self, task: TaskId) -> TaskStatus {
         let engine = Engine::new(self.parts());
         for _ in 0..8 {
@@ -188,7 +186,6 @@ impl Scene {
         calls.iter().map(result).collect()
     }
 
-    /// Returns the result of a call as the model's last prompt shows it.
     fn shown(&self, call: &Past) -> String {
         let prompts = self.witness.0.lock().unwrap();
         let messages = &prompts.last().expect("the model was asked").messages;

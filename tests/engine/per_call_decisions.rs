@@ -27,7 +27,6 @@ const FOUR: &[(&str, &str)] = &[
 ];
 const EDITED: &str = r#"{ "amount": 33.30, "order": 3 }"#;
 
-/// Returns a harness whose rule for large refunds has these terms.
 async fn harness(
     fixture: StoreFixture,
     calls: &'static [(&'static str, &'static str)],
@@ -38,7 +37,6 @@ async fn harness(
     harness
 }
 
-/// Returns a harness whose held calls alice and bob may decide.
 async fn of_two(fixture: StoreFixture) -> EngineHarness {
     harness(fixture, FOUR, "{ owner: true, users: [bob] }").await
 }
@@ -148,7 +146,6 @@ both! {
                 let mut answer = each([]);
                 answer.body = DecisionBody::PerCall(replies.collect());
                 if !matches!(&answer.body, DecisionBody::PerCall(replies) if replies.is_empty()) {
-                    // A new process stores each of the two answers.
                     harness.fixture.forward(Duration::from_hours(3));
                     harness.engine(0).decide(&person("bob"), request, answer, None).await.unwrap();
                 }

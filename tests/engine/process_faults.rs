@@ -14,7 +14,6 @@ use crate::store::store_fixture::both;
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// Returns the configuration without the tool `refund` and without the rules that name it.
 fn without_refund(yaml: &str) -> String {
     let (before, rest) = yaml.split_once("  refund:").unwrap();
     let (_, after) = rest.split_once("  forbidden:").unwrap();
@@ -56,10 +55,10 @@ both! {
         let door = harness.engine(0);
         let task = door.create(&alice(), go(), None).await.unwrap().task_id;
         let engine = harness.engine(1);
-        // Claims 1 to 3 drive the task together with other tasks, claim 4 puts the task to sleep,
-        // and claim 5 drives it alone for the first time. From then on, every third claim drives
-        // the task alone again: of each three claims, the first takes only other tasks, the second
-        // puts the task to sleep, and the third drives it alone. Claim 20 ends the task.
+        // Claims 1 to 3 drive the task together with other tasks. Claim 4 puts the task to sleep,
+        // and claim 5 drives it alone. Then a cycle of three claims repeats: a claim that takes
+        // only other tasks, a claim that puts the task to sleep, and a claim that drives it alone.
+        // Claim 20 ends the task.
         for _ in 0..20 {
             for driver in engine.claim().await.unwrap() {
                 let _ = spawn(driver).await;

@@ -56,7 +56,6 @@ async fn answered(harness: &EngineHarness, task: TaskId, action: Action) {
     harness.run().await;
 }
 
-/// Returns the reason why the last call was held.
 async fn reason(harness: &EngineHarness, task: TaskId) -> String {
     let items = harness.journal(task).await.items;
     let reason = items.iter().rev().find_map(|item| {
@@ -160,7 +159,7 @@ both! {
         // A person's rejection ends the quarantine, as an approval does.
         let (request, _) = asked(&harness, task).await;
         door.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
-        // The call that was just rejected stays rejected, so the model makes a different one.
+        // The call that was just rejected stays rejected, so the model proposes a different call.
         harness.script(|asked| Ok(turn(if asked <= 4 { &[("refund", r#"{"order":1,"amount":6}"#)] } else { &[] })));
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (TaskStatus::Completed, 2));

@@ -42,7 +42,7 @@ async fn running(harness: &EngineHarness, tasks: &[TaskId]) -> Vec<TaskId> {
 both! {
     async fn command_waits_for_a_slot_of_its_process_before_its_task_is_queued(fixture) {
         let harness = EngineHarness::new(fixture, &[("lookup", r#"{"order":1}"#)]).await;
-        // With the machine's clock, the first task could take longer than the wait for a slot.
+        // With this clock, the wait for a slot never times out while the first task runs.
         let engine = Engine::new(EngineParts { clock: EndlessSleep::new(|_| true), ..harness.parts(1) });
         harness.tool.close();
         let (alice, wait) = (alice(), Duration::from_millis(50));
@@ -92,8 +92,8 @@ both! {
         let [one, two, other] = waiting;
         let all = [one, two, other, late];
         let mut order = Vec::new();
-        // The driver of the first task may keep its slot for a moment after the task has ended. A
-        // round before that moment claims nothing.
+        // The driver of the first task may keep its slot for a moment after the task has ended, so
+        // the first rounds may claim nothing.
         while order.len() < all.len() {
             order.extend(round(&harness, &engine, &all).await);
         }

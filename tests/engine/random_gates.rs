@@ -107,7 +107,6 @@ impl Replica {
         Self { engine, runtime }
     }
 
-    /// Runs `work` in the process.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -115,13 +114,11 @@ impl Replica {
         self.runtime.spawn(work)
     }
 
-    /// Ends the process and drops all its work.
     pub fn crash(self) {
         tokio::task::block_in_place(|| self.runtime.shutdown_timeout(Duration::from_mins(1)));
     }
 }
 
-/// An ask that has no answer yet.
 struct Ask {
     number: u32,
     call: usize,
@@ -133,7 +130,7 @@ struct Ask {
     handle: JoinHandle<Result<GateAnswer, GateRefusal>>,
 }
 
-/// The period in which an asker of a call was present, as far as the database can know it.
+/// The longest period in which an asker of a call may have been present.
 struct Presence {
     ask: u32,
     call: usize,
@@ -145,8 +142,8 @@ struct Presence {
 struct Handed {
     replica: usize,
     crashes: u32,
-    /// `None` until the call's row says that the result was delivered. Afterwards, the number of
-    /// the first ask that came after this moment.
+    /// The number of the first ask after the call's row said that the result was delivered; `None`
+    /// before that.
     noted_before: Option<u32>,
 }
 
@@ -199,7 +196,6 @@ impl World<'_> {
         self.harness.fixture.store.now().await.unwrap()
     }
 
-    /// Returns the tasks of this life's session, oldest first.
     async fn tasks(&self) -> Vec<TaskId> {
         let filter = TaskFilter {
             tenant: "acme".to_owned(),
@@ -218,7 +214,6 @@ impl World<'_> {
         rows.iter().rev().map(|row| row.task_id).collect()
     }
 
-    /// Takes the steps of this life, and checks the laws of gate calls on the way.
     async fn live(mut self) {
         for _ in 0..8 + self.dice.below(14) {
             self.step().await;
@@ -256,7 +251,7 @@ impl World<'_> {
 }
 
 async fn lives(fixture: StoreFixture, count: usize) {
-    // Only on Postgres may several processes drive the tasks of one database.
+    // On Postgres, several processes may drive the tasks of one database.
     let replicas = if fixture.is_postgres() { 2 } else { 1 };
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.configure(|yaml| {

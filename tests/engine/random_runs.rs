@@ -151,7 +151,6 @@ impl World {
         self.push(Fact::ToolResult(result));
     }
 
-    /// Adds a random answer of the model to the pending facts.
     fn answer(&mut self) {
         self.model_calls += 1;
         let count = if self.dice.one_in(3) {

@@ -25,7 +25,6 @@ type Change = fn(&str) -> String;
 const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
 const OTHER: (&str, &str) = ("refund", r#"{"order":1,"amount":121}"#);
 
-/// Returns a harness whose model makes these calls, turn by turn, and then finishes.
 async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarness {
     let harness = EngineHarness::new(fixture, &[]).await;
     script(&harness, turns);
@@ -47,7 +46,6 @@ async fn begun(harness: &EngineHarness) -> TaskId {
     task
 }
 
-/// Answers the open request in a new process, and then drives the task in another new process.
 async fn answered(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(harness, task).await;
     harness
@@ -79,7 +77,6 @@ async fn no(harness: &EngineHarness, task: TaskId) {
     harness.run().await;
 }
 
-/// Returns the number of requests in the journal.
 async fn questions(harness: &EngineHarness, task: TaskId) -> usize {
     let items = harness.journal(task).await.items;
     items
@@ -88,7 +85,6 @@ async fn questions(harness: &EngineHarness, task: TaskId) -> usize {
         .count()
 }
 
-/// Returns the verdicts, in the journal's order.
 async fn verdicts(harness: &EngineHarness, task: TaskId) -> Vec<Verdict> {
     let judged = harness
         .journal(task)
@@ -296,7 +292,8 @@ both! {
         harness.engine(0).decide(&person("bob"), request, each([(calls[0], edit(r#"{"amount":130.0,"order":9}"#))]), None).await.unwrap();
         harness.run().await;
         no(&harness, task).await;
-        // The second call was refused without a request; the third was never rejected.
+        // `WRITTEN` equals the rejected arguments and was refused without a request. The arguments
+        // of `LARGE` were never rejected.
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected; 2]);
         asked_again(&harness, task, 3).await;
         assert_eq!(asked(&harness, task).await.pending_tool_calls[0].arguments_text, LARGE.1);
@@ -340,8 +337,8 @@ both! {
         let some = each([(calls[0], approve()), (calls[1], reject_because("too much"))]);
         harness.engine(0).decide(&alice(), request, some, None).await.unwrap();
         harness.run().await;
-        // The model repeats both calls. A person is asked only about the call that was approved
-        // before; the call that was rejected before is refused at once.
+        // The model repeats both calls. A person is asked about the call that was approved before.
+        // The call that was rejected before is refused at once.
         let (_, again) = question(&harness, task).await;
         assert_eq!(again.len(), 1);
         answered(&harness, task, whole(Action::Approve, None)).await;

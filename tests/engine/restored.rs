@@ -38,7 +38,6 @@ async fn approved(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     (harness, task)
 }
 
-/// Returns the only open request.
 async fn asked(harness: &EngineHarness, task: TaskId) -> (RequestId, RequestSpec) {
     let progress = Progress::from_items(&harness.journal(task).await.items);
     let [open] = &progress.open[..] else {

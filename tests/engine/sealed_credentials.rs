@@ -45,7 +45,6 @@ async fn asks_again(harness: &EngineHarness, task: TaskId) {
     ran(harness, task, "/pay", ("x-token", "anew-0123456789"), 1).await;
 }
 
-/// Returns a task's id as an SQL literal.
 fn id(fixture: &StoreFixture, task: TaskId) -> String {
     let task = task.to_string();
     if fixture.is_postgres() {
@@ -55,7 +54,6 @@ fn id(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Returns the task's items and the last prompt, as text.
 async fn seen(harness: &EngineHarness, task: TaskId) -> String {
     format!(
         "{:?} {:?}",

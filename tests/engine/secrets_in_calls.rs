@@ -42,7 +42,6 @@ policy:
   - { name: rest, tools: ["*"], decide: allow }
 "#;
 
-/// Returns a text with each of its bytes percent-encoded.
 fn percent(text: &str) -> String {
     text.bytes()
         .fold(String::new(), |all, byte| all + &format!("%{byte:02x}"))
@@ -127,7 +126,6 @@ async fn judged(harness: &EngineHarness, task: TaskId) -> Vec<(String, Verdict, 
         .collect()
 }
 
-/// Returns the task's items and all prompts, as text.
 async fn seen(harness: &EngineHarness, task: TaskId) -> String {
     format!(
         "{:?} {:?}",

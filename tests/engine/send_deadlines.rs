@@ -72,11 +72,10 @@ async fn paused(
     (task, clock.0.load(Ordering::SeqCst) >= 0)
 }
 
-/// Drives one new task after another. The process stalls at the first reading of its clock for the
-/// first task, at the second reading for the next task, and so on, until a task ends before the
-/// stall. Asserts that no call is sent twice and that every task completes. Asserts also that at
-/// least one call was not sent although its start was committed. `known` is the expected outcome of
-/// such a call when its driver ends.
+/// Drives new tasks, one after another. The process of each task stalls one clock reading later
+/// than the process before, until a task ends before the stall. Asserts that no call is sent twice
+/// and that every task completes. Asserts also that at least one call was not sent although its
+/// start was committed. `known` is the expected outcome of such a call when its driver ends.
 async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: Option<Outcome>) {
     let harness = EngineHarness::new(fixture, SMALL).await;
     let (mut at, mut unsent) = (0, 0);
@@ -139,7 +138,7 @@ both! {
 }
 
 /// A replica takes the task over while the call's timeout or the other replica's lease still lasts.
-/// The replica asks people only after both are over.
+/// It asks people once the timeout and the lease are over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is_over() {
     let mut harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;

@@ -1,5 +1,5 @@
-//! Tests of prompts: a model receives only messages that the journal already stores, and is asked
-//! only once for each stored answer.
+//! Tests of prompts: a model receives no message that the journal lacks, and is asked once for each
+//! stored answer.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -44,7 +44,6 @@ impl Witness {
         }
     }
 
-    /// Compares a prompt with the current journals of its task tree.
     pub async fn reads(&self, prompt: &Prompt) {
         let journals = self.journals(prompt).await;
         if !journals
@@ -120,7 +119,6 @@ fn first_message(prompt: &Prompt) -> String {
         .collect()
 }
 
-/// Returns the number of the model's answers in a journal.
 pub fn answers(items: &[Item]) -> usize {
     items
         .iter()
@@ -218,7 +216,6 @@ async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId 
     task
 }
 
-/// Opens many requests and answers each of them many times at once.
 async fn questions(fixture: StoreFixture, questions: usize, deciders: usize) {
     let mut harness = asking(fixture).await;
     let witness = harness.witness();
@@ -288,7 +285,7 @@ both! {
             whole += usize::from(over);
             let journal = harness.journal(task).await;
             let (asked, stored) = (harness.prompt_count() - before, answers(&journal.items));
-            // An answer is discarded only if the driver that waited for it was dropped.
+            // A driver that was dropped may have discarded the answer that it waited for.
             let thrown_away = usize::from(!over);
             assert!(stored <= asked && asked <= stored + thrown_away, "{polls}: {asked} asks, {stored} answers");
         }

@@ -20,7 +20,6 @@ pub(super) enum Drop {
     Woken,
 }
 
-/// Polls the driver at most `left` times. Returns whether the driver finished.
 async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) -> bool {
     let mut driver = pin!(driver);
     poll_fn(|context| {

@@ -43,7 +43,6 @@ impl HeldUp {
     }
 }
 
-/// Approves the request in a new engine. Returns whether the approval was accepted.
 async fn approve(harness: &EngineHarness, request: RequestId) -> bool {
     let approval = whole(Action::Approve, None);
     let engine = harness.engine(1);

@@ -25,7 +25,6 @@ pub struct Pair {
     pub harness: EngineHarness,
     pub here: Arc<Engine>,
     pub there: Arc<Engine>,
-    /// The second replica's store.
     pub other: Store,
 }
 
@@ -65,7 +64,6 @@ impl Pair {
         }
     }
 
-    /// Advances the clocks of both replicas.
     pub fn forward(&self, by: Duration) {
         self.harness.fixture.forward(by);
         if self.harness.fixture.is_postgres() {
@@ -149,7 +147,6 @@ impl Pair {
         journal
     }
 
-    /// Returns the number of executions, by task.
     pub fn executions(&self) -> BTreeMap<String, usize> {
         let mut counted = BTreeMap::new();
         for call in self.harness.tool.ledger() {
@@ -171,7 +168,6 @@ impl Pair {
     }
 }
 
-/// Returns a member of `finance`.
 pub fn finance(name: &str) -> Caller {
     Caller {
         groups: vec!["finance".to_owned()],
@@ -193,7 +189,6 @@ pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
     })
 }
 
-/// Returns the index of the first item that matches.
 pub fn place(journal: &Journal, which: impl Fn(&Fact) -> bool) -> Option<usize> {
     journal.items.iter().position(|item| which(&item.fact))
 }

@@ -1,7 +1,7 @@
 //! Tests a task that kills every process that loads it. The service fails such a task with
-//! `no_progress`, and does not load the task to do so. This takes one more lost lease than the
-//! failure of a task that can be loaded. The tests also damage the journal: if the service loaded
-//! the task nevertheless, the task would fail with `integrity`.
+//! `no_progress`, without loading the task. The failure comes one lost lease later than that of a
+//! task that can be loaded. The tests also damage the journal: if the service loaded the task
+//! nevertheless, the task would fail with `integrity`.
 
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -27,7 +27,6 @@ fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Makes the task's journal unreadable.
 async fn damage(harness: &EngineHarness, task: TaskId) {
     let id = quoted(&harness.fixture, task);
     let cut = "update agent_task_item set body = '{\"type\":\"user_mess'";
@@ -56,7 +55,6 @@ async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
     harness.fixture.numbers(&sql).await.unwrap();
 }
 
-/// Returns the status and the failure of a task, from its row alone.
 async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
     let row = harness.fixture.store.task(task).await.unwrap().unwrap();
     assert_eq!(

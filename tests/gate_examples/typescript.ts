@@ -1,4 +1,5 @@
-// Runs the TypeScript examples with scripted models: an approved, an allowed and a rejected refund each.
+// Runs the TypeScript examples with scripted models. Each example makes an approved, an allowed and
+// a rejected refund.
 import assert from "node:assert/strict";
 import { MockLanguageModelV4 } from "ai/test";
 import { Refused, guarded, hold } from "./hold.js";

@@ -121,8 +121,8 @@ impl Scene {
         }
     }
 
-    /// Waits until, for each (state, count) of `states`, exactly `count` deliveries are in the
-    /// state. Returns all deliveries.
+    /// Waits until each state in `states` has exactly its count of deliveries. Returns all
+    /// deliveries.
     pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {
         self.until(|found| {
             states.iter().all(|(state, count)| {

@@ -96,7 +96,7 @@ on_both! {
     }
 
     async fn nobody_at_the_address_counts_as_a_failure(on) {
-        // The socket is bound but does not listen. While it exists, nobody else gets its port.
+        // The socket is bound but does not listen. While it exists, no other process gets its port.
         let closed = tokio::net::TcpSocket::new_v4().unwrap();
         closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = closed.local_addr().unwrap();
@@ -116,8 +116,9 @@ on_both! {
         for _ in 0..6 {
             scene.short().await;
         }
-        // The service makes failed messages due after a success is recorded. For the success above,
-        // this may happen only now, so the first failed messages may be due again at once.
+        // When a success is recorded, the service makes the receiver's failed messages due. The
+        // success above may be recorded after the first failures, so the failed messages may be
+        // tried again at once.
         let failed = |least: i64| move |found: &[Value]| {
             let attempts = |one: &Value| one["attempts"].as_i64().unwrap();
             found.iter().filter(|one| one["state"] == "due" && attempts(one) >= least).count() == 6

@@ -1,13 +1,12 @@
-//! Tests mistakes in the settings of a model provider or of a kind of tool that only the code of
-//! that provider or kind can find. Each mistake is reported at its place in the file, together with
-//! all other mistakes.
+//! Tests mistakes in the settings of a model provider or of a kind of tool, which the code of that
+//! provider or kind finds. Each mistake is reported at its place in the file, together with all
+//! other mistakes.
 
 use holdpoint::app;
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
 
-/// Returns the report about a file, with one mistake per line.
 fn report(models: &str, tools: &str) -> String {
     let text = format!(
         "models: {{ m: {{ {models} }} }}\nagents: {{ a: {{ model: m }} }}\ntools:\n{tools}"

@@ -1,5 +1,5 @@
-//! Tests that connections of clients without a key, or connections beyond the limit, do not block
-//! the service for other clients.
+//! Tests connections of clients without a key, and connections beyond the limit. They must not
+//! block the service for other clients.
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -26,7 +26,6 @@ server: {{ max_running: 4{server} }}
     )
 }
 
-/// Returns the log line with this message, if there is such a line.
 fn logged(served: &Served, message: &str) -> Option<Value> {
     let lines = served.lines();
     let mut lines = lines
@@ -60,7 +59,6 @@ async fn flood(address: &str) -> Vec<TcpStream> {
     held
 }
 
-/// Returns the number of sockets that the service has open.
 fn sockets(served: &Served) -> usize {
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", served.process.id())).unwrap();
     let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -271,7 +269,7 @@ async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
     for path in ["/healthz", "/v1/tasks", "/docs", "/sign-in"] {
         assert_eq!(served.status(path).await, 404, "{path}");
     }
-    // Without accounts, forwarded requests are refused at this address, too.
+    // Without accounts, the address of the metrics refuses forwarded requests, too.
     let passed_on = served
         .exchange("GET", "/metrics", &[("x-forwarded-for", "1.2.3.4")], "")
         .await;

@@ -1,7 +1,7 @@
-//! Tests that a credential that a user fills in appears only in the HTTP request to the tool that
-//! takes it. The credential is not in a reply, a page, an item, a table, a file of the database, a
-//! log or a prompt: in no spelling, and not as a hash that could be guessed. The same holds for the
-//! values of refused answers.
+//! Tests where a credential that a user fills in can be found: in the HTTP request to the tool that
+//! takes it, and nowhere else. The credential is not in a reply, a page, an item, a table, a file
+//! of the database, a log or a prompt, in any spelling or as a hash that could be guessed. The same
+//! holds for the values of refused answers.
 
 mod refused_answers;
 mod scene;
@@ -19,7 +19,8 @@ use crate::support::test_app::{ACCOUNTS, ALICE, On};
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 const HTML: &str = "text/html,application/xhtml+xml";
-/// A text in the user's messages. The search for leaked values must find this text.
+/// A text in the user's messages. The search for leaked values must find this text, to prove that
+/// the search works.
 const SEEN: &str = "canary-that-may-be-seen/\"é+0123456789";
 
 const FILE: &str = r#"
@@ -233,7 +234,7 @@ async fn nothing_is_seen(on: On, level: &str) {
     answered_as_json(&mut scene, &model, &tool).await;
     let (second, asked, held) = answered_by_form(&mut scene, &model, &tool).await;
 
-    // Search the database while the credential is stored, and after a crash.
+    // The database is searched while the credential is stored, and after a crash.
     let kept = everything(database.url(), folder.path()).await;
     assert!(
         kept.iter()

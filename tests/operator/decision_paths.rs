@@ -14,7 +14,6 @@ use crate::support::test_app::{ACCOUNTS, ALICE, BOB, On, REFUNDS, Reply, WEB};
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 const HTML: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
-/// The frontend's origin.
 const APP: &str = "https://app.example";
 const EVIL: &str = "https://evil.example";
 
@@ -104,7 +103,6 @@ impl Scene {
         );
     }
 
-    /// Returns the number of requests in the caller's inbox.
     async fn inbox(&self, headers: &[(&str, &str)]) -> usize {
         let inbox = self.as_("GET", "/v1/requests", headers, &Value::Null).await;
         assert_eq!(inbox.status, 200, "{}", inbox.text);
@@ -284,7 +282,6 @@ fn form(fields: &[(&str, &str)]) -> String {
         .finish()
 }
 
-/// Returns the value of a hidden field of a page.
 fn hidden(page: &str, name: &str) -> String {
     let (_, rest) = page
         .split_once(&format!("name=\"{name}\" value=\""))

@@ -36,7 +36,6 @@ auth:
     - { user: bob, tenant: acme, groups: [ops], key: "bob-key-0123456789ab", may: [read, decide] }
 "#;
 
-/// A service with the gate `coding`.
 struct ServedGate {
     served: Served,
     folder: Folder,
@@ -65,7 +64,6 @@ impl ServedGate {
         run(self.gate(&arguments, wait), input.to_string().as_bytes())
     }
 
-    /// Waits for the next open request and answers it as Bob.
     async fn decide(&self, body: &Value) -> Value {
         let request = self.open().await;
         let id = request["request_id"].as_str().unwrap();
@@ -93,13 +91,14 @@ impl ServedGate {
         }
     }
 
-    /// Waits until the service has closed each connection that its client has closed. Until then, an
-    /// ask of a killed process may still be waiting in the service.
+    /// Waits until the service has closed each connection that its client has closed. Until then, a
+    /// proposal of a killed process may still be waiting in the service.
     async fn has_noticed_gone_clients(&self) {
         let (_, port) = self.served.address.rsplit_once(':').unwrap();
         let service = format!("0100007F:{:04X}", port.parse::<u16>().unwrap());
         // The fields are a number, the local address, the remote address and the state. In the
-        // states 04 and 05 (FIN_WAIT), only the client has closed the connection.
+        // states 04 and 05 (FIN_WAIT), the client has closed the connection and the service has
+        // not.
         let is_half_closed = |line: &str| {
             let mut fields = line.split_whitespace().skip(2);
             fields.next() == Some(service.as_str()) && matches!(fields.next(), Some("04" | "05"))
@@ -134,8 +133,8 @@ impl ServedGate {
     }
 }
 
-/// Returns the command `holdpoint gate …`. The command gets only the environment variables of the
-/// gate.
+/// Returns the command `holdpoint gate …`. Its environment has the variables of the gate and no
+/// others.
 fn gate(folder: &Path, url: &str, arguments: &[&str], wait: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
     command

@@ -7,7 +7,6 @@ use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::tls_front::{self, AUTHORITY, OTHER_AUTHORITY};
 
-/// Returns a configuration with one allowed tool behind TLS.
 fn paying(model: &FakeModel, url: &str) -> String {
     format!(
         "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}

@@ -47,8 +47,8 @@ async fn file_written_by_init_works_as_init_says() {
         check.out
     );
 
-    // The file stays as it was written. Environment variables replace only its two endpoints and
-    // the listen address.
+    // The file stays as it was written. Environment variables replace its two endpoints and the
+    // listen address.
     let url = format!("{}/orders/{{id}}", tool.url);
     let variables = [
         key,
@@ -105,7 +105,6 @@ fn printed_schema_accepts_the_init_file_and_finds_a_misspelt_key() {
     assert!(!validator.is_valid(&file));
 }
 
-/// Parses YAML as the program does.
 fn read(text: &str) -> Value {
     let mut mistakes = ::holdpoint::world::Mistakes::default();
     let node = ::holdpoint::config::tree::parse(text, None, &mut mistakes).unwrap();

@@ -203,8 +203,8 @@ fn tells_answers(log: &str, request_id: &str) {
     );
 }
 
-/// Asserts that every warning names the unreachable database and a reason. Asserts also that there
-/// is at least one warning. There may be one more warning for every 10 s since `since`.
+/// Asserts that every warning names the unreachable database and a reason. There must be at least
+/// one warning, and at most one more for every 10 s since `since`.
 fn tells_an_outage(log: &str, since: Instant) {
     let warnings: Vec<Value> = log
         .lines()

@@ -25,7 +25,6 @@ mod variable_secrecy;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The result of a command.
 struct Done {
     code: Option<i32>,
     out: String,

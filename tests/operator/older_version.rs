@@ -46,7 +46,6 @@ const POSTGRES: Older = Older {
     question: "01a206c5-0ead-76b5-af8a-cb4b3442dced",
 };
 
-/// The service on a copy of the older version's database.
 struct Upgraded {
     served: Served,
     _folder: Folder,
@@ -56,7 +55,7 @@ struct Upgraded {
 async fn serve(older: &Older) -> Upgraded {
     let folder = Folder::new();
     std::fs::write(folder.file("script.yaml"), SCRIPT).unwrap();
-    // An idempotency key older than a day counts as never used.
+    // An idempotency key expires after a day, so the keys of the dump get the current time.
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()
@@ -110,7 +109,6 @@ async fn read(served: &Served, path: &str) -> Value {
     serde_json::from_str(&served.get(path).await).unwrap()
 }
 
-/// Returns the items of one type in a task's journal.
 async fn items(served: &Served, task: &str, of_type: &str) -> Vec<Value> {
     let page = read(served, &format!("/v1/tasks/{task}/items?limit=200")).await;
     let all = page["items"].as_array().unwrap().iter();

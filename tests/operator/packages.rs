@@ -15,7 +15,6 @@ use crate::first_run::{Demonstration, json, run};
 /// The longest permitted time from a package's command to the first held refund.
 const TO_THE_FIRST_HELD_REFUND: Duration = Duration::from_secs(5);
 
-/// The wheel, the npm package and the tarball.
 struct Packages {
     folder: PathBuf,
     /// Whether `scripts/release` built the binary of the packages.
@@ -189,8 +188,8 @@ fn runs_the_cycle(command: &mut Command) {
     assert!(is_fast, "{command:?}");
 }
 
-/// Starts the demonstration, posts the refund that is held, and approves it. Returns the time from
-/// the start until the refund was held.
+/// Starts the demonstration, posts a refund that a rule holds, and approves it. Returns the time
+/// from the start until the refund was held.
 fn cycle(command: &mut Command) -> Duration {
     let began = Instant::now();
     let demonstration = Demonstration::serve(command);
@@ -211,8 +210,8 @@ fn cycle(command: &mut Command) -> Duration {
     took
 }
 
-/// Returns a command that has the folder as its home and its working folder. The only other
-/// environment variable of the command is `PATH`.
+/// Returns a command that has the folder as its home and its working folder. Its environment is
+/// `HOME` and `PATH`.
 fn command(program: impl AsRef<OsStr>, folder: &Folder) -> Command {
     let mut command = Command::new(program);
     command

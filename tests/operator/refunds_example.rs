@@ -1,5 +1,6 @@
-//! Runs `examples/refunds/` command by command, as the example's README says. The example's payment
-//! service really runs. The test replaces only the model's endpoint, the database and the ports.
+//! Runs `examples/refunds/` command by command, as the example's README says, with the example's
+//! payment service. The test replaces the model's endpoint, the database and the ports, and nothing
+//! else.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -37,8 +38,8 @@ impl Shell {
             process.stdout.take().unwrap(),
             process.stderr.take().unwrap(),
         );
-        // The words may come on either stream. Both streams stay open for as long as the process
-        // runs.
+        // The words may come on either stream, so a thread reads each stream. Both streams stay
+        // open for as long as the process runs.
         let (told, heard) = std::sync::mpsc::channel();
         let (other, wanted) = (told.clone(), words.to_owned());
         let reader = |from: Box<dyn std::io::Read + Send>,
@@ -67,7 +68,6 @@ impl Shell {
         }
     }
 
-    /// Returns the loopback address in `said`.
     fn address(&self) -> String {
         let (_, rest) = self.said.split_once("127.0.0.1:").unwrap();
         format!(
@@ -105,7 +105,6 @@ fn shell(script: &str, folder: &Path, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Runs a script and returns the JSON that the script prints.
 fn run(script: &str, folder: &Path) -> Value {
     let done = shell(script, folder, &[]).output().unwrap();
     assert!(

@@ -183,12 +183,10 @@ impl Served {
         self.post("/v1/tasks", &json!({"input": input})).await
     }
 
-    /// Returns the log lines so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
 
-    /// Approves the one request that a task waits for.
     pub async fn approve(&self, task: &Value) -> Value {
         let url = task["pending"][0]["request_id"]
             .as_str()
@@ -201,19 +199,17 @@ impl Served {
         Pid::from_child(&self.process)
     }
 
-    /// Sends SIGTERM and waits for the end.
     pub fn terminate(&mut self) -> ExitStatus {
         kill_process(self.pid(), Signal::TERM).unwrap();
         self.process.wait().unwrap()
     }
 
-    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Returns the whole log. Call this method only when the process has ended.
+    /// Returns the whole log. Must be called after the process has ended.
     pub fn log(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();

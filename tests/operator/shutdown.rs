@@ -42,7 +42,6 @@ async fn not_ready(served: &Served) {
     }
 }
 
-/// Returns the task once it no longer runs.
 async fn ended(served: &Served, task: &Value) -> Value {
     let path = format!("/v1/tasks/{}", task["task_id"].as_str().unwrap());
     loop {

@@ -50,8 +50,8 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
     let tables = "select name from sqlite_master where type = 'table'";
     for table in database.texts(tables).await {
         let columns = format!("select name from pragma_table_info('{table}')");
-        // Selects each column twice: quoted, which shows bytes that are no text as hex, and as
-        // text.
+        // Selects each column in two forms: `quote` shows binary bytes as hex, and the cast gives
+        // the plain text.
         let columns: Vec<_> = database
             .texts(&columns)
             .await

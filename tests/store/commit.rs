@@ -273,8 +273,9 @@ both! {
             let id = TaskId(fresh());
             let mut news = fixture.store.watch(id);
             let commit = fixture.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
-            // `now_or_never` polls the commit once and drops it. A commit that ends within this
-            // poll is not counted, because its caller went away only afterwards.
+            // `now_or_never` polls the commit once and drops it, as a caller that goes away would.
+            // If this poll completes the commit, the caller was still there, so the commit does not
+            // count.
             gone += usize::from(commit.now_or_never().is_none());
             news.changed().await.unwrap();
             assert!(fixture.store.task(id).await.unwrap().is_some());

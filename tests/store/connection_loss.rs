@@ -17,15 +17,15 @@ use tokio::net::{TcpListener, UnixStream};
 use super::store_fixture::{StoreFixture, change, fresh, new_task, said};
 use crate::support::postgres::run;
 
-/// A proxy to the server. For each of the next `swallow` marked commits, the proxy swallows the
-/// reply and cuts the connection.
+/// A proxy to the server. For each of the next `swallow` marked commits, the proxy drops the reply
+/// and cuts the connection.
 pub(crate) struct Lossy {
     pub(crate) url: String,
     pub(crate) swallow: Arc<AtomicUsize>,
     listener: tokio::task::JoinHandle<()>,
 }
 
-/// The text of an item, by which the proxy recognizes the commit that writes the item.
+/// The text of an item. The proxy recognizes the commit of this item by the text.
 const MARK: &[u8] = b"the text that marks the commit";
 
 /// Starts a proxy that may lose the replies to commits that contain `mark`.
@@ -126,8 +126,8 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
     }
 }
 
-/// A commit that changes only the asker writes no item, so only a read of the task's row tells
-/// whether the commit was written.
+/// A commit that changes the asker alone writes no item. So the store must read the task's row to
+/// learn whether the commit was written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unknown() {
     let fixture = StoreFixture::postgres().await;
@@ -175,7 +175,8 @@ async fn killed_backends_cost_no_commit() {
         });
     }
     for _ in 0..6 {
-        // A backend that has run no statement yet has no commit, and may still be starting.
+        // Spares backends that have run no statement yet: they have no commit, and may still be
+        // starting.
         let kill = "select pg_terminate_backend(pid) from pg_stat_activity
             where datname = current_database() and application_name = 'holdpoint' and query <> ''";
         run(fixture.settings.url.reveal(), kill.to_owned()).await;
@@ -245,7 +246,7 @@ async fn dropped_reads_open_no_more_connections_than_the_pool_may_have() {
     let open = "select count(*) from pg_stat_activity where datname = current_database()
         and application_name = 'holdpoint'";
     let count = fixture.number(open).await;
-    // The fixture's own store has connections, too.
+    // The limit includes the connections of the fixture's own store.
     assert!(count <= 16, "{count} connections");
     other.execute("rollback").await.unwrap();
     assert!(store.requests(&filter).await.unwrap().is_empty());

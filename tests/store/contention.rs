@@ -7,7 +7,7 @@ use holdpoint::task::id::TaskId;
 
 use super::store_fixture::{both, change, child_task, fresh, said};
 
-/// Submits one commit in each round. The commit uses freshly read versions. It adds two items and a
+/// Submits one commit per round, based on freshly read versions. Each commit adds two items and a
 /// model call to every child of one tree, and counts these model calls on the root. Returns the
 /// number of commits that were written.
 async fn write_on(

@@ -62,7 +62,6 @@ async fn giving(
     }
 }
 
-/// Returns the change with which a task ends.
 async fn ending(fixture: &StoreFixture, task: TaskId, end: TaskStatus) -> TaskChange {
     let counters = Counters {
         busy: -1,
@@ -120,8 +119,7 @@ both! {
         assert_eq!(fixture.write(stale).await, Err(CommitError::Stale));
         assert_eq!(fixture.write(stale_end).await, Err(CommitError::Stale));
         assert_eq!(names(&fixture, &[task]).await, ["mail"]);
-        // If one change of a commit is stale, the other changes of the commit write no credential
-        // either.
+        // If one change of a commit is stale, no change of the commit writes a credential.
         let (root, child) = (task, TaskId(fresh()));
         fixture.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         let mut behind = fixture.next(root).await;
@@ -172,7 +170,7 @@ both! {
             fixture.write(giving(&fixture, task, credentials).await).await.unwrap();
             assert_eq!(fixture.number(COUNT).await, 3);
             let mut last = ending(&fixture, task, end).await;
-            // A credential given in the change that ends its task is not kept either.
+            // A credential given in the change that ends its task is not kept.
             last.credentials = vec![given(task, "mail", b"anew"), given(task, "crm", PLAIN)];
             fixture.write(last).await.unwrap();
             assert_eq!(fixture.number(COUNT).await, 1, "{end:?}");

@@ -1,6 +1,6 @@
 //! Tests the database's identity. The service stores the identity at its first start, and compares
 //! the stored identity with the server's identity on every new connection. The tests also cover the
-//! behaviour of the service after a difference.
+//! behaviour of the service after a mismatch.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;

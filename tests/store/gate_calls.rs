@@ -1,5 +1,5 @@
-//! Tests what the store keeps of calls at a gate: the presence of a call's asker, equal calls, and
-//! the number of pending calls.
+//! Tests what the store keeps of calls at a gate: how long the client that waits for a call (the
+//! asker) counts as present, equal calls, and the number of pending calls.
 
 use std::time::Duration;
 
@@ -23,7 +23,6 @@ use super::store_fixture::{
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// A call at a gate.
 struct Call {
     tenant: &'static str,
     gate: &'static str,
@@ -64,7 +63,6 @@ async fn propose(fixture: &StoreFixture, call: Call) -> TaskId {
     id
 }
 
-/// Creates a call that waits for an answer to a request of this kind.
 async fn pending(fixture: &StoreFixture, call: Call, kind: RequestKind) -> TaskId {
     let id = propose(fixture, call).await;
     fixture.pause(id, &asked(kind, Terms::default(), 1)).await;
@@ -79,7 +77,7 @@ async fn end(fixture: &StoreFixture, id: TaskId) {
     fixture.write(end).await.unwrap();
 }
 
-/// Returns a change that changes only the asker's presence.
+/// Returns a change that sets the presence of the asker, and changes nothing else.
 async fn presence(fixture: &StoreFixture, id: TaskId, asker: AskerPresence) -> TaskChange {
     let mut change = fixture.next(id).await;
     change.asker = Some(asker);
@@ -103,8 +101,8 @@ fn key(task_id: TaskId) -> IdempotencyRow {
     }
 }
 
-/// Returns the calls that differ from [`CALL`] at most in the key, which is `b:1` or `k:1`. Returns
-/// only calls that are open or have ended since `since`.
+/// Returns the calls that equal [`CALL`] apart from the key, which is `b:1` or `k:1`. The calls are
+/// open or have ended since `since`.
 async fn equal(fixture: &StoreFixture, since: Time) -> Vec<EqualCall> {
     let keys = ["b:1".to_owned(), "k:1".to_owned()];
     fixture
@@ -388,8 +386,8 @@ mod unfolded_spellings {
     }
 }
 
-/// Postgres counts the updates that touch no index (HOT updates) separately. Postgres publishes the
-/// counts when the connections of the store have ended.
+/// Postgres counts HOT updates, which touch no index, separately. It publishes the counts when the
+/// connections of the store have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_of_the_asker_touches_no_index() {
     let fixture = StoreFixture::postgres().await;

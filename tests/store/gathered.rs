@@ -1,6 +1,5 @@
-//! Tests gathered deliveries. The due deliveries of one person are claimed as one message. A sender
-//! gets them only if its claim has postponed the time from which this person may get the next
-//! message.
+//! Tests gathered deliveries. The due deliveries of one person are claimed as one message. The same
+//! claim postpones the time from which this person may get the next message.
 
 use std::time::Duration;
 
@@ -97,7 +96,7 @@ both! {
     }
 }
 
-/// Runs only on `SQLite`. On Postgres, another process may still hold the claim.
+/// Runs on `SQLite` alone: on Postgres, another process may still hold the claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claim_of_an_ended_process_is_over_once_its_file_is_opened_again() {
     let fixture = StoreFixture::sqlite().await;

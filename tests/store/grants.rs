@@ -44,7 +44,6 @@ async fn row(fixture: &StoreFixture, id: GrantId) -> GrantRow {
     fixture.store.grant(id).await.unwrap().unwrap()
 }
 
-/// Returns the change that starts a call under this standing decision.
 async fn start(fixture: &StoreFixture, task: TaskId, grant_id: GrantId, again: bool) -> TaskChange {
     let mut change = fixture.next(task).await;
     change.facts = vec![Fact::ToolStarted {

@@ -49,7 +49,6 @@ fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     (id, create)
 }
 
-/// Returns the stored row of `key` for the user whose id is spelled `user`.
 async fn stored(fixture: &StoreFixture, user: &str, key: &str) -> Option<IdempotencyRow> {
     fixture
         .store
@@ -131,7 +130,8 @@ both! {
         fixture.store.commit(answer).await.unwrap();
         fixture.forward(DAY * 400);
         assert_eq!(fixture.store.commit(create_as("alice", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
-        // The kept row refuses neither the same key of another person nor another key.
+        // The kept row does not affect the same key of another person, or another key of the same
+        // person.
         for (user, key) in [("Bob", "k"), ("Alice", "l")] {
             fixture.store.commit(create_as(user, UserIds::Folded, key).1).await.unwrap();
         }

@@ -37,8 +37,8 @@ impl Open {
             || groups.iter().any(|group| person.groups.contains(group))
     }
 
-    /// Returns whether the person may decide the request. The owner of the task may decide only if
-    /// the rule names the owner as an approver.
+    /// Returns whether the person may decide the request. If the person owns the task, the rule
+    /// must name the owner: a user id or a group is not enough.
     fn is_open_to(&self, person: &Viewer) -> bool {
         let own = self.owner == person.user_id.as_str();
         self.names(person) && (!own || self.asked.terms.approvers.owner)

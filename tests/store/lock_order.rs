@@ -1,7 +1,7 @@
 //! Tests statements that write several rows while another transaction holds a lock on one of them.
-//! The statements lock the rows in the order of their ids, read counters only after they have the
-//! locks, and judge times by the database's clock. These tests need Postgres, because `SQLite` has
-//! only one writer at a time.
+//! The statements lock the rows in the order of their ids. They read counters after they have the
+//! locks, and judge times by the database's clock. The tests run on Postgres, because `SQLite` has
+//! one writer at a time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,6 @@ use super::tree_reads::counted;
 
 const REQUESTS: Rows = ("intervention_request", "request_id");
 
-/// Returns once at least `statements` statements wait for a lock.
 async fn waiting(fixture: &StoreFixture, statements: i64) {
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     while fixture.number(waiting).await < statements {}
@@ -79,9 +78,8 @@ async fn locks_in_order(
         let named = format!(
             "select count(*) from (select {key} from {table} where {key} in ({after}) for update skip locked) as free"
         );
-        // A statement waits for a lock only for a short time. Then the store repeats the statement,
-        // and between the two it holds no lock. So the counts are valid only if the same statement
-        // waits before and after them.
+        // A statement waits a short time for a lock and is then repeated. Between two attempts it
+        // holds no lock. So the counts are valid if the same attempt waits before and after them.
         let counts = loop {
             let before = observer.waiting().await;
             if before.is_empty() {
@@ -313,8 +311,8 @@ async fn claim_waits_for_no_row_locked_by_another_writer() {
 async fn locked_task_holds_up_only_its_own_root() {
     let fixture = StoreFixture::postgres().await;
     let (held, free) = (fixture.task().await, fixture.task().await);
-    // The change of the locked task is tried again on an ordinary connection, where it waits up to
-    // two seconds for the lock. If the commits of the other root take less time, they do not wait.
+    // The change of the locked task waits for the lock, up to two seconds. Commits of the other
+    // root that take less time did not wait for it.
     let limit = Duration::from_millis(1900);
     let mut fastest = Duration::MAX;
     // A busy machine may delay the commits of a round, so one fast round of several is enough.

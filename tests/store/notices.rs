@@ -30,7 +30,6 @@ pub async fn notices(fixture: &StoreFixture) -> Vec<Notice> {
     fixture.store.notices(100).await.unwrap()
 }
 
-/// Returns the number and the name of each event of a notice.
 async fn events(fixture: &StoreFixture, notice: &Notice) -> Vec<(i64, &'static str)> {
     let change = fixture.store.change_events(notice).await.unwrap();
     assert_eq!(

@@ -88,7 +88,6 @@ async fn file_that_is_no_database_is_refused_and_left_unchanged() {
     ));
 }
 
-/// Returns the number of the newest migration.
 fn newest() -> i64 {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite");
     let number = |entry: std::io::Result<std::fs::DirEntry>| -> i64 {

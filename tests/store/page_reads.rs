@@ -68,8 +68,8 @@ async fn claim_among_many_queued_tasks_reads_few_pages() {
 async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its_own() {
     let fixture = StoreFixture::postgres().await;
     fixture.paused(finance(1)).await;
-    // 20,000 pending calls of other users, then 1,000 calls of bob, which have 100 different call
-    // keys. Of bob's calls, 50 are pending.
+    // The table has 20,000 pending calls of other users, followed by 1,000 calls of Bob. Bob's
+    // calls have 100 different call keys, and 50 of them are pending.
     let call = |columns: &str| {
         format!("'agent', 'cli', 'session_id', 'gate', 'call_tool', 'refund', {columns}")
     };
@@ -119,8 +119,8 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
     let fixture = StoreFixture::postgres().await;
     let (_, question) = fixture.paused(finance(1)).await;
     fixture.many_requests("'user_id', 'u' || ids.n % 100").await;
-    // With the statistics target 1, `analyze` samples so few rows that its samples contain only
-    // copies of the one request.
+    // With the statistics target 1, `analyze` samples so few rows that it sees nothing but copies
+    // of the one request.
     for sql in ["set default_statistics_target = 1; analyze", "vacuum"] {
         crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
     }

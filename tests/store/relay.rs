@@ -1,5 +1,5 @@
 //! Tests that replicas tell each other which trees they listen to. If messages are lost, a listener
-//! still learns of every commit, only later.
+//! still learns of every commit, but later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::store_fixture::{StoreFixture, fresh, said};
 
-/// A time longer than any step of these tests takes when the code works.
+/// A time limit that no step of these tests reaches if the code works.
 const LONG: Duration = Duration::from_mins(1);
 
 async fn replica(fixture: &StoreFixture) -> Store {
@@ -75,7 +75,6 @@ async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
     }
 }
 
-/// Commits one more item.
 async fn commit(fixture: &StoreFixture, root: TaskId) {
     let task = TaskChange {
         facts: vec![said("more")],
@@ -133,8 +132,8 @@ async fn replica_that_joins_later_is_told_which_trees_are_wanted() {
     let mut listener = fixture.store.listen(root);
     let other = replica(&fixture).await;
     let hello = text(root, "hello");
-    // Every 20 s, each replica repeats the list of trees to which it listens. The timeout ends
-    // before such a repetition.
+    // Every 20 s, each replica repeats the list of trees to which it listens. The timeout is
+    // shorter, so the delta arrives because the list was sent at once.
     timeout(
         Duration::from_secs(15),
         arrives(&other, &mut listener, &hello),

@@ -15,7 +15,6 @@ async fn texts(fixture: &StoreFixture, sql: &str) -> Vec<String> {
     fixture.database().texts(sql).await
 }
 
-/// Returns the plan of a query on `SQLite`.
 fn query_plan(fixture: &StoreFixture, query: &str) -> String {
     let connection = sqlite_file::connect(fixture.settings.url.reveal());
     let explain = format!("explain query plan {query}");
@@ -244,8 +243,8 @@ async fn run_filler(fixture: &StoreFixture) {
     crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
 }
 
-/// A prepared statement is planned only once, on empty tables. The plan must also be right for
-/// large tables, so it must search each table by a key and never scan a table.
+/// A prepared statement is planned once, while the tables are empty. Its plan must also suit large
+/// tables, so it must search each table by a key.
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let fixture = StoreFixture::postgres().await;

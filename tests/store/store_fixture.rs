@@ -1,4 +1,4 @@
-//! A fixture with a store on either database engine, and functions that build changes for it.
+//! A fixture with a store on `SQLite` or Postgres, and functions that build changes for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,8 +42,7 @@ macro_rules! both {
 }
 pub(crate) use both;
 
-/// A clock that advances by a microsecond with each reading. Otherwise it advances only when a test
-/// advances it.
+/// A clock that advances by a microsecond with each reading, and by more if a test advances it.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
@@ -60,7 +59,7 @@ impl Clock for ManualClock {
         Time(self.0.fetch_add(1, Ordering::Relaxed))
     }
     fn uptime(&self) -> Duration {
-        // The uptime is in whole seconds, which pass only when a test advances the clock.
+        // Whole seconds hide the microsecond by which each reading advances the clock.
         Duration::from_secs(u64::try_from(self.0.load(Ordering::Relaxed) / 1_000_000).unwrap())
     }
     async fn sleep(&self, _: Duration) {}
@@ -77,7 +76,6 @@ pub type Rows = (&'static str, &'static str);
 
 pub const TASKS: Rows = ("agent_task", "task_id");
 
-/// A store with its database.
 pub struct StoreFixture {
     pub store: Store,
     pub settings: Settings,
@@ -101,7 +99,6 @@ impl StoreFixture {
         .await
     }
 
-    /// Creates another fixture on the same database engine.
     pub async fn like(other: &Self) -> Self {
         if other.is_postgres() {
             Self::postgres().await
@@ -230,8 +227,8 @@ impl StoreFixture {
         self.write(pause).await.unwrap();
     }
 
-    /// Returns an empty change of the task. Its commit requires that the task still has the version
-    /// that it has now.
+    /// Returns an empty change of the task. Its commit fails if the task's version changes before
+    /// the commit.
     pub async fn next(&self, id: TaskId) -> TaskChange {
         let row = self.store.task(id).await.unwrap().unwrap();
         TaskChange {
@@ -247,7 +244,7 @@ impl StoreFixture {
         }
     }
 
-    /// Returns the change in which a person's answer closes the only open request of a task.
+    /// Returns the change by which a person's answer closes the one open request of a task.
     pub async fn deciding(
         &self,
         id: TaskId,

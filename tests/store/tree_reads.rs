@@ -41,7 +41,6 @@ pub struct Grown {
 }
 
 impl Grown {
-    /// Returns all tasks, level by level.
     pub fn all(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.levels.iter().flatten().copied()
     }
@@ -96,7 +95,7 @@ pub async fn grown(fixture: &StoreFixture) -> Grown {
     tree
 }
 
-/// Returns the part of a commit that starts these children: the change of their parent.
+/// Returns the parent's change in the commit that starts these children.
 pub async fn starting(fixture: &StoreFixture, parent: TaskId, children: &[TaskId]) -> TaskChange {
     let started = |child: &TaskId| Fact::SubAgentStarted {
         tool_call_id: CallId(fresh()),
@@ -111,8 +110,8 @@ pub async fn starting(fixture: &StoreFixture, parent: TaskId, children: &[TaskId
     }
 }
 
-/// Returns a change that changes only the counters of a task. The commit fails if the version of
-/// the stored row is no longer the version of `row`.
+/// Returns a change of nothing but the counters of a task. The commit fails if the version of the
+/// stored row is no longer the version of `row`.
 pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
     TaskChange {
         guard: Guard::Version(row.version),
@@ -121,7 +120,7 @@ pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
     }
 }
 
-/// Returns a change that changes only the counters of a task, at any version.
+/// Returns a change of nothing but the counters of a task, at any version.
 pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
     TaskChange {
         task_id,
@@ -163,8 +162,8 @@ pub fn literal(fixture: &StoreFixture, task: TaskId) -> String {
 }
 
 /// Asserts that the snapshot is consistent and holds exactly the items of the events after `after`.
-/// The tree must have been written by commits that each add two items to one task, and that count
-/// one model call on this task and on each of its ancestors.
+/// Each commit to the tree must have added two items to one task, and counted one model call on
+/// this task and on each of its ancestors.
 pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
     assert_eq!(
@@ -330,8 +329,8 @@ both! {
                     let tree = store.tree(grown.root, after).await.unwrap().unwrap();
                     agrees(&grown, &tree, after);
                     reads.fetch_add(1, Ordering::Relaxed);
-                    // The first reader reads the whole tree each time; the other reader reads only
-                    // the new items.
+                    // The first reader reads the whole tree each time; the other reader reads the
+                    // new items.
                     after = if salt == 0 { 0 } else { tree.last_event };
                 }
             });

@@ -1,5 +1,5 @@
-//! Tests that rows are found under every spelling of their user, whenever they were stored and by
-//! whichever version.
+//! Tests that rows are found under every spelling of their user. Some rows were stored by an older
+//! version.
 
 use std::time::Duration;
 

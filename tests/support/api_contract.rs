@@ -21,7 +21,8 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     let Some((name, operation)) = operation(method, path) else {
         return;
     };
-    // A 404 or 405 may mean that the service does not know the path. It need not be described.
+    // A 404 or 405 may mean that the service does not know the path. The document need not describe
+    // such a reply.
     if [405, 404].contains(&reply.status)
         && operation["responses"]
             .get(reply.status.to_string())
@@ -41,8 +42,8 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     if path.starts_with("/mcp/") && is_message {
         return;
     }
-    // The document describes the event stream of a POST in prose only. If it listed a second
-    // response type, generated clients would lose the type of the JSON reply.
+    // The document describes the event stream of a POST in prose. If it listed a second response
+    // type, generated clients would lose the type of the JSON reply.
     if *method == Method::POST && reply.status == 200 && kind == "text/event-stream" {
         let said = operation["description"].as_str().unwrap_or_default();
         assert!(
@@ -128,7 +129,6 @@ pub fn is_an_event(union: &str, name: &str, data: &Value) {
     assert!(is_a(union, data) && data["event"] == name, "{name}: {data}");
 }
 
-/// Returns whether a value matches the schema of this component.
 pub fn is_a(component: &str, value: &Value) -> bool {
     validator(&format!("#/components/schemas/{component}")).is_valid(value)
 }
@@ -156,9 +156,9 @@ fn fits(template: &str, path: &str) -> bool {
         })
 }
 
-/// Returns those schemas of the document to which `reference` leads, directly or through other
-/// schemas. The validator compiles only these, because compiling the whole document took half of
-/// the CPU time of many tests.
+/// Returns the schemas to which `reference` leads, directly or through other schemas. The validator
+/// compiles these and no others, because compiling the whole document took half of the CPU time of
+/// many tests.
 fn needed_schemas(reference: &str) -> Map<String, Value> {
     let all = &DOCUMENT["components"]["schemas"];
     let (mut needed, mut open) = (Map::new(), vec![reference.to_owned()]);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
 
-/// The time for which the worker sleeps between two rounds. If this sleep never ends, the worker does
-/// not look for overdue requests when time has passed.
+/// The duration of the worker's sleep between two rounds. If this sleep never ends, the worker
+/// never looks for overdue requests.
 pub const BETWEEN_ROUNDS: Duration = Duration::from_millis(500);
 
 /// A clock whose sleeps never end if their duration fulfils a condition.

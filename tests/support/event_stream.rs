@@ -12,7 +12,7 @@ use super::api_contract;
 /// The maximum time to wait for the next bytes.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// One event. Only a stored event has an id.
+/// One event. Its `id` is set if the event is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     pub id: Option<i64>,
@@ -20,7 +20,6 @@ pub struct Event {
     pub data: Value,
 }
 
-/// An element of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
     Event(Event),
@@ -28,7 +27,6 @@ pub enum Said {
     Retry(u64),
 }
 
-/// A stream that is being read.
 pub struct Watch {
     pub status: u16,
     pub headers: HeaderMap,
@@ -40,12 +38,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Reads this response as the stream of a task.
     pub fn new(response: reqwest::Response) -> Self {
         Self::described(response, "StreamedEvent")
     }
 
-    /// Reads this response as the stream of an inbox.
     pub fn of_inbox(response: reqwest::Response) -> Self {
         Self::described(response, "InboxStreamedEvent")
     }
@@ -137,7 +133,7 @@ impl Watch {
     }
 }
 
-/// Returns only the stored events.
+/// Returns the events that are stored.
 pub fn durable(events: &[Event]) -> Vec<Event> {
     events
         .iter()
@@ -146,12 +142,10 @@ pub fn durable(events: &[Event]) -> Vec<Event> {
         .collect()
 }
 
-/// Returns the numbers of the stored events.
 pub fn numbers(events: &[Event]) -> Vec<i64> {
     events.iter().filter_map(|event| event.id).collect()
 }
 
-/// Returns the names of all events.
 pub fn names(events: &[Event]) -> Vec<&str> {
     events.iter().map(|event| event.name.as_str()).collect()
 }

@@ -1,6 +1,6 @@
 //! A fake Chat Completions endpoint on loopback. It gives the answers that a test scripts and
-//! records every prompt. Like most endpoints, it answers a request for a stream with a stream,
-//! unless the test turns streaming off.
+//! records every prompt. Like most endpoints, it answers a request for a stream with a stream. A
+//! test can turn streaming off.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,6 @@ pub struct FakeModel {
     inner: Arc<Inner>,
 }
 
-/// One scripted answer.
 enum Next {
     Whole(u16, Value),
     Stream(Stream),
@@ -63,22 +62,18 @@ impl FakeModel {
         self
     }
 
-    /// Scripts this message as the next answer.
     pub fn then(&self, message: Value) -> &Self {
         self.next(Next::Whole(200, message))
     }
 
-    /// Scripts this stream as the next answer.
     pub fn then_streams(&self, stream: Stream) -> &Self {
         self.next(Next::Stream(stream))
     }
 
-    /// Scripts an error with this status as the next answer.
     pub fn then_fails(&self, status: u16) -> &Self {
         self.then_fails_with(status, json!({"error": {"message": "no"}}))
     }
 
-    /// Scripts this status and this body as the next answer.
     pub fn then_fails_with(&self, status: u16, body: Value) -> &Self {
         self.next(Next::Whole(status, body))
     }
@@ -105,7 +100,6 @@ impl FakeModel {
         self
     }
 
-    /// Returns the bodies of all HTTP requests so far, in order.
     pub fn sent(&self) -> Vec<Value> {
         self.inner.sent.lock().unwrap().clone()
     }
@@ -141,7 +135,6 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
     }
 }
 
-/// Returns a text answer.
 pub fn says(text: &str) -> Value {
     json!({
         "id": "chatcmpl-1", "object": "chat.completion", "model": "fake",

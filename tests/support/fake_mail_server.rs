@@ -7,7 +7,6 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// A mail, as a mail parser reads it.
 #[derive(Clone, Debug)]
 pub struct Mail {
     /// The recipient in the SMTP envelope.
@@ -44,7 +43,6 @@ impl Mail {
         value.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the names of all headers, in lower case.
     pub fn headers(&self) -> Vec<String> {
         let parsed = MessageParser::default().parse(self.raw.as_bytes()).unwrap();
         let names = parsed
@@ -54,10 +52,8 @@ impl Mail {
     }
 }
 
-/// How the server treats a mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The mail is taken.
     Take,
     /// The mail is taken, and the connection ends before the reply.
     Cut,
@@ -103,24 +99,21 @@ impl FakeMailServer {
         Self { port, inner }
     }
 
-    /// Sets how the server treats mails from now on.
     pub fn then(&self, then: Then) {
         *self.inner.then.lock().unwrap() = then;
     }
 
     /// Offers STARTTLS. When a client sends STARTTLS, the server does not begin TLS. Instead it
     /// sends at once the plain answers to all commands of a mail, as an attacker on the network
-    /// could, and then sends nothing more.
+    /// could. Then it sends nothing more.
     pub fn offer_tls(&self) {
         *self.inner.offers_tls.lock().unwrap() = true;
     }
 
-    /// Returns every mail that was taken.
     pub fn all(&self) -> Vec<Mail> {
         self.inner.ledger.borrow().clone()
     }
 
-    /// Returns the mails to this address.
     pub fn to(&self, address: &str) -> Vec<Mail> {
         let mut all = self.all();
         all.retain(|mail| mail.to == address);
@@ -132,7 +125,6 @@ impl FakeMailServer {
         self.inner.heard.lock().unwrap().clone()
     }
 
-    /// Waits until at least `count` mails were taken. Returns all mails.
     pub async fn reached(&self, count: usize) -> Vec<Mail> {
         let mut ledger = self.inner.ledger.subscribe();
         let reached = ledger.wait_for(|all| all.len() >= count).await;

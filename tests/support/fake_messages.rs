@@ -23,7 +23,6 @@ struct Inner {
     sent: Mutex<Vec<Sent>>,
 }
 
-/// A recorded HTTP request.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub headers: HeaderMap,
@@ -41,7 +40,6 @@ impl FakeMessages {
         Self::at("/v1/messages").await
     }
 
-    /// Starts an endpoint at this path.
     pub(super) async fn at(path: &str) -> Self {
         let inner = Arc::<Inner>::default();
         let router = Router::new()
@@ -75,13 +73,11 @@ impl FakeMessages {
         self.then_streams(stream)
     }
 
-    /// Scripts this stream as the next answer.
     pub(super) fn then_streams(&self, stream: String) -> &Self {
         self.inner.answers.lock().unwrap().push_back(stream);
         self
     }
 
-    /// Returns every recorded request.
     pub fn sent(&self) -> Vec<Sent> {
         self.inner.sent.lock().unwrap().clone()
     }
@@ -109,7 +105,6 @@ async fn answer(State(inner): State<Arc<Inner>>, headers: HeaderMap, text: Strin
         .into_response()
 }
 
-/// Returns a text block.
 pub fn says(text: &str) -> (Value, Vec<Value>) {
     (
         json!({"type": "text", "text": ""}),

@@ -13,7 +13,6 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::Value;
 use sha2::Sha256;
 
-/// A message that arrived.
 #[derive(Clone, Debug)]
 pub struct Received {
     pub path: String,
@@ -88,7 +87,6 @@ impl FakeReceiver {
         }
     }
 
-    /// Sets the status of each answer from now on.
     pub fn answers(&self, status: u16) {
         self.answers_by(move |_| (status, Vec::new()));
     }
@@ -108,7 +106,6 @@ impl FakeReceiver {
         });
     }
 
-    /// Answers each message with the result of `reply` from now on.
     pub fn replies(&self, reply: impl Fn(&Received) -> Response + Send + Sync + 'static) {
         *self.inner.answers.lock().unwrap() = Arc::new(reply);
     }
@@ -130,7 +127,6 @@ impl FakeReceiver {
         self.close_to(|_| false);
     }
 
-    /// Returns every message that arrived.
     pub fn all(&self) -> Vec<Received> {
         self.inner.ledger.lock().unwrap().clone()
     }
@@ -139,14 +135,12 @@ impl FakeReceiver {
         *self.inner.arrived.borrow()
     }
 
-    /// Returns the messages of this type.
     pub fn of(&self, kind: &str) -> Vec<Received> {
         let mut all = self.all();
         all.retain(|message| message.kind() == kind);
         all
     }
 
-    /// Waits until at least `count` messages have arrived.
     pub async fn reached(&self, count: usize) {
         self.inner
             .arrived

@@ -23,7 +23,6 @@ impl FakeResponses {
         }
     }
 
-    /// Scripts the stream with this name as the next answer.
     pub fn then(&self, name: &str) -> &Self {
         let path = format!(
             "{}/tests/support/responses/{name}.sse",
@@ -35,7 +34,6 @@ impl FakeResponses {
         self
     }
 
-    /// Returns every recorded request.
     pub fn sent(&self) -> Vec<Sent> {
         self.endpoint.sent()
     }

@@ -14,7 +14,6 @@ pub const TOKEN: &str = "xoxb-canary-0123456789-abcdefghij";
 /// The channel that Slack knows.
 pub const CHANNEL: &str = "C012AB3CD";
 
-/// A message in the channel.
 #[derive(Clone, Debug)]
 pub struct Posted {
     pub ts: String,
@@ -23,7 +22,6 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Returns the current content of the message, as JSON.
     pub fn says(&self) -> String {
         self.bodies.last().unwrap().to_string()
     }

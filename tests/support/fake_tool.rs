@@ -14,7 +14,6 @@ pub struct Execution {
     pub uri: String,
     pub headers: HeaderMap,
     pub body: String,
-    /// The time of arrival.
     pub at: std::time::Instant,
 }
 
@@ -57,23 +56,19 @@ impl FakeTool {
         }
     }
 
-    /// Sets the answer from now on.
     pub fn answers(&self, status: u16, body: impl Into<Vec<u8>>) -> &Self {
         *self.inner.answer.lock().unwrap() = (status, body.into());
         self
     }
 
-    /// Returns every executed call.
     pub fn ledger(&self) -> Vec<Execution> {
         self.inner.ledger.lock().unwrap().clone()
     }
 
-    /// Returns the number of executed calls.
     pub fn count(&self) -> usize {
         *self.inner.seen.borrow()
     }
 
-    /// Returns the executed calls except the first `count` calls.
     pub fn since(&self, count: usize) -> Vec<Execution> {
         self.inner.ledger.lock().unwrap()[count..].to_vec()
     }
@@ -89,7 +84,6 @@ impl FakeTool {
         self.inner.open.send_replace(true);
     }
 
-    /// Waits until at least `count` executions have begun.
     pub async fn reached(&self, count: usize) {
         self.inner
             .seen
@@ -120,7 +114,7 @@ async fn execute(
         });
         ledger.len()
     };
-    // Another execution may have counted further since the lock was released.
+    // Another execution may already have stored a higher count, because the lock has been released.
     inner.seen.send_modify(|seen| *seen = count.max(*seen));
     let mut open = inner.open.subscribe();
     let _ = open.wait_for(|open| *open).await;

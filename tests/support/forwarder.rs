@@ -12,9 +12,9 @@ use tokio::sync::watch;
 enum Line {
     /// All bytes pass, delayed by this much.
     Open(Duration),
-    /// Every connection is ended, also each new connection.
+    /// Every connection is closed, including new connections.
     Cut,
-    /// All bytes are swallowed. Neither side notices that.
+    /// All bytes are dropped, and neither side gets an error.
     Silent,
 }
 
@@ -110,7 +110,6 @@ impl Forwarder {
         }
     }
 
-    /// Returns the URL of the proxy, for the service's configuration.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -125,23 +124,22 @@ impl Forwarder {
         self.line.send_replace(Line::Cut);
     }
 
-    /// Swallows all bytes from now on. Existing connections stay open, and new ones are accepted.
+    /// Drops all bytes from now on. Existing connections stay open, and new ones are accepted.
     pub fn blackhole(&self) {
         self.line.send_replace(Line::Silent);
     }
 
-    /// Delays every chunk of bytes by this time.
     pub fn delay(&self, time: Duration) {
         self.line.send_replace(Line::Open(time));
     }
 
-    /// Restores the initial state. Swallowed bytes are gone, and their connections stay dead.
+    /// Restores the initial state. Dropped bytes are gone, and their connections stay dead.
     pub fn mend(&self) {
         self.line.send_replace(Line::Open(Duration::ZERO));
     }
 
-    /// Lets the server send `bytes` more bytes, counted over all connections. Then cuts, only once,
-    /// the connection that carries the next byte. Other connections stay open.
+    /// Lets the server send `bytes` more bytes, counted over all connections. Then cuts the one
+    /// connection that carries the next byte. All other connections stay open.
     pub fn cut_after(&self, bytes: usize) {
         self.left.store(bytes, Ordering::SeqCst);
     }

@@ -1,7 +1,6 @@
-//! Texts with a special meaning in HTML, in an attribute, in a URL, in the header of a mail, in
-//! Slack's or Teams' markup, in JSON, in a template or in a terminal. Each text begins with its own
-//! mark. If a text becomes an element or an attribute, the name of that element or attribute
-//! contains the mark.
+//! Texts with a special meaning in HTML, URLs, mail headers, the markup of Slack or Teams, JSON,
+//! templates or terminals. Each text begins with its own mark. If a text becomes an element or an
+//! attribute, the name of that element or attribute contains the mark.
 
 /// Returns the mark of the text with this number. All marks have the same number of digits, so that
 /// no mark is part of another.

@@ -3,7 +3,6 @@
 /// An element, or a comment. A comment has the name `!`.
 #[derive(Clone, Debug, Default)]
 pub struct Element {
-    /// The name in lower case.
     pub name: String,
     /// The names in lower case, and the values with their entities resolved.
     pub attributes: Vec<(String, String)>,
@@ -100,8 +99,7 @@ fn take<'h>(rest: &mut &'h str, inside: impl Fn(char) -> bool) -> &'h str {
     taken
 }
 
-/// Reads the next attribute of a start tag. At the end of the start tag, reads this end and returns
-/// `None`.
+/// Reads the next attribute of a start tag, or the end of the tag. Returns `None` for the end.
 fn attribute(rest: &mut &str) -> Option<(String, String)> {
     take(rest, |c| c.is_whitespace() || c == '/');
     let first = rest.chars().next()?;

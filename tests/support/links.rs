@@ -28,7 +28,6 @@ pub const PEOPLE: &str = "  people:
     - { user: mallory, tenant: other, email: mallory@other.example }
 ";
 
-/// The setting that lets links decide.
 pub const DECIDING: &str = "notify: { links: { may: decide } }\n";
 
 /// A link, with the parts that tests vary.
@@ -37,7 +36,6 @@ pub struct Made<'a> {
     pub user: &'a str,
     pub request: &'a str,
     pub key: &'a str,
-    /// The time for which the link is valid.
     pub life: Duration,
 }
 
@@ -67,12 +65,12 @@ impl Made<'_> {
     }
 }
 
-/// Returns the path of a link with which this user of the tenant acme opens a request.
+/// Returns the path of a link that opens a request for this user of the tenant acme.
 pub fn link(user: &str, request: &str) -> String {
     usual(user, request).path()
 }
 
-/// Returns the link whose path is returned by [`link`].
+/// Returns the link behind the path of [`link`], so that a test can vary the link's parts.
 pub fn usual<'a>(user: &'a str, request: &'a str) -> Made<'a> {
     Made {
         tenant: "acme",

@@ -36,7 +36,7 @@ pub async fn pause() {
 }
 
 /// Returns `usual` in a normal run, and `long` in a run of `scripts/chaos counts`. Some tests
-/// repeat a random scene that many times. Others let a process crash only at every n-th possible
+/// repeat a random scene that many times. In other tests, a process crashes at every n-th possible
 /// moment, where n is the result.
 pub fn repetitions(usual: usize, long: usize) -> usize {
     if std::env::var_os("HOLDPOINT_TEST_LONG").is_some() {
@@ -46,8 +46,8 @@ pub fn repetitions(usual: usize, long: usize) -> usize {
     }
 }
 
-/// Returns whether `word` occurs in a text as a separate word. So a short number is not found if it
-/// only happens to be a part of an id, a link or a trace.
+/// Returns whether `word` occurs in a text as a separate word. A short number inside an id, a link
+/// or a trace does not count.
 pub fn has_word(text: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.split(|c| !inside(c)).any(|found| found == word)

@@ -14,7 +14,6 @@ use tokio::sync::{Semaphore, watch};
 /// The number of characters of text or arguments in one chunk. A long text has longer chunks.
 const PIECE: usize = 6;
 
-/// A stream of chunks, sent one by one.
 #[derive(Clone, Debug)]
 pub struct Stream {
     chunks: Vec<Bytes>,
@@ -146,7 +145,7 @@ impl Stream {
                     if pause == Some(at) {
                         gate.wait().await;
                     }
-                    // Each chunk is a write of its own.
+                    // Yields, so that each chunk becomes a write of its own.
                     tokio::task::yield_now().await;
                     chunk
                 }

@@ -41,12 +41,11 @@ impl Drop for TestDatabase {
                 format!("drop database if exists \"{name}\" with (force)"),
             ));
         });
-        // Ignores the error. A failed test has already reported its reason.
+        // The error is ignored: a failed test has already reported its reason.
         let _ = dropped.join();
     }
 }
 
-/// Creates a migrated, empty database.
 pub async fn database() -> TestDatabase {
     let name = format!("t_{}", unique());
     if let Some(admin) = std::env::var_os("TEST_DATABASE_URL") {
@@ -69,7 +68,6 @@ pub async fn database() -> TestDatabase {
     }
 }
 
-/// Returns a unique name of letters and digits.
 #[expect(clippy::disallowed_methods, reason = "tests may be surprised")]
 pub fn unique() -> String {
     uuid::Uuid::now_v7().simple().to_string()
@@ -131,7 +129,6 @@ pub async fn database_without_nets() -> TestDatabase {
     database
 }
 
-/// Creates a database without tables.
 pub async fn empty_database() -> TestDatabase {
     let database = database().await;
     let drop_all = "drop schema public cascade; create schema public";
@@ -152,13 +149,11 @@ fn other_database(url: &str, name: &str) -> String {
     format!("{}/{name}{query}", server.unwrap_or(base))
 }
 
-/// A running server in its own folder.
 pub struct Cluster {
     folder: PathBuf,
 }
 
 impl Cluster {
-    /// Returns the URL of one of the server's databases.
     pub fn url(&self, database: &str) -> String {
         let socket = self.folder.display().to_string().replace('/', "%2F");
         format!("postgres://postgres@{socket}/{database}")
@@ -225,8 +220,8 @@ impl Cluster {
         let children = fs::read_dir("/proc").unwrap().filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // The process's name may contain any character. After the name come the state and the
-            // parent.
+            // In `stat`, the name in parentheses may contain any character. The state and the
+            // parent follow it.
             let parent = stat
                 .rsplit_once(')')?
                 .1
@@ -242,8 +237,8 @@ impl Cluster {
     }
 }
 
-/// A server that only one test uses, so that the test may crash or freeze it. The server ends when
-/// this value is dropped or when the test's process ends.
+/// A server for one test alone, which may crash or freeze it. The server ends when this value is
+/// dropped or when the test's process ends.
 pub struct PrivateCluster {
     cluster: Cluster,
 }
@@ -254,7 +249,6 @@ impl PrivateCluster {
         Self::with("")
     }
 
-    /// Like `start`, but with options of `postgres`, such as `-c max_connections=10`.
     pub fn with(options: &str) -> Self {
         let folder = database_folder().join(format!("holdpoint-pg-{}", unique()));
         Self {
@@ -262,7 +256,6 @@ impl PrivateCluster {
         }
     }
 
-    /// Returns the URL of one of the server's databases.
     pub fn url(&self, database: &str) -> String {
         self.cluster.url(database)
     }
@@ -288,7 +281,6 @@ impl PrivateCluster {
         }
     }
 
-    /// Sends `SIGCONT`: the server goes on where it stopped.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }

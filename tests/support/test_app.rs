@@ -19,7 +19,6 @@ use super::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
 use super::fake_chat_completions::FakeModel;
 use super::fake_tool::FakeTool;
 
-/// The database engine on which a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     Sqlite,
@@ -36,7 +35,6 @@ pub struct TestApp {
     http: reqwest::Client,
 }
 
-/// A caller of the service.
 pub struct Actor<'a> {
     app: &'a TestApp,
     key: Option<&'static str>,
@@ -126,7 +124,7 @@ impl TestApp {
         .await
     }
 
-    /// Starts the refund agent with accounts. Only members of finance decide requests.
+    /// Starts the refund agent with accounts. The approvers are the members of finance.
     pub async fn with_finance(on: On) -> Self {
         Self::with(
             on,
@@ -135,7 +133,6 @@ impl TestApp {
         .await
     }
 
-    /// Starts the refund agent without accounts.
     pub async fn open(on: On) -> Self {
         Self::with(on, &REFUNDS.replace("{approvers}", "{ groups: [finance] }")).await
     }
@@ -190,7 +187,6 @@ impl TestApp {
         .await
     }
 
-    /// Starts another replica on the same database, with the same fakes.
     pub async fn replica(&self) -> Self {
         Self::on_database(
             self.database.shared(),
@@ -255,7 +251,6 @@ impl TestApp {
         self.running = Some(start(&self.yaml, &self.database, &self.clock).await);
     }
 
-    /// Restarts the service with another configuration.
     pub async fn restart_with(&mut self, change: impl Fn(&str) -> String) {
         self.yaml = change(&self.yaml);
         self.restart().await;
@@ -331,7 +326,6 @@ impl TestApp {
     }
 }
 
-/// A task that waits for a person.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub task: String,

@@ -1,17 +1,17 @@
 //! A fake model endpoint and a fake tool, which answer at once.
 //!
-//! `POST …/chat/completions` answers in the format of `OpenAI`'s API, as JSON or as a stream. The
-//! answer is the final text if the last message is a tool's result or no tool is offered.
+//! `POST …/chat/completions` answers in the format of `OpenAI`'s API, as JSON or as a stream. If
+//! the last message is a tool's result, or if no tool is offered, the answer is the final text.
 //! Otherwise, the answer is a call of the first offered tool. `POST /tool` answers as the tool.
 //! `GET /stats` returns the numbers of answers and the CPU time of this process. The program uses
 //! no HTTP server library, because it shares the processors with the measured service and must cost
 //! little.
 //!
-//! `POST /hook` receives a webhook and records its lag, which is the time from the event to the
-//! arrival of the webhook. `/hook/slow` waits 5 ms and then does the same. `/hook/dead` answers
-//! with status 500. `/hook/silent` never answers. `GET /lags` returns the number of webhooks that
-//! `/hook` and `/hook/slow` have recorded since the previous `GET /lags`, and quantiles of their
-//! lags in milliseconds.
+//! `POST /hook` receives a webhook and records its lag: the time from the event to the arrival of
+//! the webhook. `/hook/slow` waits 5 ms and then does the same. `/hook/dead` answers with status
+//! 500. `/hook/silent` never answers. `GET /lags` returns the number of webhooks that `/hook` and
+//! `/hook/slow` have recorded since the previous `GET /lags`, and quantiles of their lags in
+//! milliseconds.
 //!
 //! `fake-model [--listen 127.0.0.1:9100]`
 

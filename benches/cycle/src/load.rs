@@ -2,9 +2,9 @@
 //!
 //! A cycle has two requests: `POST /v1/tasks`, which is answered once the task is paused, and
 //! `POST /resume/{request_id}` with an approval, which is answered once the task is completed. A
-//! cycle counts only if both answers are as expected. The program prints `begin` and `end` around
-//! the measured window, so that the caller can sample processes at these moments. Then it prints
-//! the results as one line of JSON.
+//! cycle counts if both answers are as expected. The program prints `begin` and `end` around the
+//! measured window, so that the caller can sample processes at these moments. Then it prints the
+//! results as one line of JSON.
 //!
 //! `load --targets ADDRESS[,ADDRESS…] [--concurrency 1] [--warmup 1] [--seconds 3] [--rate 0]
 //! [--tool NAME --decision allow|deny]`
@@ -12,8 +12,8 @@
 //! With `--rate` above 0, all workers together begin at most that many cycles per second.
 //!
 //! With `--tool`, a cycle is one request: `POST /v1/gate/calls` proposes a call of this tool. The
-//! answer must be 200 with this decision. Each call has other arguments, so that none continues an
-//! earlier one.
+//! answer must be 200 with this decision. Each call has different arguments, because the service
+//! would take an equal call as a repeat of an earlier call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -68,7 +68,6 @@ struct GateCall {
     proposed: AtomicU64,
 }
 
-/// State that all workers share.
 #[derive(Default)]
 struct Run {
     /// `None` if a cycle creates and approves a task.
@@ -81,12 +80,11 @@ struct Run {
     first_error: Mutex<Option<String>>,
 }
 
-/// The durations of requests in microseconds, for cycles that ended in the measured window. Each
-/// request of a cycle has a histogram.
+/// The durations of requests in microseconds, for cycles that ended in the measured window. There
+/// is one histogram for each request of a cycle.
 type Times = Vec<Histogram<u64>>;
 
 impl Run {
-    /// The names of a cycle's requests.
     fn requests(&self) -> &'static [&'static str] {
         match self.gate_call {
             None => &["create", "approve"],
@@ -99,7 +97,6 @@ impl Run {
         self.requests().iter().map(histogram).collect()
     }
 
-    /// Runs one cycle. Returns the duration of each request.
     async fn cycle(&self, connection: &mut Connection) -> Result<Vec<Duration>, String> {
         match &self.gate_call {
             None => cycle(connection).await,
@@ -198,7 +195,6 @@ impl Connection {
     }
 }
 
-/// Creates and approves a task. Returns the durations of the two requests.
 async fn cycle(connection: &mut Connection) -> Result<Vec<Duration>, String> {
     let start = Instant::now();
     let (_, task): (_, Task) = connection.post("/v1/tasks", TASK).await?;

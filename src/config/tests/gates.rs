@@ -7,20 +7,18 @@ use super::*;
 use crate::agent::Agent;
 use crate::agent::gate::{OtherTools, Report};
 
-/// A file that has a gate, but neither models nor agents.
+/// A file with a gate, and without models and agents.
 const GATE: &str = "tools: { pay: { external: {} }, look: { http: { url: 'http://h/' } } }
 gates:
   billing: { description: Refunds., tools: [pay, look], use_within: 2h, report: optional }
 ";
 
-/// Returns the first gate of a file.
 fn gate(text: &str) -> Agent {
     let agents = read(text).unwrap().agents();
     let (agent, _) = agents.gates().next().unwrap();
     (**agent).clone()
 }
 
-/// Returns the warnings about a file.
 fn warnings(text: &str) -> Vec<String> {
     let (_, report) = with(text, &[], &Flags::default()).unwrap();
     let lines = report.warnings.iter().map(ToString::to_string);
@@ -134,7 +132,7 @@ fn variable_overrides_a_setting_of_a_gate() {
     );
 }
 
-/// Each entry has a text, and all messages about the file in which this text follows [`GATES`].
+/// Each pair has a text and all messages about the file [`BASE`] + text + [`TOOL`].
 const BAD: &[(&str, &[&str])] = &[
     (
         "gates: { t: { tools: [t] }, a: { tools: [t] }, request_credentials: { tools: [t] } }\n",
@@ -232,8 +230,8 @@ fn rule_that_names_no_tool_is_a_warning_where_a_gate_judges_other_tools() {
             "4:41: policy[0].tools[2]: `files/*` names no tool of this file, only others that are proposed at gates",
         ]
     );
-    // If a gate does not list a tool, an `allow` matches the tool by a glob, but not by the exact
-    // name.
+    // If a gate does not list a tool, an `allow` with a glob matches the tool, but an `allow` with
+    // the exact name does not.
     let allow = text("other_tools: judge").replace("decide: hold", "decide: allow");
     let found = warnings(&allow);
     let warned = "4:35: policy[0].tools[1]: `Bash` names no tool, and allows no call: an `allow` matches the other tools that are proposed at gates only by a glob";

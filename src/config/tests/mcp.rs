@@ -77,7 +77,6 @@ fn read(file: &str) -> Result<Config, String> {
     load_with(file, Some(&lock().to_string()))
 }
 
-/// Returns the mistakes of a file, without their positions.
 fn mistakes(file: &str, lock: &Value) -> Vec<String> {
     let report = load_with(file, Some(&lock.to_string())).expect_err("mistakes");
     let lines = report.lines().filter(|line| !line.starts_with("warning"));

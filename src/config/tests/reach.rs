@@ -12,14 +12,14 @@ const POLICY: &str = "policy:
 const SERVER: &str = "mail: { url: 'smtp://smtp.acme.com', from: h@acme.com }, ";
 const BOB: &str = "{ user: bob, email: b@acme.com }";
 const EVE: &str = "{ user: eve, email: e@acme.com }";
-/// The person zoe, who has no key.
+/// A person who has no key.
 const ZOE: &str = "{ user: zoe, groups: [g], email: z@acme.com }";
 const TO_ALL: &str = "{ name: by-mail, mail: { to: approvers } }";
 const HOOK: &str = "{ name: backend, webhook: { url: 'https://h/', secrets: ['${HOOK}'] }EVENTS }";
 const NOBODY: &str = "approvers: no message is sent about this rule's questions";
 
-/// Returns the lines about the rules, and the warnings without their positions, for a file with
-/// these people and these members of `notify`.
+/// Loads a file with these people and these members of `notify`. Returns the lines of `check` about
+/// the rules, and the warnings without their positions.
 fn found(people: &str, notify: &str) -> (Vec<String>, Vec<String>) {
     let auth = format!(
         "auth: {{ api_keys: [ {{ user: bob, groups: [g], key: '0123456789abcdef' }}, {{ user: eve, key: '0123456789abcdeF' }} ], people: [ {people} ] }}\n"
@@ -33,8 +33,7 @@ fn found(people: &str, notify: &str) -> (Vec<String>, Vec<String>) {
     (config.recipient_lines(), warnings.filter(about).collect())
 }
 
-/// Returns the expected lines of `check`. The argument `r` names the recipients of the rule `r`,
-/// and the argument `s` those of the rule `s`.
+/// Returns the expected lines of `check`, with these recipients of the rules `r` and `s`.
 fn reach(r: &str, s: &str) -> Vec<String> {
     let line = |(rule, who)| format!("A question of the rule `{rule}` reaches {who}.");
     [("r", r), ("s", s)].map(line).to_vec()

@@ -1,5 +1,5 @@
-//! Tests that secret values do not appear in messages, and that expanded values appear neither in
-//! schemas nor in the working directory that people see as a shell tool's target.
+//! Tests that messages contain no secret values. Also tests that schemas, and targets that people
+//! see, contain no expanded values.
 
 use super::*;
 

@@ -2,12 +2,11 @@
 
 use super::*;
 
-/// The beginning of a section `auth` with the keys of bob, who is in the group `g`, and of eve.
+/// The beginning of the section `auth`: the keys of bob, who is in the group `g`, and of eve.
 const KEYS: &str = "auth: { api_keys: [ { user: bob, groups: [g], key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdeF' } ], ";
 const SECRETS: &str =
     "secrets: { keys: [ { id: a, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
 
-/// Returns the messages about a file with these lines, without their positions.
 fn found(lines: &str) -> Vec<String> {
     let text = format!("{BASE}{TOOL}{lines}\n");
     let found = read(&text).err().unwrap_or_default();

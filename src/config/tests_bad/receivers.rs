@@ -8,7 +8,7 @@ use crate::world::Mistakes;
 const SECRET: &str = "'whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE='";
 
 /// Returns the mistakes in a file with this section `auth` and this entry of `notify.to`. Each line
-/// is cut to the part after the word `notify`.
+/// is cut to the text after the word `notify`.
 pub(super) fn found(auth: &str, entry: &str) -> Vec<String> {
     let text = format!("{BASE}{TOOL}{auth}notify: {{ to: [ {entry} ] }}\n");
     let text = text.replace("SECRET", SECRET);

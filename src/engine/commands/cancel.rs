@@ -1,5 +1,5 @@
-//! `POST /v1/tasks/{id}/cancel`: ends a task and its descendants. Invariant: after the answer to a
-//! cancel, no replica sends a call of these tasks.
+//! `POST /v1/tasks/{id}/cancel`: ends a task and its descendants. Invariant: after a cancel is
+//! answered, no replica sends a call of these tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
 impl Engine {
-    /// Cancels a task and its descendants. Returns once no call of these tasks can be sent any
-    /// more. First, the cancel increments the tasks' versions, so that no further start of a call
-    /// can be committed. Then, the cancel waits until no call that was already started can be sent.
+    /// Cancels a task and its descendants. The commit increments the tasks' versions, which fences
+    /// off later starts of calls. Then `wait_until_unsendable` waits until no started call can
+    /// still be sent.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`, `KeyReused`; `Conflict` if the task is completed or failed;
@@ -51,8 +51,8 @@ impl Engine {
                 TaskStatus::Running | TaskStatus::Paused => {
                     session.cancel();
                 }
-                // The task is already canceled, so only the idempotency key is stored. If the task
-                // is reopened later, a repetition of this POST then does not cancel the task again.
+                // Already canceled: the commit stores the idempotency key. A repetition of this
+                // POST is then a replay, even if a message has reopened the task.
                 TaskStatus::Canceled => {}
             }
             session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
@@ -76,8 +76,9 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Waits until no replica can send a started call of these tasks any more. Before this, the
-    /// caller must have prevented further starts. `now` is a later time of the database's clock.
+    /// Waits until no replica can still send a started call of `tasks`. The caller has already
+    /// committed the change that prevents further starts. `now` is the database's time after that
+    /// commit.
     pub(crate) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
         let mut remote_wait = Duration::ZERO;
         let mut sent_here = Vec::new();
@@ -86,8 +87,8 @@ impl Engine {
             .flat_map(|progress| &progress.calls)
             .filter_map(CallState::unanswered_attempt)
         {
-            // A driver of this process may be committing another attempt at the call.
-            // `in_flight_calls` then also forbids sending that attempt, and its commit is refused.
+            // `cancel` also stops an attempt whose start a driver of this process is still
+            // committing.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

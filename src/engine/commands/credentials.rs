@@ -1,6 +1,6 @@
-//! Handles the credentials that a person provides in a decision: checks whether the configuration
-//! still asks for these credentials, and seals them. Keeps stored credentials out of submitted form
-//! fields and edited arguments.
+//! Handles the credentials that a person provides in a decision. Checks that the configuration
+//! still asks for them, and seals (encrypts) them for the task. Keeps stored credentials out of
+//! submitted form fields and edited arguments.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// Returns the opened credentials of the task and of its ancestors. Returns no credentials if
-    /// the service has no sealing key or the stored rows are corrupt.
+    /// Returns the decrypted credentials of the task and of its ancestors. Returns no credentials
+    /// if the service has no sealing key or the stored rows are corrupt.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -74,8 +74,8 @@ impl Engine {
         Ok(fields)
     }
 
-    /// Refuses edited arguments that hold a secret. Each item of `edits` is the id of a call, and
-    /// the arguments that a person wrote for that call.
+    /// Refuses edited arguments that hold a secret. `edits` pairs the id of each edited call with
+    /// the arguments that a person wrote for it.
     ///
     /// # Errors
     /// `Invalid` for the first call with a secret; `Unavailable` when the database does not answer.
@@ -104,8 +104,6 @@ impl Engine {
         }
     }
 
-    /// Returns the credential that the request asks for, as configured now. `None` if the agent no
-    /// longer has a credential of that name.
     fn service(&self, agent: &Agent, spec: &RequestSpec) -> Option<&Service> {
         let name = spec.details.as_ref()?.get("service")?.as_str()?;
         self.catalog
@@ -128,8 +126,9 @@ impl Engine {
             && now.map(without_descriptions) == spec.form.clone().map(without_descriptions)
     }
 
-    /// Seals the values that a person provided. Returns the sealed row and, for readers of the
-    /// decision, an object that has the name of each field with the value `null`.
+    /// Seals the values that a person provided. Returns the sealed row, and an object with each
+    /// field's name and the value `null`. The journaled decision shows the object instead of the
+    /// values.
     ///
     /// # Errors
     /// `Internal` if the values cannot be sealed. The caller then stores nothing.
@@ -172,8 +171,6 @@ impl Engine {
     }
 }
 
-/// Removes the descriptions from a form before a comparison, because a form with new wording asks
-/// for the same values.
 fn without_descriptions(mut form: Value) -> Value {
     if let Some(members) = form.as_object_mut() {
         members.remove("description");

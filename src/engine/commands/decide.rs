@@ -1,6 +1,6 @@
-//! Applies a person's decision from any HTTP route. The decision appends facts, and the driver then
-//! continues the task. The task's version fences the commit: if another commit came first, the
-//! decision is checked again against the new state.
+//! Applies a person's decision from any HTTP route: appends facts to the task's journal, and the
+//! driver then continues the task. The task's version fences the commit. If another commit came
+//! first, the decision is checked again against the new state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,14 +30,19 @@ impl Engine {
     /// Stores a person's decision and continues the task.
     ///
     /// # Errors
-    /// Returns the first error that applies, in this order: `NotFound`; `Forbidden`; `Invalid`
-    /// (also if the current rules do not permit edited arguments); `DigestMismatch`; `Expired`;
-    /// `Withdrawn` or `AlreadyDecided`; `Invalid` for an edit of a call that was already sent, or
-    /// for a standing decision that the current rules do not permit. A refusal stores nothing, with
-    /// two exceptions that return `Withdrawn`: if a tool of the request has changed, the request is
-    /// closed, and if the data of the task are damaged, the task fails. `KeyReused` if another POST
-    /// with the same key and another body came first. `Unavailable` when the database does not
-    /// answer.
+    /// Returns the first error that applies, in this order:
+    /// 1. `NotFound`, then `Forbidden`.
+    /// 2. `Invalid` if the answer does not fit the request, or if the current rules do not permit
+    ///    its edited arguments.
+    /// 3. `DigestMismatch`, then `Expired`, then `Withdrawn` or `AlreadyDecided`.
+    /// 4. `Invalid` for an edit of a call that was already sent, or for a standing decision that
+    ///    the current rules do not permit.
+    ///
+    /// `KeyReused` if an earlier POST with the same key had another body. `Unavailable` when the
+    /// database does not answer.
+    ///
+    /// A refusal stores nothing, with two exceptions that return `Withdrawn`: a changed tool closes
+    /// the request, and damaged data fail the task.
     pub async fn decide(
         self: &Arc<Self>,
         caller: &Caller,
@@ -81,7 +86,7 @@ impl Engine {
             let decision = self.validate_answer(caller, &row, &answer).await?;
             let mut session = self.load_session(&row, journal).await?;
             let Some(open) = session.own.progress.open_request(request).cloned() else {
-                // Meanwhile, the request was closed. The next try reads the request's row again.
+                // The request was closed after its row was read. The next try reads the row again.
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;
@@ -132,8 +137,6 @@ impl Engine {
         read.ok_or(Refusal::NotFound)
     }
 
-    /// Loads the session of the request's task. Uses `journal` if it is given, and otherwise reads
-    /// the journal from the database.
     async fn load_session(
         &self,
         row: &RequestRow,
@@ -146,8 +149,8 @@ impl Engine {
         session.ok_or(Refusal::NotFound)
     }
 
-    /// Validates an answer as far as the request's row allows. Reads the journal only for an answer
-    /// that is refused and contains edited arguments.
+    /// Validates an answer by the request's row. For a refused answer with edited arguments, also
+    /// reads the journal, because an error about the arguments may have to be returned instead.
     async fn validate_answer(
         &self,
         caller: &Caller,
@@ -157,8 +160,8 @@ impl Engine {
         let validated = self.validate_by_row(caller, row, answer);
         let has_edits = answer.edits().next().is_some();
         match &validated {
-            // The error's pointer may name a member of the arguments, and that name may be secret.
-            // In that case `refuse_secrets` returns an error without the name.
+            // The error's pointer may name a member of the arguments, and that name may be a
+            // secret. If so, `refuse_secrets` returns an error without the name.
             Err(Refusal::Invalid(_)) if has_edits => {
                 let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
                 self.refuse_secrets(&session, answer.edits().collect())
@@ -212,9 +215,9 @@ impl Engine {
         }
     }
 
-    /// Adds to the session everything that the decision's commit writes: the decision, sealed
-    /// credentials, and the new judgements of edited calls. If the decision cancels the task, the
-    /// session gets the withdrawal of the open requests instead of the judgements.
+    /// Adds to the session what the decision's commit writes: the decision, sealed credentials, and
+    /// the new judgements of edited calls. If the decision cancels the task, adds the withdrawal of
+    /// the open requests instead of the judgements.
     async fn apply_decision(
         &self,
         caller: &Caller,
@@ -272,9 +275,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Judges a call with the arguments `text`, which a person wrote. Returns the edit. Also
-    /// returns the new judgement if the edit does not count as an approval, and the new judgement
-    /// holds the call and differs from the stored judgement.
+    /// Judges a call with the arguments `text` that a person wrote. Returns the edit, and the
+    /// judgement to journal. The judgement is `None` if the edit approves the call, if the rules
+    /// allow the call, or if the journal already has the same judgement.
     ///
     /// # Errors
     /// `Invalid` if a rule refuses the arguments, if the arguments do not fit the tool, if the tool
@@ -337,8 +340,8 @@ impl Engine {
     }
 
     /// Whether the tool of one of `calls`, or the form of the requested credential, has changed
-    /// since the request was opened. `false` if an answer with `action` does not depend on such a
-    /// change. About an unknown outcome, only a retry depends on it, because a retry runs the call.
+    /// since the request was opened. Returns `false` without a check if the answer lets no tool
+    /// run. In a request about an unknown outcome, a retry lets the call's tool run.
     fn is_tool_changed(
         &self,
         agent: Option<&Agent>,
@@ -360,9 +363,9 @@ impl Engine {
             .any(|call| self.is_call_changed(agent, session, call))
     }
 
-    /// Closes a request because a tool of its calls or its credential form has changed. The driver
-    /// then judges the calls again. Returns `false`, and writes nothing, if another commit came
-    /// first.
+    /// Closes a request because a tool of its calls, or its credential form, has changed. The
+    /// driver then judges the calls again. Returns `false`, and writes nothing, if another commit
+    /// came first.
     async fn withdraw_for_changed_tool(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -378,7 +381,7 @@ impl Engine {
     }
 
     /// Fails a task whose stored request or agent version is damaged, so that none of the task's
-    /// calls runs. Returns `false` without having written anything if another commit came first.
+    /// calls runs. Returns `false`, and writes nothing, if another commit came first.
     async fn fail_damaged_task(
         &self,
         mut session: TaskSession,
@@ -396,8 +399,6 @@ impl Engine {
     }
 }
 
-/// Returns the failure of a task whose stored request or agent version is damaged. `agent_failure`
-/// says why the agent version cannot be used.
 fn stored_damage(
     session: &TaskSession,
     request: RequestId,
@@ -407,7 +408,6 @@ fn stored_damage(
     request_damage(session, request).or_else(|| unreadable.cloned())
 }
 
-/// Adds the new judgements of edited calls to the session.
 fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement)>) {
     for (tool_call_id, judgement) in judgements {
         let Some(state) = session.own.progress.call(tool_call_id) else {

@@ -32,7 +32,6 @@ pub struct DecisionInput {
 }
 
 impl DecisionInput {
-    /// Whether the answer requests a standing decision, either for the whole request or for a call.
     fn requests_grant(&self) -> bool {
         match &self.body {
             DecisionBody::Whole { remember, .. } => remember.is_some(),
@@ -85,8 +84,7 @@ pub enum DecisionBody {
 pub struct CallReply {
     pub action: Action,
     pub reason: Option<String>,
-    /// The consequence of a rejection; `None` if this reply names none. An answer must not name two
-    /// different consequences in its replies.
+    /// The consequence of a rejection. All consequences in one answer must be the same.
     pub then: Option<Then>,
     /// The new arguments of the call with [`Action::Edit`], as verbatim JSON text.
     pub arguments: Option<String>,
@@ -132,8 +130,8 @@ pub(crate) fn validate(
             if wrote_all && spec.kind.properties().decides_calls {
                 return Err(own_arguments_refusal());
             }
-            // In an answer to an approval request, `edit` and `respond` are allowed only for single
-            // calls, inside `decisions`.
+            // In an approval request, `edit` and `respond` concern single calls and belong inside
+            // `decisions`.
             let of_calls = |action: &Action| matches!(action, Action::Edit | Action::Respond);
             allowed.retain(|action| !spec.kind.properties().decides_calls || !of_calls(action));
             if !allowed.contains(action) {
@@ -251,8 +249,8 @@ fn reply_errors(
     errors
 }
 
-/// Parses the filled-in form and checks it against the request's `form`. Returns `None` if the
-/// request or the action needs no form.
+/// Parses the filled-in form and checks it against the request's `form`. Returns `None` if this
+/// answer needs no form.
 fn read_response(
     spec: &RequestSpec,
     action: Action,
@@ -310,9 +308,8 @@ fn refuse_control_characters(value: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the answer has a result if the request and the action need a result, and no result
-/// otherwise. Also checks that the result of an external tool fits the schema in the request's
-/// `form`, if there is a schema.
+/// Checks that the answer has a result exactly if the request and the action need a result. Checks
+/// the result of an external tool against the schema in the request's `form`.
 fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
     let content = spec.kind.properties().response;
     let is_wanted = action == Action::Respond
@@ -365,7 +362,6 @@ fn one_of(actions: &[Action]) -> String {
     }
 }
 
-/// Returns [`Refusal::Invalid`] with one error. `detail` describes the expected value.
 pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
     Refusal::Invalid(vec![FieldError {
         pointer: pointer.to_owned(),

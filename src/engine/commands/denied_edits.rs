@@ -82,8 +82,7 @@ impl Engine {
                 call.rule.as_deref(),
             )
         });
-        // If the tool was already gone when the request was opened, the digest in the request is
-        // empty.
+        // An empty digest in the request means that the tool was gone when the request was opened.
         digest.unwrap_or_default() != call.digest
     }
 }

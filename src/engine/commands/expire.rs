@@ -1,5 +1,5 @@
-//! Closes requests whose deadline has passed. The task of such a request then continues. If the
-//! rule says so, the task is canceled instead.
+//! Closes requests whose deadline has passed. Their tasks then continue, or are canceled if the
+//! rule says so.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::RequestStatus;
 
-/// The maximum number of requests that one call of [`Engine::expire`] closes.
 pub(crate) const MAX_EXPIRED_AT_ONCE: usize = 100;
 
 impl Engine {
@@ -35,7 +34,8 @@ impl Engine {
         for ((request, _), closed) in overdue.iter().zip(closed) {
             match closed {
                 Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
-                // A request that cannot be read must not delay other requests or takeovers.
+                // Logged and skipped: a returned error would end the worker's round before it
+                // claims tasks.
                 Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
                 Ok(closed) => closed_count += usize::from(closed),
             }
@@ -48,7 +48,6 @@ impl Engine {
         request_id: RequestId,
         task: TaskId,
     ) -> Result<bool, Refusal> {
-        // Each try may fail because another commit of the tree (such as a decision) comes first.
         for _ in 0..MAX_TRIES {
             let Some(mut session) = self.load(task).await? else {
                 return Ok(false);
@@ -70,8 +69,8 @@ impl Engine {
                 return Ok(true);
             }
         }
-        // Another commit came first at each try. If the request is still open, the next call of
-        // `expire` closes the request.
+        // Another commit came first at each try. The next call of `expire` closes the request if it
+        // is still open.
         Ok(false)
     }
 }

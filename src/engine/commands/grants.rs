@@ -1,4 +1,4 @@
-//! Ends standing decisions, and finds the reason why a standing decision no longer counts.
+//! Ends standing decisions, and finds the reason why a standing decision no longer approves calls.
 
 use super::Refusal;
 use crate::engine::Engine;
@@ -9,7 +9,7 @@ use crate::task::grant::GrantEnd;
 use crate::task::id::GrantId;
 
 impl Engine {
-    /// Returns the reason why a standing decision no longer counts; `None` while it counts.
+    /// Returns the reason why a standing decision no longer approves calls; `None` while it does.
     #[must_use]
     pub fn grant_end(&self, row: &GrantRow) -> Option<GrantEnd> {
         let ended = row.ended();
@@ -28,9 +28,8 @@ impl Engine {
     }
 
     /// Whether `caller` may end a standing decision. The caller needs the permission to decide. The
-    /// caller must also be the person who gave the standing decision, an admin, or a person who may
-    /// now decide requests of its rule. In a service without accounts, the permission to decide is
-    /// enough.
+    /// caller must also be the giver of the standing decision, an admin, or a person who may now
+    /// decide requests of its rule. In a service without accounts, the permission is enough.
     #[must_use]
     pub fn may_end_grant(&self, caller: &Caller, row: &GrantRow) -> bool {
         let decides = |terms: &crate::task::verdict::Terms| {
@@ -44,8 +43,7 @@ impl Engine {
                 || self.policy.terms(&row.rule).is_some_and(decides))
     }
 
-    /// Ends a standing decision, so that the standing decision lets no further call start. Ending a
-    /// standing decision again has no effect.
+    /// Ends a standing decision: it lets no further call start. Ending it again has no effect.
     ///
     /// # Errors
     /// `NotFound`; `Forbidden`; `Unavailable` when the database does not answer.

@@ -18,13 +18,13 @@ pub struct IdempotencyKey {
     pub path: String,
     /// The value of the `Idempotency-Key` header, verbatim.
     pub key: String,
-    /// The body. The digest of the body is stored, and compared when the key is used again.
+    /// The body. Its digest is stored, and compared when the key is used again.
     pub body: DigestedBody,
 }
 
 impl IdempotencyKey {
-    /// Returns the row to store in the same commit as the command's effect. `request_id` is the
-    /// decided request if the command is a decision.
+    /// Returns the row to store in the same commit as the command's effect. For a decision,
+    /// `request_id` is the decided request.
     pub(in crate::engine) fn row(
         &self,
         caller: &Caller,
@@ -78,8 +78,8 @@ impl Engine {
         if task.status == TaskStatus::Canceled
             && let Some(session) = self.load(task.task_id).await?
         {
-            // The earlier POST may be a cancel that is still waiting. This POST must wait too,
-            // because a cancel is answered only once no call can be sent.
+            // The earlier POST may be a cancel that still waits. This POST waits too, because a
+            // cancel is answered once no call can be sent.
             self.wait_until_unsendable(&session.subtree(), session.now)
                 .await;
         }
@@ -123,9 +123,8 @@ impl Engine {
         ))
     }
 
-    /// Returns `result`, which is the result of the command. If the command was refused and
-    /// `result` is not `Unavailable`, looks the idempotency key up again, because another POST with
-    /// the key may have been stored since the first look-up. If so, returns the result of that POST
+    /// Returns the command's `result`. If it is a refusal other than `Unavailable`, looks the key
+    /// up again: a POST with the same key may have committed meanwhile, and its result is returned
     /// instead.
     pub(in crate::engine) async fn or_replayed(
         &self,
@@ -141,7 +140,6 @@ impl Engine {
         }
     }
 
-    /// Returns the result of [`Engine::replay`] if there is a key, otherwise `None`.
     pub(in crate::engine) async fn replay_if_keyed(
         &self,
         caller: &Caller,

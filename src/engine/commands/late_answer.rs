@@ -10,8 +10,8 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::Fact;
 use crate::tool::{LateSlot, ToolAnswer};
 
-/// An attempt that timed out. If the tool's answer can still come, `answer` holds the future that
-/// waits for it.
+/// An attempt that timed out. `answer` holds the future that waits for the tool's answer, if the
+/// answer can still come.
 pub(in crate::engine) struct LateAttempt {
     pub call: CallId,
     pub attempt: u32,
@@ -67,7 +67,7 @@ impl Engine {
             };
             let state = session.own.progress.call(late.call);
             if state.is_some_and(|state| state.attempts != late.attempt) {
-                // A later attempt at the call was started, and only that attempt gives the result.
+                // A later attempt was started, and its answer is the call's result.
                 session.push(Fact::LateResult(result.clone()));
             } else {
                 session.add_results(vec![result.clone()]);
@@ -77,7 +77,6 @@ impl Engine {
             }
             match self.submit(session).await {
                 Ok(Some(_)) => return Ok(()),
-                // Another commit came first.
                 Ok(None) => {}
                 Err(Refusal::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => return Err(error),

@@ -55,7 +55,7 @@ impl Engine {
                 | TaskStatus::Failed
                 | TaskStatus::Canceled => {}
             }
-            // The driver fails the task if its agent is no longer configured.
+            // Without a configured agent, no version is pinned, and the driver fails the task.
             if let Some(agent) = self.agents.get(&session.own.row.agent) {
                 session.own.pin(&agent.version);
             }
@@ -66,7 +66,8 @@ impl Engine {
             session
                 .own
                 .settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
-            // If the task had failed, its started calls stay open: a person is asked about them.
+            // After a failure, started calls stay open: their outcome is unknown, and a person is
+            // asked.
             let is_withdrawn = |state: &CallState| !failed || state.attempts == 0;
             session
                 .own

@@ -1,5 +1,5 @@
 //! The commands of users and approvers, one file for each verb of the API. A command appends facts
-//! in one commit, and the driver then carries out the task's next steps.
+//! to a task's journal in one commit. The driver then carries out the task's next steps.
 
 mod cancel;
 mod create;
@@ -58,8 +58,7 @@ pub struct MessageInput {
     pub items: Vec<Part>,
     /// Data about the user, shown to the model before the message.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// Whether a paused task accepts the message. If so, the open requests of the task are
-    /// withdrawn.
+    /// If set, a paused task accepts the message, and its open requests are withdrawn.
     pub supersede: bool,
 }
 
@@ -70,20 +69,18 @@ pub struct Accepted {
     pub task_id: TaskId,
     /// The root of the task's tree. A POST that waits for a result waits for this task.
     pub root: TaskId,
-    /// Whether this POST had no effect because an earlier POST with the same idempotency key
-    /// already had the effect.
+    /// Whether this POST repeated the idempotency key of an earlier POST and had no effect itself.
     pub replayed: bool,
     /// Whether the root is a call at a gate.
     pub is_gate_call: bool,
-    /// A listener for the tree's commits. The listener is opened before the command's commit, so
-    /// that no later commit is missed. `None` for a cancel and for a replay.
+    /// Listens to the tree's commits. Opened before the command's commit, so that no later commit
+    /// is missed. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
-    /// The position of the command's commit. `None` for a cancel, unless the cancel is a replay.
+    /// The position of the command's commit. `None` for a cancel that is not a replay.
     pub position: Option<CommitPosition>,
 }
 
-/// The position of a command's commit in the tree's events. A reader of events starts at this
-/// position.
+/// The place of a command's commit in the tree's events, from which a reader of events starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitPosition {
     /// The commit that stored this task's item with this `seq`.
@@ -93,8 +90,6 @@ pub enum CommitPosition {
 }
 
 impl Accepted {
-    /// Returns the result of a command that has no `listener` and no `position` (both are `None`)
-    /// and is no gate call.
     pub(crate) fn without_events(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self {
             task_id,
@@ -202,13 +197,12 @@ impl From<ReadError> for Refusal {
 }
 
 impl Engine {
-    /// Checks that `caller` may give this command to the task, by the rules of [`may_command`] and
-    /// the current configuration. An agent that the configuration no longer has is open to no
-    /// caller.
+    /// Checks that `caller` may give this command to the task. Applies the rules of [`may_command`]
+    /// to the root's agent as configured now. An agent that was removed from the configuration is
+    /// open to no caller.
     ///
     /// # Errors
-    /// Fails if the caller may not give the command. The error is the reason, in words for the
-    /// caller.
+    /// The reason why the caller may not give the command, in words for the caller.
     pub fn may_command(
         &self,
         caller: &Caller,

@@ -1,6 +1,6 @@
-//! Handles the standing decisions that a person gives with an approval. Invariant: a person can
-//! give a standing decision for a call only if the rule still offers one for the call, and only
-//! within the bounds of this offer.
+//! Handles the standing decisions that a person gives with an approval. Invariant: the rule must
+//! still offer the standing decision for the call, and the given scope and time lie within this
+//! offer.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +49,8 @@ pub(super) fn grant_misfit(
     })
 }
 
-/// Refuses a standing decision that is requested through a link or through Slack, where a person
-/// sees only a single question, whereas a standing decision also concerns later calls.
+/// Refuses a standing decision through a link or through Slack. There, a person sees a single
+/// question, but a standing decision also approves later calls.
 ///
 /// # Errors
 /// `Forbidden` if the caller came by a link or through Slack.

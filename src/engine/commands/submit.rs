@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Like [`Engine::submit`], but the commit also stores the idempotency key. When another commit
+    /// Like [`Engine::submit`], but the commit also stores the idempotency key. If another commit
     /// came first, returns the result of an earlier POST with the same key, if there is one.
     pub(super) async fn submit_with_key(
         self: &Arc<Self>,

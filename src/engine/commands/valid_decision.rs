@@ -1,5 +1,5 @@
-//! Describes an answer that fits its request. Finds the calls that the answer concerns, and builds
-//! the decision for the journal.
+//! An answer that was checked against its request. Finds the calls that the answer concerns, and
+//! builds the decision for the journal.
 
 use std::collections::BTreeMap;
 
@@ -15,28 +15,25 @@ use crate::task::grant::{Grant, GrantRequest};
 use crate::task::id::CallId;
 use crate::task::progress::RequestProgress;
 
-/// An answer that `validate` has checked against its request.
 #[derive(Clone, Debug)]
 pub(crate) struct ValidDecision {
     /// The answers by call. `None` if the answer concerns every call that is still undecided.
     pub(super) by_call: Option<BTreeMap<CallId, CallReply>>,
-    /// If `by_call` is `None`, the action for every undecided call; otherwise the action that all
-    /// answers share, or `Mixed`.
+    /// The action that all answers share; `Mixed` if the answers in `by_call` have different
+    /// actions.
     pub(super) action: Action,
     pub(super) reason: Option<String>,
     pub(super) then: Option<Then>,
     /// The filled-in form, parsed and checked against the request's `form`.
     pub response: Option<Secret<Value>>,
     pub(super) result: Option<String>,
-    /// The standing decision requested for all calls; used only if `by_call` is `None`.
+    /// The standing decision requested for all calls; `None` for an answer by call.
     pub(super) remember: Option<GrantRequest>,
 }
 
-/// An edit that the policy has judged.
 #[derive(Clone, Debug)]
 pub(crate) struct JudgedEdit {
     pub edit: Edit,
-    /// Whether the edit approves the call with the new arguments.
     pub approves: bool,
 }
 
@@ -46,10 +43,10 @@ impl ValidDecision {
     /// # Errors
     /// `AlreadyDecided`, in these cases:
     /// - The answer names a call that is decided, or that the caller has already approved.
-    /// - The answer is for the whole request, and no undecided call is left, or the caller has
-    ///   already approved all undecided calls.
-    /// - The answer is for the whole request, its action is neither `Approve` nor `Retry`, and the
-    ///   caller has already approved one of the undecided calls.
+    /// - The answer is for the whole request, and the request has no undecided call that the caller
+    ///   has not approved.
+    /// - The answer is for the whole request and is no approval or retry, and the caller has
+    ///   already approved one of the undecided calls.
     pub(super) fn targets(
         &self,
         caller: &Caller,
@@ -95,7 +92,6 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the edited arguments, by call.
     pub(super) fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
         let by_call = self.by_call.iter().flatten();
         by_call.filter_map(|(call, reply)| {
@@ -119,8 +115,8 @@ impl ValidDecision {
         })
     }
 
-    /// Returns the decision for the journal. `shown` is the person's `response` as every reader
-    /// of the decision may see it: without the values of credentials.
+    /// Returns the decision for the journal. `shown` is the person's `response` without the values
+    /// of credentials, because readers of the task see the decision.
     pub(super) fn decision(
         &self,
         caller: &Caller,

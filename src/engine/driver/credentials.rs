@@ -1,6 +1,6 @@
-//! Opens a task's credentials right before calls are sent, requests missing credentials, and
-//! redacts the values of credentials from everything that is stored. Invariant: an opened value is
-//! dropped once the tool call or the model's answer that needed it is recorded.
+//! Decrypts a task's credentials right before calls are sent, requests missing credentials, and
+//! redacts credential values in everything that is stored. Invariant: a decrypted value is dropped
+//! once the tool call or the model's answer that needed it is recorded.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,9 @@ use crate::tool::credential::Credentials;
 use crate::tool::human::{Service, credential_form};
 
 impl Driver<'_> {
-    /// Returns the opened credentials of the task and of its ancestors. Before that, commits
-    /// pending credentials. Retries as long as the database does not answer.
+    /// Returns the decrypted credentials of the task and of its ancestors. First commits pending
+    /// credentials, because `stored_credentials` reads the database. Retries while the database
+    /// does not answer.
     pub(crate) async fn credentials(&mut self) -> Result<Credentials, Stop> {
         if !self.session.credentials.is_empty() {
             self.save(self.engine.take_lease()).await?;
@@ -34,7 +35,6 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns a redactor for every value that the configuration or a credential keeps secret.
     pub(crate) async fn redactor(&mut self) -> Result<Redactor, Stop> {
         Ok(self
             .engine
@@ -65,9 +65,9 @@ impl Driver<'_> {
         })
     }
 
-    /// Requests the credentials that these calls need and the task lacks. Opens one request for
-    /// each missing credential. The request is about the first call that needs the credential.
-    /// Returns `true` if a credential was missing.
+    /// Opens one request for each credential that these calls need and the task lacks. The request
+    /// is about the first call that needs the credential. Returns `true` if a credential is
+    /// missing.
     pub(crate) fn request_missing_credentials(
         &mut self,
         calls: &[CallId],

@@ -23,7 +23,8 @@ use crate::world::{Clock, Ids};
 /// second. The deltas that complete an answer do not wait.
 const MIN_DELTA_INTERVAL: Duration = Duration::from_millis(60);
 
-/// The deltas of one answer. Dropping the stream before the answer is stored retracts the deltas.
+/// The deltas of one answer. Dropping the stream before [`DeltaStream::mark_stored`] retracts the
+/// deltas.
 pub(crate) struct DeltaStream {
     publisher: Arc<DeltaPublisher>,
     /// Counts the model call against the tree's limit until the answer is stored or discarded.
@@ -65,14 +66,14 @@ struct StreamedCall {
 }
 
 /// A text inside a model's answer: the answer's own text, or the arguments of the call with this
-/// number, from 0.
+/// index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AnswerPart {
     Text,
     Arguments(usize),
 }
 
-/// The redacted text of a part, as far as the text has arrived.
+/// The arrived text of a part, redacted.
 struct PartText {
     redacting: StreamRedactor,
     arrived: String,
@@ -193,7 +194,6 @@ impl DeltaPublisher {
         }
     }
 
-    /// Publishes the unpublished text of a part, as one delta.
     fn publish_text(&self, state: &mut PublishState, part: AnswerPart) {
         let id = match part {
             AnswerPart::Text => None,
@@ -238,7 +238,6 @@ impl DeltaPublisher {
         }
     }
 
-    /// Returns the time until the next delta of text may be published; `None` if no text waits.
     fn time_to_next(&self) -> Option<Duration> {
         let state = self.lock_state();
         (!state.waiting.is_empty()).then(|| state.next.saturating_sub(self.clock.uptime()))
@@ -251,8 +250,6 @@ impl DeltaPublisher {
         *state = PublishState::new(self.ids.fresh(), state.next);
     }
 
-    /// Publishes the unpublished rest of the complete answer. Retracts the deltas if they are not a
-    /// prefix of the answer. Returns the ids of the answer's calls.
     fn finish(&self, answer: &Answer) -> Vec<CallId> {
         let mut state = self.lock_state();
         let begun = !state.texts.is_empty() || !state.calls.is_empty();
@@ -316,8 +313,8 @@ impl PublishState {
 }
 
 impl DeltaStream {
-    /// Opens the stream of deltas of the turn `turn`. Returns the handle that the session keeps,
-    /// and the publisher to which the model's client writes.
+    /// Opens the delta stream of a turn. Returns the handle that the session keeps, and the
+    /// publisher to which the model's client writes.
     pub(crate) fn open(
         engine: &Engine,
         session: &TaskSession,
@@ -352,8 +349,9 @@ impl DeltaStream {
         self.publisher.lock_state().has_published = false;
     }
 
-    /// Publishes the rest of the answer, or retracts the deltas if they do not fit the answer.
-    /// Returns the ids of the answer's calls, which are the same as in the deltas.
+    /// Publishes the rest of the complete answer. If the published deltas are not a prefix of the
+    /// answer, retracts them instead. Returns the ids of the answer's calls, which equal the ids in
+    /// the deltas.
     pub(crate) fn finish(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }

@@ -1,6 +1,6 @@
-//! Handles elicitation: a tool's server interrupts a call with questions. Asks people these
-//! questions, and sends the answers with the next attempt. Invariant: the server's state is stored
-//! sealed if there is a sealing key.
+//! Handles MCP elicitation: a tool's server interrupts a call with questions to the user. Asks
+//! people these questions, and sends the answers with the next attempt. Invariant: if there is a
+//! sealing key, the state that the server wants back is stored sealed (encrypted).
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::text::cut;
 use crate::task::verdict::Terms;
 
-/// The maximum length in bytes of the server's text in a request's message. The question in the
-/// request has the whole text.
+/// The maximum length in bytes of the server's question in a request's one-line message. The
+/// request's `question` has the whole text.
 const MAX_MESSAGE_BYTES: usize = 300;
 
 impl Driver<'_> {
@@ -48,9 +48,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the open questions of a call. These are the questions that an answered request left
-    /// open, or the questions with which the last attempt ended. Returns `None` if there are no
-    /// questions, or if the server's state cannot be sealed.
+    /// Returns the questions that a call still has to ask: the rest after an answered request, or
+    /// all questions with which the last attempt ended. Returns `None` if there are no questions,
+    /// or if sealing the server's state fails.
     fn open_elicitation(&self, state: &CallState) -> Option<Box<Elicitation>> {
         if state.phase == Phase::ServerAsks {
             return state.elicitation.clone();
@@ -112,7 +112,7 @@ impl Driver<'_> {
     /// server has asked no questions.
     ///
     /// # Errors
-    /// Fails if the server's state cannot be opened. The call must then not be sent.
+    /// Fails if the server's state cannot be decrypted. The call must then not be sent.
     fn resume(&self, state: &CallState) -> Result<Option<Resume>, SealError> {
         let Some(elicitation) = &state.elicitation else {
             return Ok(None);
@@ -140,8 +140,8 @@ impl Driver<'_> {
     }
 
     /// Returns the [`Resume`] of each of these calls whose server has asked questions. If a
-    /// server's state cannot be opened, fails the call and returns `None`, so that the driver asks
-    /// `next_step` again.
+    /// server's state cannot be decrypted, fails the call and returns `None`, so that the driver
+    /// asks `next_step` again.
     pub(super) fn continuations(&mut self, calls: &[CallId]) -> Option<BTreeMap<CallId, Resume>> {
         let (mut known, mut failed) = (BTreeMap::new(), Vec::new());
         for id in calls {

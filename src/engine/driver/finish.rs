@@ -52,8 +52,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// Ends a task whose agent cannot be loaded. The task is canceled if a decision or the expiry
-    /// of a request requires this; otherwise the task fails. Always returns `false`.
+    /// Ends a task whose agent cannot be loaded. Cancels the task if a decision or an expired
+    /// request has demanded its end, and fails the task otherwise. Always returns `false`.
     pub(in crate::engine) async fn finish_without_agent(
         &self,
         session: &mut TaskSession,
@@ -80,9 +80,9 @@ impl Engine {
         self.finish(session, Ending::Failed(failure)).await
     }
 
-    /// Commits the pending facts if the stored status is terminal. A stored terminal status may
-    /// change only to Running, so the change to Running must be committed before the task ends
-    /// again.
+    /// If the stored status is terminal, commits the pending facts, which set the status to
+    /// Running. A terminal status can change to Running, but not to another terminal status, so a
+    /// reopened task needs this commit before it ends again.
     pub(in crate::engine) async fn reopen(&self, session: &mut TaskSession) -> Result<(), Stop> {
         if session.own.row.status.is_terminal() && session.has_pending_facts() {
             self.save(session, self.take_lease()).await?;

@@ -1,8 +1,8 @@
 //! Allows a held call if a person's standing decision covers it. Invariant: a standing decision
-//! covers only calls of the rule that offered it, and every judgement compares the standing
-//! decision with the current rule, tool and accounts. If the standing decision no longer counts
-//! when the call is about to start, people are asked about the call. The commit of the start checks
-//! once more that the standing decision is not revoked, expired or used up.
+//! covers calls of the rule that offered it, until this rule, the tool or the giver's rights
+//! change. Every judgement checks this. If the check fails right before the call starts, people are
+//! asked about the call. The commit of the start also checks that the standing decision is not
+//! revoked, expired or used up.
 
 use super::{Driver, Stop};
 use crate::store::{GrantRow, ReadError};
@@ -11,20 +11,18 @@ use crate::task::grant::{GrantEnd, GrantScope, Offer};
 use crate::task::id::GrantId;
 use crate::task::verdict::{Judgement, Verdict};
 
-/// The point in a call's life at which the call is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JudgedAt {
     /// The model proposes the call.
     Proposal,
-    /// The call is about to start. The only standing decision that counts is the one that has let
-    /// the call through.
+    /// The call is about to start. A standing decision counts now if it allowed the call earlier.
     Start,
 }
 
 impl Driver<'_> {
-    /// Allows a held call if a standing decision that the call's rule offers covers the call.
-    /// Otherwise returns `judged`, the policy's judgement of the call. If `hold_if_uncertain` would
-    /// hold the call even when it is allowed, the call stays held, for that function's reason.
+    /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
+    /// policy's judgement. A call that `hold_if_uncertain` would hold stays held, for the reason
+    /// that `hold_if_uncertain` gives.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -122,9 +120,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision still counts, and has a use left for this call. A use is
-    /// reserved for each earlier call of this task that the standing decision allows and that has
-    /// not started yet.
+    /// Whether a standing decision is in force and has a use left for this call. Earlier calls of
+    /// this task that rely on the standing decision and have not started reserve a use each.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {
@@ -146,9 +143,8 @@ fn relies_on(state: &CallState, grant: GrantId) -> bool {
     state.grant() == Some(grant) && state.phase == Phase::Allowed
 }
 
-/// Returns the reason for allowing a call by a standing decision. The reason names the person who
-/// gave the standing decision, the time at which it was given, and the time at which it expires
-/// (both in UTC).
+/// Returns the reason for allowing a call: the giver of the standing decision, the time at which
+/// they gave it, and the time at which it expires (in UTC).
 fn grant_reason(grant: &GrantRow) -> String {
     let now = Some(grant.now);
     let (until, given_at) = (

@@ -1,6 +1,6 @@
-//! Handles gate calls: finds whether the asker of a call waits, and gives the asker the permit to
-//! run the call elsewhere. Invariant: a permit is committed only on behalf of the one request whose
-//! answer will contain it, and an approved call starts only while its asker waits.
+//! Drives gate calls. The asker of a call is the client that proposed it and runs it elsewhere,
+//! with a permit from this service. Invariants: a permit is committed for exactly one HTTP request,
+//! whose answer contains it; an approved call starts while its asker waits.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::task::step::AskerState;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 
-/// The text of the result of a released call. The gate of such a call requires no report of the
-/// outcome.
+/// The result text of a call whose gate requires no report of the outcome.
 const RELEASED_TEXT: &str = "Let through; what came of it is not known here.";
 
 impl Driver<'_> {
-    /// Returns the state of this gate call's asker: `Late` if the time in which the call may start
-    /// has passed; `Present` if the asker waits for the call, or if the call already has its
-    /// result; otherwise `Absent`. Returns `None` if the task is not a gate call.
+    /// Returns the state of this gate call's asker; `None` if the task is not a gate call.
+    /// - `Late`: the time in which the call may start has passed.
+    /// - `Present`: the asker waits for the call, or the call has its result.
+    /// - `Absent`: otherwise.
     pub(super) fn asker_state(&self) -> Option<AskerState> {
         self.agent.gate.as_ref()?;
         let Some(state) = self.session.own.progress.unfinished().next() else {
@@ -43,9 +43,9 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a client waits for a call that this service performs, according to the row's
-    /// `asker_until`. Without an `asker_until`, a call counts as awaited if no person approved it:
-    /// the client that proposed the call then waited for the call itself, not for a person.
+    /// Whether a client waits for a call that this service performs. The row's `asker_until` is the
+    /// time until which the client waits. Without this time, the client is assumed to wait if the
+    /// call needed no approval.
     fn is_awaited(&self, state: &CallState) -> bool {
         match self.session.own.row.asker_until {
             Some(until) => until > self.session.now,
@@ -53,8 +53,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the time until which the first or a further attempt at a gate call can start; `None`
-    /// if the phase of the call allows no start.
+    /// Returns the time until which an attempt at a gate call can start; `None` if the phase of the
+    /// call allows no start.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
@@ -76,8 +76,8 @@ impl Driver<'_> {
         Some(from + gate.use_within)
     }
 
-    /// Returns the time after which the service gives the gate call up, unless the asker asks again
-    /// before. Returns `None` if no gate call can be started.
+    /// Returns the remaining time in which the gate call can start; the service then gives the call
+    /// up. Returns `None` if no gate call can start.
     pub(super) fn time_until_late(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;
@@ -119,8 +119,7 @@ impl Driver<'_> {
             replica: AttemptStart::replica_of_asker(ask, &runner),
             grant: state.grant_use(),
         });
-        // The answer with the permit counts as delivered, because the permit must never be given a
-        // second time.
+        // Recorded as delivered before the answer is sent, so that the permit is never given twice.
         self.session.own.asker = Some(AskerPresence::Delivered);
         if gate.report == Report::Optional {
             self.session.push(Fact::ToolResult(ToolResult {

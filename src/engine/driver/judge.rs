@@ -79,15 +79,14 @@ impl Driver<'_> {
         self.hold_if_quarantined(state, self.hold_if_history_lost(state, judgement))
     }
 
-    /// Returns a denial if a person has rejected an equal call, so that people are not asked about
-    /// the same call again; otherwise `None`. Calls that a person approved, and calls that
-    /// themselves ask a person, are exempt.
+    /// Returns a denial if a person has rejected an equal call, so that people are not asked again.
+    /// Exempt are calls that a person approved, and calls of tools that ask a person.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
         if state.approval.is_some() || state.performer.properties().asks_person {
             return None;
         }
         let text = state.arguments_text();
-        // An empty text counts as an empty object, as it does for the tool.
+        // A tool treats an empty text as an empty object.
         let arguments =
             arguments::parse(if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
                 "{}"
@@ -115,8 +114,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Holds an allowed call of a quarantined tool (see `Quarantine`), unless a person approved the
-    /// call.
+    /// Holds an allowed call if its tool is in quarantine (see `Quarantine`) and no person has
+    /// approved the call.
     fn hold_if_quarantined(&self, state: &CallState, judgement: Judgement) -> Judgement {
         if judgement.verdict != Verdict::Allow || state.approval.is_some() {
             return judgement;
@@ -136,17 +135,18 @@ impl Driver<'_> {
         }
     }
 
-    /// Holds an allowed `once` call (which must not be repeated) in two cases. First, if the call's
-    /// turn came after a lost part of the history, until the user's next message: the model may
-    /// repeat a call of the lost part. Second, while another task of the tree is unreadable, except
-    /// calls that start a sub-agent and calls that a person approved.
+    /// Holds an allowed `once` call (a call that must not be repeated) in two cases:
+    /// - A part of the history before the call's turn is lost, so the model may be repeating a lost
+    ///   call. Calls are held until the user's next message.
+    /// - Another task of the tree is unreadable. Calls that start a sub-agent, and calls that a
+    ///   person approved, are exempt.
     fn hold_if_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let entry = self.offered(&state.call.name);
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // A task of the tree whose journal is unreadable may already have run the same call. That
-        // journal may also contain a person's rejection of the same call.
+        // The unreadable task may have run the same call. Its journal may also contain a person's
+        // rejection of the call.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
@@ -336,7 +336,6 @@ impl Driver<'_> {
 }
 
 impl<'e> Driver<'e> {
-    /// Like [`Engine::offered`], for the agent of this task.
     pub(crate) fn offered(&self, name: &str) -> Option<Cow<'e, CatalogEntry>> {
         self.engine.offered(self.agent, name)
     }
@@ -366,8 +365,8 @@ impl Engine {
             .or_else(|| other_tool(agent, name).map(Cow::Owned))
     }
 
-    /// Judges a call by its arguments, the policy and the review of its tool, without the task's
-    /// history. A call whose tool is not offered is invalid.
+    /// Judges a call without the task's history: by its arguments, the policy, and the review of
+    /// its tool's definition. A call whose tool is not offered is invalid.
     pub(in crate::engine) async fn verdict(
         &self,
         session: &TaskSession,
@@ -378,8 +377,8 @@ impl Engine {
         self.verdict_on(session, agent, call).await
     }
 
-    /// Like [`Engine::verdict`], for a call of the tool `name` with the arguments `text`. The
-    /// journal need not have such a call.
+    /// Like [`Engine::verdict`], but judges the arguments `text` for the tool `name` instead of a
+    /// journaled call.
     pub(in crate::engine) async fn verdict_on(
         &self,
         session: &TaskSession,
@@ -442,8 +441,8 @@ impl Engine {
     }
 }
 
-/// Returns a catalog entry for a tool that the gate does not list; `None` unless the gate lets the
-/// rules judge such tools (`other_tools: judge`).
+/// Returns a catalog entry for a tool that the gate does not list, if the gate lets the rules judge
+/// such tools (`other_tools: judge`).
 fn other_tool(agent: &Agent, name: &str) -> Option<CatalogEntry> {
     let gate = agent.gate.as_ref()?;
     let judged = gate.other_tools == OtherTools::Judge && agent.offered_tool(name).is_none();

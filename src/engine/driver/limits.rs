@@ -1,8 +1,7 @@
 //! Checks limits before a model is called or a sub-agent starts. A task must stay within the limits
-//! of its own agent and of its ancestors' agents. The limits `max_model_calls`, `max_tasks` and
-//! `max_rejections` of an agent apply to the sums over the whole subtree of the agent's task since
-//! the user's last message. The limits `max_calls` and `max_children` apply to each turn in that
-//! subtree.
+//! of its own agent and of its ancestors' agents. `max_model_calls`, `max_tasks` and
+//! `max_rejections` bound sums over the subtree of the agent's task since the user's last message.
+//! `max_calls` and `max_children` bound each turn in the subtree.
 
 use std::time::Duration;
 
@@ -40,9 +39,9 @@ impl Driver<'_> {
         values.fold(u32::MAX, u32::min)
     }
 
-    /// If a limit of this task or of an ancestor forbids the call to start its sub-agent, returns
-    /// the limit in words for the model. `None` if no limit is reached, or if the call starts no
-    /// sub-agent.
+    /// Returns the limit of this task or of an ancestor that forbids the call to start its
+    /// sub-agent, in words for the model. Returns `None` if no limit is reached, or if the call
+    /// starts no sub-agent.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
@@ -89,9 +88,9 @@ impl Driver<'_> {
         None
     }
 
-    /// Registers the model call that is about to be made. The inner `Err` names a limit that this
-    /// call would exceed together with the model calls in flight of the tree's other tasks. A task
-    /// alone in its tree gets no guard, because `step_context` has already checked its limits.
+    /// Registers a model call that is about to be made. The inner `Err` names the limit that this
+    /// call would exceed, counting the model calls in flight in the tree. A task alone in its tree
+    /// gets `None`, because `step_context` has already checked its limits.
     pub(crate) async fn register_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
@@ -104,8 +103,8 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // The tree is read after the registration, so that no model call counts twice: once as in
-        // flight, and once by an answer that was stored meanwhile.
+        // The tree is read after the registration, so that it has every answer stored before the
+        // registration. `is_unanswered` drops registered calls whose answer the tree has.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {
@@ -124,8 +123,8 @@ impl Driver<'_> {
             .map_or(Ok(Some(guard)), Err))
     }
 
-    /// Returns the name of a reached limit; `None` if no limit is reached. `calling` names the task
-    /// of each model call in flight. A model call in flight counts like a finished model call.
+    /// Returns the name of a reached limit; `None` if no limit is reached. `calling` has the task
+    /// of each model call in flight, which counts like a finished model call.
     pub(crate) fn spent_limit(&self, calling: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
             let sum =

@@ -1,8 +1,7 @@
-//! The loop that drives a task. The loop asks `next_step` for the next step, takes the step, and
-//! asks again. The loop ends at `Wait` or `Finish`. Results of steps without an effect are only
-//! added to the pending change, which is committed before the next effect. A crash at any point
-//! loses at most the effect in flight. If that effect is a tool call, a `tool_started` item records
-//! the call.
+//! The loop that drives a task: asks `next_step` for the next step, takes the step, and asks again,
+//! until `Wait` or `Finish`. Results of steps without an effect stay pending, and are committed
+//! before the next effect. A crash at any point loses at most the effect in flight. For a tool call
+//! in flight, the journal has a `tool_started` item.
 
 mod credentials;
 mod delta_stream;
@@ -147,10 +146,10 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Whether another driver holds the task, perhaps with calls in flight. If so, this driver only
-    /// commits its facts. The other driver reads these facts before its own next commit, and
-    /// continues the task. Always `false` if a decision or a deadline has ended the task, because
-    /// then this driver completes the end.
+    /// Whether another driver holds the task, perhaps with calls in flight. If so, this driver
+    /// commits its facts and stops. The other driver reads these facts before its own next commit,
+    /// and continues the task. Always `false` if a decision or a deadline has ended the task: this
+    /// driver then completes the end.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {
@@ -164,8 +163,8 @@ impl Driver<'_> {
         lasts && self.session.lease.is_none() && own.progress.ending.is_none()
     }
 
-    /// Parks the task: the task sleeps until a commit or a time wakes it. The commit that parks the
-    /// task also opens its requests, so no answer to a request can come before the task is parked.
+    /// Parks the task until a commit or a time wakes it. The same commit opens the task's requests,
+    /// so no answer to a request can come before the task is parked.
     async fn park(&mut self, events: &[AwaitedEvent]) -> Result<bool, Stop> {
         if events.contains(&AwaitedEvent::Message) && !self.session.has_pending_facts() {
             return Ok(false);

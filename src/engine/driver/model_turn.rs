@@ -117,7 +117,6 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the tools with which the agent asks a person.
     fn human_tools(&self) -> impl Iterator<Item = &CatalogEntry> {
         self.agent
             .human
@@ -125,8 +124,8 @@ impl Driver<'_> {
             .filter_map(|kind| self.engine.catalog.human(&self.agent.name, kind.tool()))
     }
 
-    /// Returns the system prompt. The prompt has the agent's instructions, and a paragraph that
-    /// says when to ask a person. Returns `None` if the prompt would be empty.
+    /// Returns the system prompt: the agent's instructions, and a paragraph that says when to ask a
+    /// person. Returns `None` if the prompt would be empty.
     fn system(&self) -> Option<String> {
         let kinds: Vec<_> = self
             .human_tools()
@@ -140,9 +139,8 @@ impl Driver<'_> {
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
-    /// Journals the model's turn. The calls of the turn get ids of this service. The provider's ids
-    /// are kept for the next prompts. If a provider's id is empty or repeated within the answer,
-    /// the id of this service replaces it.
+    /// Journals the model's turn. The calls get ids of this service. The provider's ids are kept
+    /// for the next prompts, but an empty or repeated id is replaced by the id of this service.
     fn record_turn(&mut self, answer: Answer) {
         let mut seen = BTreeSet::new();
         let delta_ids = self

@@ -23,21 +23,21 @@ use crate::tool::human;
 /// The maximum length in bytes of the name that is shown for a tool that does not exist.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The problem that a reconcile request shows for a started call without a result, if no other
-/// problem is known.
+/// The problem that a request about a started call without a result shows, if no other problem is
+/// known.
 const PROCESS_ENDED_TEXT: &str =
     "The process that sent the call ended before its result was stored.";
 
 impl Driver<'_> {
     /// Opens the requests that a turn needs. An approval shows all calls of the turn; a request of
-    /// any other kind shows only the call that the request is about.
+    /// another kind shows the call that it is about.
     pub(crate) async fn open_requests(
         &mut self,
         requests: Vec<PlannedRequest>,
     ) -> Result<(), Stop> {
         for request in requests {
-            // The client that answers the request runs the external tool, and the service starts
-            // nothing. So the service judges the call again here, before the request is opened.
+            // The client that answers the request runs the external tool, and this service journals
+            // no start. So the call is judged again here, before the request is opened.
             if request.kind == RequestKind::ExternalResult {
                 if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -94,8 +94,8 @@ impl Driver<'_> {
     }
 
     /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
-    /// because the tool recognizes a call by its idempotency key. A call at an `ext_authz` gateway
-    /// that reports no outcome also keeps them, because such a gateway cannot change the call.
+    /// because its tool knows the call by an idempotency key. A call at an `ext_authz` gateway that
+    /// reports no outcome keeps them too, because the gateway cannot change the call.
     fn is_editable(&self, state: &CallState) -> bool {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
@@ -104,7 +104,6 @@ impl Driver<'_> {
         state.attempts == 0 && !is_fixed
     }
 
-    /// Adds the agent's question, and the form for the answer, to a request that needs them.
     fn add_question_and_form(&self, spec: &mut RequestSpec, state: &CallState) {
         let entry = self.offered(&state.call.name);
         if spec.kind == RequestKind::ExternalResult {
@@ -125,10 +124,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a reconcile request for each of these calls, whose outcome is unknown. Either the call
-    /// was started and no process runs it any more, or it may have run in a part of the history
-    /// that a restored backup or a promoted standby has lost. Compares the tools first, so that the
-    /// requests have the same digests on every replica.
+    /// Opens a request for the unknown outcome of each of these calls. Either the call was started
+    /// and no process runs it any more, or it may have run in a part of the history that a restore
+    /// or failover has lost. Calls `refresh_tools` first, so that the requests have the same
+    /// digests on every replica.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -159,8 +158,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Returns the problem that an earlier reconcile request showed about the last attempt at a
-    /// call; `None` if there was no such request.
+    /// Returns the problem that an earlier request showed about the last attempt at a call; `None`
+    /// if there was no such request.
     fn earlier_problem(&self, state: &CallState) -> Option<String> {
         let attempt = u64::from(state.start.as_ref()?.attempt);
         let id = state.call.tool_call_id;
@@ -186,7 +185,7 @@ impl Driver<'_> {
         terms: Terms,
     ) -> RequestSpec {
         if !kind.properties().decides_calls {
-            // Only an approval offers a standing decision.
+            // Standing decisions belong to approvals.
             for call in &mut calls {
                 call.offer = None;
             }
@@ -205,9 +204,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns a call as its approvers see it. If `needs_decision` is true, the request asks about
-    /// this call. Otherwise the request shows the call only because the call belongs to the same
-    /// turn.
+    /// Returns a call as its approvers see it. With `needs_decision`, the request asks about this
+    /// call. Without it, the request shows the call as a part of the same turn.
     pub(crate) fn requested_call(&self, state: &CallState, needs_decision: bool) -> CallSpec {
         let call = &state.call;
         let judgement = state.judgement.as_ref();

@@ -11,8 +11,8 @@ use crate::task::id::CallId;
 use crate::task::item::Outcome;
 use crate::tool::{StartReason, Tool};
 
-/// A call whose tool must be compared again with its reviewed definition. The parts are the call's
-/// id, the reason why the call may start (`None` before the first judgement), and the tool.
+/// The id of a call, the reason why the call may start (`None` before the first judgement), and its
+/// tool, which must be compared with its reviewed definition.
 type StaleTool = (CallId, Option<StartReason>, Arc<dyn Tool>);
 
 impl Driver<'_> {
@@ -53,8 +53,8 @@ impl Driver<'_> {
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools must be compared again. `start` returns the reason why a call
-    /// may start; the argument of `start` says whether a person approved the call.
+    /// Returns the calls whose tools must be compared again. `start` gets whether a person approved
+    /// the call, and returns the reason why the call may start.
     fn stale_tools(
         &self,
         calls: &[CallId],

@@ -26,8 +26,8 @@ impl Driver<'_> {
         began: Duration,
     ) -> Result<(), Stop> {
         let ended = self.engine.clock.uptime();
-        // `now` is otherwise set only by reads and commits. The duration of the calls must count
-        // toward the task's time limit even before the next commit.
+        // Reads and commits set `now`. Advancing it here counts the duration of the calls toward
+        // the task's time limit before the next commit.
         self.session.now = self.session.now + ended.saturating_sub(began);
         let has_lease = self
             .session
@@ -68,8 +68,8 @@ impl Driver<'_> {
         self.session
             .in_flight_calls
             .retain(|in_flight| !unknown.contains_key(&in_flight.call));
-        // If the lease was lost, the next driver of the task opens requests about the started calls
-        // without a result. This driver stops, unless it still has to store results.
+        // Without the lease, this driver stops once it has no results to store. The task's next
+        // driver opens requests about the started calls without a result.
         if is_lost && !self.session.has_pending_facts() {
             Err(Stop::Lost)
         } else {

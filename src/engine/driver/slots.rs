@@ -1,5 +1,5 @@
-//! Gives drivers the slots of this process. A driver needs a slot to call a model or a tool. It
-//! gets no slot while the service stops, or while the process drives another task alone
+//! Gives drivers the slots of this process. A driver needs a slot to call a model or a tool. No
+//! driver gets a slot while the service stops, or while the process drives another task alone
 //! (`LoneDrives`).
 
 use std::sync::atomic::Ordering;
@@ -13,9 +13,9 @@ use super::Driver;
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
-    /// Whether this driver leaves the next effect to another process or to a later driver. The
-    /// driver does so if it has no slot or if the service stops. Once the driver has stored an
-    /// item, it also does so if this process is to drive another task alone (`LoneDrives`).
+    /// Whether this driver stops before the next effect, and leaves the effect to another process
+    /// or a later driver. True without a slot, and while the service stops. Once the driver has
+    /// stored an item, also true if this process is to drive another task alone (`LoneDrives`).
     pub(super) async fn gives_way(&mut self) -> bool {
         if self.session.slot.is_none() {
             self.session.slot = self.slot().await;
@@ -26,11 +26,11 @@ impl Driver<'_> {
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone
     }
 
-    /// Returns a slot. Returns `None` if no slot is free, if another task is driven alone
-    /// (`LoneDrives`), or if tasks are queued in the database. Queued tasks get slots first, and
-    /// their tenants take turns. A command whose facts are not stored yet waits up to [`SLOT_WAIT`]
-    /// for a slot. Queueing the task would cost more, because a worker would have to claim the task
-    /// and read its journal again.
+    /// Takes a slot. Returns `None` if no slot is free, or if another task is driven alone
+    /// (`LoneDrives`). Also returns `None` while tasks are queued in the database: those get slots
+    /// first, and their tenants take turns. A command whose facts are not stored yet waits up to
+    /// [`SLOT_WAIT`], because a queued task costs more: a worker must claim it and read its journal
+    /// again.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

@@ -1,5 +1,5 @@
-//! Starts calls that may run. Judges each call once more, journals its start, and sends it; each
-//! attempt is sent at most once. Invariant: no permit is decided before the start is committed, and
+//! Starts calls that may run: judges each call once more, journals its start, and sends it. Each
+//! attempt is sent at most once. Invariant: a permit is decided after the start is committed, and
 //! the tool asks for the permit right before it sends the first byte.
 
 use std::borrow::Cow;
@@ -23,11 +23,9 @@ use crate::task::tool_spec::ToolSpec;
 use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, arguments};
 
-/// An attempt at a call, and the tool that performs it.
 type Attempt = (Arc<dyn Tool>, Invocation);
 
-/// The current definition of the tool of each call. The key is the call because a server may show
-/// different definitions of a tool to different tasks.
+/// The current definition of each call's tool, as its server shows it to this task.
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
@@ -51,8 +49,8 @@ impl<'e> Driver<'e> {
             return Ok(());
         }
         if self.present_tools(calls) != compared {
-            // Since `compared` was read, another task has found that a tool has changed at its
-            // server. No call is started, and the driver asks `next_step` again.
+            // Meanwhile, another task has found that a tool has changed at its server. No call is
+            // started, and the driver asks `next_step` again.
             return Ok(());
         }
         let (attempts, decisions) =
@@ -88,9 +86,9 @@ impl<'e> Driver<'e> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// Takes slots of the calls' tools. Returns the calls that got a slot, and these slots. If no
-    /// call gets a slot, waits for one slot. During this wait, the driver has no pending facts and
-    /// holds no slot of a tool, so that drivers cannot deadlock.
+    /// Takes slots of the calls' tools. Returns the calls that got a slot, and the slots. If no
+    /// call gets a slot, commits the pending facts and waits for one slot. While it waits, the
+    /// driver holds no tool's slot, so drivers cannot deadlock.
     async fn take_slots(
         &mut self,
         calls: &[CallId],
@@ -200,9 +198,10 @@ impl<'e> Driver<'e> {
         (attempts, decisions)
     }
 
-    /// Whether these calls may still start. Checks whether the history has become uncertain,
-    /// whether the requests by which people approved the calls are undamaged, and whether the
-    /// current policy permits the calls. After `false`, the driver asks `next_step` again.
+    /// Whether these calls may still start. Reloads the task if its history has become uncertain by
+    /// a restore or failover. Then checks that the requests by which people approved the calls are
+    /// undamaged, and that the current policy permits the calls. After `false`, the driver asks
+    /// `next_step` again.
     pub(crate) async fn may_start(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;
@@ -217,9 +216,9 @@ impl<'e> Driver<'e> {
 
     /// Returns the part of the input of `next_step` that is not in the journal.
     pub(crate) fn step_context(&self) -> StepContext {
-        // `has_ended` returns true for this process, because the calls that this process still has
-        // in flight are added below. If no other process uses the store, `has_ended` returns true
-        // for every process: all others are dead.
+        // Attempts of this process count as ended here; those still in flight are added below. If
+        // no other process uses the store, attempts of other processes count as ended too, because
+        // those processes are dead.
         let has_ended =
             |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut context = self
@@ -239,9 +238,8 @@ impl<'e> Driver<'e> {
         context
     }
 
-    /// Returns how long it takes until every attempt that may still be running counts as over;
-    /// `None` if there is no such attempt. Ignores an attempt that this service itself runs, if the
-    /// call may be repeated.
+    /// Returns the time until every attempt that may still be running counts as over; `None`
+    /// without such an attempt. Ignores attempts of this service at calls that may be repeated.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
         let running = self.step_context().running;
         let attempts = self
@@ -250,7 +248,7 @@ impl<'e> Driver<'e> {
             .progress
             .unfinished()
             .filter(|state| running.contains(&state.call.tool_call_id))
-            // In any other phase the attempt is over: it has ended with questions of the server.
+            // An attempt in another phase has ended, with questions of the server.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))

@@ -1,6 +1,5 @@
 //! Defines [`Stop`], the reason why a driver stops early.
 
-/// The reason why a driver stops before the task waits or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// Another commit changed the task first. The session now has the new journal, and the driver

@@ -31,8 +31,8 @@ pub struct GateAnswer {
     pub call: GateCall,
     /// Whether the ask named an earlier call by key or id, so that no new call was proposed.
     pub replayed: bool,
-    /// The handle by which the surface (the protocol of the ask) reports the delivery. `Some` if
-    /// the answer has a result that was not delivered yet.
+    /// The handle that reports the delivery of the result to the client. `Some` if the answer has a
+    /// result that was not delivered yet.
     pub delivery: Option<Delivery>,
     /// The bytes of the result as the MCP server wrote them. `None` if another process received the
     /// result, or if no connection waited for the call when the result arrived.
@@ -47,25 +47,23 @@ struct Waiter<'w> {
     agent: &'w Agent,
     task: TaskId,
     end: Instant,
-    /// The time after which this ask no longer starts an approved call. With `None`, the ask may
-    /// start an approved call until the end of its wait.
+    /// The time until which this ask may start an approved call; `None` for the end of its wait.
     claim_until: Option<Instant>,
     guard: AskerGuard,
-    /// A listener for the commits of this process, opened before the first read, so that it misses
-    /// no commit. When this ask first waits (`pause`), the listener becomes `replica_commits`.
+    /// Listens to the commits of this process. Opened before the first read, so that no commit is
+    /// missed. The first `pause` turns this listener into `replica_commits`.
     local_commits: Option<Listener>,
-    /// A listener for the commits of every replica. `None` until this ask first waits.
+    /// Listens to the commits of every replica; `None` before the first `pause`.
     replica_commits: Option<Listener>,
     /// The id of this ask, and the name of the runner from the proposal (`""` if the proposal names
     /// no runner).
     ask: (Uuid, String),
     /// Whether the client names the call by key or id. Every ask that names the call gets the
-    /// result. Among asks that do not name the call, only one gets the result.
+    /// call's result. Of all other asks, a single ask gets the result.
     by_key: bool,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
-    /// Whether this ask has started a driver for the task, and the session of the current round
-    /// comes from that driver.
+    /// Whether the session of the current round comes from a driver that this ask has started.
     own_drive: bool,
 }
 
@@ -158,9 +156,8 @@ impl Engine {
         Err(Refusal::Unavailable.into())
     }
 
-    /// Returns the task that the key or the id in the proposal names. If the proposal has an id,
-    /// that task must be a call that equals the proposed call and has the same caller, gate and
-    /// session; otherwise the function returns `None`.
+    /// Returns the task of the earlier call that the proposal names by key or id. For an id,
+    /// returns `None` if the tool, arguments, caller, gate or session differ from the proposal's.
     async fn find_known_call(
         &self,
         caller: &Caller,
@@ -295,8 +292,8 @@ impl Waiter<'_> {
         }
     }
 
-    /// Answers a settled call. If the client names the call by key or id, each ask gets the result.
-    /// Otherwise only one ask may get the result, and a fenced commit reserves it for this ask.
+    /// Answers a settled call. If the client names the call by key or id, every ask gets the
+    /// result. Otherwise a fenced commit reserves the result for one ask.
     async fn answer_settled(
         &mut self,
         mut session: TaskSession,
@@ -311,8 +308,8 @@ impl Waiter<'_> {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
                 }
-                // Another ask has reserved the result. If that ask ends without getting the result,
-                // this ask gets it.
+                // Another ask has reserved the result. If the reservation ends without a delivery,
+                // this ask gets the result.
                 let end = Instant::now() + until.since(session.now);
                 return self.pause_until(end).await;
             }
@@ -333,8 +330,8 @@ impl Waiter<'_> {
         let delivery = is_undelivered.then(|| {
             let mut guard = AskerGuard::new(self.engine, self.task);
             if reserved {
-                // If the result is not delivered, dropping the guard ends the reservation, and the
-                // next ask can get the result at once.
+                // Lets the drop of the guard end the reservation. If the result is not delivered,
+                // the next ask can then get it at once.
                 guard.set_present();
             }
             Delivery::new(guard, session)
@@ -369,9 +366,9 @@ impl Waiter<'_> {
         Ok(Round::Retry(self.wait_for_drive(drive).await.map(Box::new)))
     }
 
-    /// Waits for a change of a call that cannot start yet. Before the wait, stores the asker's
-    /// presence. When the ask's wait is over, answers the asker. Also ends the presence then,
-    /// unless the client asks again by itself (`returns_within` is not zero).
+    /// Stores the asker's presence, and waits for a change of a call that cannot start yet. Once
+    /// the ask's wait is over, answers the asker and ends the presence. The presence stays if the
+    /// client asks again by itself (`returns_within` is not zero).
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,
@@ -395,8 +392,9 @@ impl Waiter<'_> {
                 Ok(()) => {}
                 Err(error) => {
                     if matches!(error, CommitError::Stale | CommitError::Refused) {
-                        // The presence was not stored, so the row may have the presence of another
-                        // asker. This call keeps the guard's drop from ending that presence.
+                        // This presence was not stored, so the row may have the presence of another
+                        // asker. `mark_answered` keeps the drop of the guard from ending that
+                        // presence.
                         self.guard.mark_answered();
                     }
                     return round_after_error(error);
@@ -416,7 +414,6 @@ impl Waiter<'_> {
         self.pause_until(self.end).await
     }
 
-    /// Like [`Waiter::pause`], but lasts until `end` at most.
     async fn pause_until(&mut self, end: Instant) -> Result<Round, GateRefusal> {
         self.own_drive = false;
         if let Some(listener) = self.local_commits.take() {
@@ -459,8 +456,8 @@ impl Waiter<'_> {
         }))
     }
 
-    /// Returns for how long the asker counts as waiting, to be stored: until the end of the wait,
-    /// and after that for `returns_within` or [`PRESENCE_GRACE`], whichever is longer.
+    /// Returns the time for which the asker counts as waiting: the rest of its wait, plus the
+    /// longer of `returns_within` and [`PRESENCE_GRACE`].
     fn presence(&self) -> AskerPresence {
         let remaining = self.end.saturating_duration_since(Instant::now());
         AskerPresence::PresentFor(remaining + self.proposal.returns_within.max(PRESENCE_GRACE))
@@ -477,7 +474,6 @@ fn round_after_error(error: CommitError) -> Result<Round, GateRefusal> {
     }
 }
 
-/// Waits until `listener` reports a commit; skips other notifications.
 pub(super) async fn next_commit(listener: &mut Listener) {
     while listener.next().await != Notification::Commit {}
 }
@@ -487,7 +483,6 @@ fn is_permit_returned(session: &TaskSession) -> bool {
     calls.first().is_some_and(|state| state.is_permit_returned)
 }
 
-/// Whether two argument texts have the same bytes or are equal as JSON values.
 fn is_equal_json(one: &str, other: &str) -> bool {
     one == other
         || matches!((parse(one), parse(other)), (Ok(one), Ok(other)) if json_equality_key(&one) == json_equality_key(&other))

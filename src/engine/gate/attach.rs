@@ -1,7 +1,7 @@
-//! Compares a proposed call with earlier calls of the same tool. The result is either an equal call
-//! that the proposal continues, or a new call. Because of an earlier call, the new call may need a
-//! caution: a person's approval, a notice or a denial. Invariant: a call that may still be running
-//! is never started a second time without a person's approval.
+//! Compares a proposed call with earlier calls of the same tool. The proposal either continues an
+//! equal call or is a new call. Earlier calls can require a caution for a new call: a person's
+//! approval, a notice or a denial. Invariant: a call that may still be running is never started a
+//! second time without a person's approval.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -25,7 +25,6 @@ use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 use crate::tool::arguments;
 
-/// The result of comparing a proposed call with earlier calls.
 pub(super) enum EarlierCalls {
     /// The proposal is a new call, and earlier calls do not affect its judgement.
     Nothing,
@@ -73,10 +72,10 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     })
 }
 
-/// The prefix of the stored key of a call that any later proposal of an equal call may continue.
+/// The key prefix of a call that any later proposal of an equal call may continue.
 const EQUAL_PREFIX: &str = "b:";
-/// The prefix of the stored key of a call that a later proposal continues only if the proposal
-/// names the call, by the caller's idempotency key or by the call's id.
+/// The key prefix of a call that a later proposal continues by naming it: by the caller's
+/// idempotency key, or by the call's id.
 const NAMED_PREFIX: &str = "k:";
 
 impl Engine {
@@ -122,10 +121,9 @@ impl Engine {
             .await
     }
 
-    /// Compares a proposed call with the equal calls that the proposal might continue.
-    /// `is_doubtful` says that an earlier call of the same tool has an unknown outcome. The caution
-    /// is either `Hold`, which holds the new call even if the rules allow it, or `Notice`, which
-    /// does not. If there are reasons for both, the caution is `Hold`.
+    /// Compares a proposed call with the equal calls that it might continue. `is_doubtful` says
+    /// that the outcome of an earlier call of the same tool is unknown. The caution is `Hold` if
+    /// there is a reason to hold the call, and otherwise `Notice`.
     async fn compare_with_equal(
         &self,
         mut equal: Vec<&EqualCall>,
@@ -159,8 +157,6 @@ impl Engine {
         Ok(EarlierCalls::Requires(caution))
     }
 
-    /// Returns the notice about an earlier call that equals the proposed call and has ended, and
-    /// whose result was delivered.
     async fn end_notice(&self, row: &EqualCall) -> Result<String, Refusal> {
         let session = self.load(row.task_id).await?;
         let state = session
@@ -195,8 +191,8 @@ impl Engine {
         ended.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
         for row in ended {
-            // A call is decided before it ends. If a call ended before the newest known decision,
-            // its own decision is therefore older.
+            // A call is decided before it ends. This call and all later ones in `ended` ended
+            // before the newest known decision, so their decisions are older.
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }
@@ -213,8 +209,6 @@ impl Engine {
         Ok(newest.and_then(|(_, caution)| caution))
     }
 
-    /// Returns the relation of a proposed call to an earlier equal call that the proposal might
-    /// continue.
     async fn relation(&self, row: &EqualCall, use_within: Duration) -> Result<Relation, Refusal> {
         let until = row.asker_until.unwrap_or_default();
         let is_delivered = until == ASKER_UNTIL_DELIVERED;
@@ -248,10 +242,8 @@ impl Engine {
     }
 }
 
-/// The relation of a proposed call to one earlier equal call.
 enum Relation {
     Nothing,
-    /// The proposal continues the earlier call.
     Continues,
     /// The earlier call has ended, and its result was delivered or is being delivered.
     Delivered,
@@ -259,10 +251,9 @@ enum Relation {
     Holds(&'static str),
 }
 
-/// Whether the next proposal of a call may start another attempt, although a permit for an earlier
-/// attempt was delivered. Returns `true` if a person has approved the call again, or if the call
-/// may be repeated and that permit has ended. Until then, the runner that has the permit may be
-/// running the call.
+/// Whether the next proposal may start another attempt at a call whose permit was delivered. True
+/// if a person has approved the call again, or if the call may be repeated and the permit has
+/// ended. Until then, the holder of the permit may be running the call.
 fn awaits_next_ask(session: &TaskSession) -> bool {
     let Some(state) = session.own.progress.calls.first() else {
         return false;
@@ -290,8 +281,8 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
 }
 
 /// The assumed maximum difference between the clocks of a process and its database. The query for
-/// earlier calls takes its time limit from the process's clock, and so looks back further by this
-/// difference. The rows that it finds are then checked against the database's clock.
+/// earlier calls computes its time limit by the process's clock, so it looks back further by this
+/// difference. The found rows are checked against the database's clock.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 fn time_before(now: Time, time: Duration) -> Time {
@@ -299,10 +290,9 @@ fn time_before(now: Time, time: Duration) -> Time {
     Time(now.0.saturating_sub(micros))
 }
 
-/// Returns the time at which a person decided whether this ended call may run. If the decision is a
-/// rejection, returns the rejection too. `None` if no person made such a decision, or if the
-/// decision had no effect because the call expired or was canceled. A person's answer about the
-/// outcome of a started call does not count.
+/// Returns the time at which a person approved or rejected this ended call, and the rejection if it
+/// was rejected. `None` without such a decision, and for a call that expired or was canceled. A
+/// person's answer about the outcome of a started call does not count.
 fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     let state = session.own.progress.calls.first()?;
     let Phase::Done(outcome) = state.phase else {
@@ -320,7 +310,7 @@ fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
             let caution = Caution::Reject { call, reason };
             Some((at, Some(caution)))
         }
-        // If the arguments were edited, the approval does not cover the proposed call.
+        // An approval of edited arguments does not cover the proposed call.
         (_, Some(approval)) if state.edited.is_none() => {
             let (at, ..) = decisions.find(|(_, id, _)| *id == approval.request_id)?;
             Some((at, None))

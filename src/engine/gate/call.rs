@@ -24,8 +24,8 @@ pub enum GateDecision {
     Allow,
     /// The call never started, and never will.
     Deny,
-    /// A person must decide, or the approved call waits until a client proposes it again, or the
-    /// call was started and the client that gets this verdict has no permit for it.
+    /// A person must decide, or the approved call waits for its next proposal, or the call was
+    /// started and this client has no permit for it.
     Pending,
 }
 
@@ -57,7 +57,7 @@ pub enum GateState {
     Settled,
 }
 
-/// The right to run one attempt at a call outside this service. Only one asker has the permit.
+/// The right to run one attempt at a call outside this service, given to one asker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
     /// The number of the permitted attempt, from 1.
@@ -115,7 +115,6 @@ pub struct GateCall {
     pub now: Time,
 }
 
-/// The client to which a call is shown.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Viewer<'v> {
     /// A client that reads the call but has not proposed it. Such a client never gets a permit.
@@ -156,7 +155,6 @@ impl Engine {
 }
 
 impl GateCall {
-    /// Returns the call of the session's task; `None` if the journal has no call or no status.
     fn from_session(
         session: &TaskSession,
         use_within: Duration,
@@ -232,7 +230,6 @@ impl GateCall {
     }
 }
 
-/// A call with the journal and the status of its task.
 struct CallView<'c> {
     items: &'c [Item],
     state: &'c CallState,
@@ -302,13 +299,11 @@ impl<'c> CallView<'c> {
         })
     }
 
-    /// Whether the result is shown to the asker. The asker is not shown a result that the asker
-    /// itself reported.
+    /// Whether the asker is shown the result. A result that the asker itself reported is not shown.
     fn is_shown(&self, result: &ToolResult) -> bool {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
     }
 
-    /// Returns the last request about the call, with the status that the journal records.
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {
         let id = self.find_last(|fact| {
             let Fact::InterventionRequested(asked) = fact else {
@@ -345,7 +340,6 @@ impl<'c> CallView<'c> {
             .find_map(|(_, _, decision)| decision.reason_about(id).map(str::to_owned))
     }
 
-    /// Returns the user ids of the people who approved the call, each once.
     fn approvers(&self) -> Vec<String> {
         let mut by: Vec<String> = Vec::new();
         let approval = self.state.approval.as_ref();
@@ -357,7 +351,6 @@ impl<'c> CallView<'c> {
         by
     }
 
-    /// Returns the digest of the call's last start or request.
     fn digest(&self) -> Option<String> {
         let id = self.state.call.tool_call_id;
         self.find_last(|fact| {

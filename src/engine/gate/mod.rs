@@ -1,8 +1,9 @@
 //! A gate judges calls that agents outside this service propose. The agent runs such a call itself,
 //! or lets this service run the call. A gate call is stored as a root task with one turn, which no
-//! model of this service wrote. A gate call therefore has a journal, requests and guarantees like
-//! any other task. A surface is a protocol by which calls are proposed: the REST API, MCP, or the
-//! protocol of a gateway. Invariant: an approved call starts only while its asker waits.
+//! model of this service wrote, so it has a journal, requests and guarantees like any other task. A
+//! surface is a protocol by which calls are proposed: the REST API, MCP, or the protocol of a
+//! gateway. The asker of a call is the client that waits for the verdict. Invariant: an approved
+//! call starts while its asker waits.
 
 mod ask;
 mod attach;
@@ -29,8 +30,8 @@ use crate::task::id::TaskId;
 /// surfaces (protocols such as REST and MCP), so that a key names the same call at each surface.
 pub(crate) const KEY_PATH: &str = "/v1/gate/calls";
 
-/// The session id of a proposal that names no session. If each such proposal got a fresh id
-/// instead, a repeated call would not be recognized.
+/// The session id of a proposal that names no session. The id is fixed, so that a repeated call is
+/// recognized.
 pub(crate) const DEFAULT_SESSION: &str = "gate";
 
 /// A call as an agent proposes it. The surface (the REST API, MCP or the protocol of a gateway) has
@@ -48,18 +49,17 @@ pub struct Proposal {
     pub context: String,
     /// JSON text of an object, for rules and for readers of the task.
     pub metadata: String,
-    /// Determines which earlier call this proposal repeats, if any.
+    /// Says which earlier call this proposal repeats, if any.
     pub identity: Identity,
-    /// The name of the process that runs the call, if the asker gave one. If this process loses its
-    /// connection, it can get its permit again by this name.
+    /// The asker's name for the process that runs the call. By this name, the process can get its
+    /// permit again after it has lost its connection.
     pub runner: Option<String>,
     /// The maximum time that the asker waits for the verdict.
     pub wait: Duration,
-    /// The time after `wait` during which the asker still counts as waiting. It is above zero for a
-    /// client that asks again by itself.
+    /// The time after `wait` in which the asker still counts as waiting. Above zero for a client
+    /// that asks again by itself.
     pub returns_within: Duration,
-    /// The cell for the request that the call waits for. The surface can read the cell while the
-    /// client waits for the verdict.
+    /// The request that the call waits for, visible to the surface meanwhile.
     pub progress: AskProgress,
 }
 
@@ -81,26 +81,26 @@ impl AskProgress {
     }
 }
 
-/// Determines whether a proposed call is recognized as an earlier call.
+/// Says which earlier call a proposed call repeats, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The earlier call must have the same owner, session and tool, and arguments that are equal as
-    /// JSON values.
+    /// Repeats a call of the same owner, session and tool, with arguments that are equal as JSON
+    /// values.
     Value,
-    /// The earlier call must have the same owner, session and tool, and the same bytes of
-    /// arguments. Used by protocols in which the client's own bytes are forwarded.
+    /// Repeats a call of the same owner, session and tool, with the same bytes of arguments. Used
+    /// by protocols in which the client's own bytes are forwarded.
     Bytes,
-    /// The earlier call must have the same idempotency key. With `attach`, a proposal with a new
-    /// key may also continue an earlier call that is equal as `Value` requires.
+    /// Repeats the call that was proposed with the same idempotency key.
     Key {
         key: String,
-        /// Whether the proposal may continue an equal call that has another key or no key.
+        /// Whether a proposal with a new key may repeat a call that has another key or no key, as
+        /// with `Value`.
         attach: bool,
     },
-    /// The call is never recognized, so each proposal is a new call.
+    /// Repeats no call.
     New,
-    /// The earlier call is the call of this task. The client got the task's id in an earlier
-    /// answer. If the task's call differs from the proposed call, the proposal is new.
+    /// Repeats the call of this task, whose id the client got in an earlier answer. A proposal that
+    /// differs from the task's call is a new call.
     Call(TaskId),
 }
 

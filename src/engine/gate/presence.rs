@@ -1,7 +1,6 @@
 //! Stores the presence of askers: whether a client waits for a gate call, and whether the call's
-//! result was delivered. The row of the call's task holds the time at which the presence ends. Like
-//! every write, the write is refused if the row has another version meanwhile. If a process dies,
-//! the presence of its askers ends at the stored time.
+//! result was delivered. The task's row has the end time of a presence, so the presence ends even
+//! if the process dies. The row's version fences the write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +17,8 @@ use crate::task::id::TaskId;
 /// time, the answer may still be on its way, or the client may ask again.
 pub(super) const PRESENCE_GRACE: Duration = Duration::from_secs(5);
 
-/// The calls that connections of this process wait for. The presence in a task's row does not show
-/// all of them: from the commit of a result until its delivery, the row says that no client waits.
+/// The calls that connections of this process wait for. A task's row does not show all of them:
+/// from the commit of a result until its delivery, the row says that no client waits.
 pub(in crate::engine) type AwaitedCalls =
     crate::engine::runtime::Locked<BTreeMap<TaskId, AwaitedCall>>;
 
@@ -52,8 +51,6 @@ impl AskerGuard {
         }
     }
 
-    /// Records that the row shows, or is about to show, this asker as present, so that dropping the
-    /// guard ends that presence.
     pub(super) fn set_present(&mut self) {
         self.present = true;
     }
@@ -64,7 +61,6 @@ impl AskerGuard {
         self.present = false;
     }
 
-    /// Whether dropping this guard would end a stored presence of its asker.
     pub(super) fn is_present(&self) -> bool {
         self.present
     }
@@ -136,16 +132,16 @@ impl Engine {
         self.askers.lock().contains_key(&task)
     }
 
-    /// Keeps `raw` as long as a connection of this process waits for the call. `raw` is the result
-    /// as the MCP server wrote it. Drops `raw` if no connection waits.
+    /// Keeps `raw`, the result as the MCP server wrote it, while a connection of this process waits
+    /// for the call. Without such a connection, drops `raw`.
     pub(in crate::engine) fn keep_raw_result(&self, task: TaskId, raw: Arc<str>) {
         if let Some(awaited) = self.askers.lock().get_mut(&task) {
             awaited.raw = Some(raw);
         }
     }
 
-    /// Returns the result of a call as the MCP server wrote it. Returns `None` unless the result
-    /// came while a connection of this process waited for the call.
+    /// Returns the result of a call as the MCP server wrote it, if it came while a connection of
+    /// this process waited for the call.
     pub(super) fn raw_result(&self, task: TaskId) -> Option<Arc<str>> {
         self.askers.lock().get(&task)?.raw.clone()
     }
@@ -156,10 +152,9 @@ impl Engine {
         self.askers.lock().len()
     }
 
-    /// Stores `asker`, the new presence of a call's asker. Does nothing if the row has no presence,
-    /// or if the result has been delivered. The first try uses `session` if it is `Some`; every
-    /// other try loads the task. Ignores failures: without the write, the presence ends at its
-    /// stored time.
+    /// Stores `asker` as the presence of a call's asker. Does nothing if the row has no presence,
+    /// or if the result has been delivered. The first try uses `session`, if given; later tries
+    /// load the task. Ignores failures, because the stored presence ends by itself.
     pub(super) async fn set_asker(
         &self,
         task: TaskId,
@@ -184,8 +179,8 @@ impl Engine {
         }
     }
 
-    /// Commits the presence `asker` and the session's idempotency key. The commit fails if the
-    /// task's row no longer has the version that the session has read.
+    /// Commits the presence `asker` and the session's idempotency key. The row's version fences the
+    /// commit.
     pub(super) async fn commit_asker(
         &self,
         session: &mut TaskSession,

@@ -35,12 +35,10 @@ pub(super) enum Proposed {
     Continues(TaskId),
     /// The proposal is a new call, which is stored and driven in the background.
     Stored(GateDrive),
-    /// The call is allowed. Because of the gate's `record: held`, the call is only counted and not
-    /// stored.
+    /// The call is allowed. The gate has `record: held`, so the call is counted and not stored.
     Counted(Box<TaskSession>),
 }
 
-/// A gate call that this process drives. The first commit of the drive is durable.
 pub(super) struct GateDrive {
     pub task: TaskId,
     /// A listener for the commits of this process, from the call's first commit on.
@@ -51,7 +49,6 @@ pub(super) struct GateDrive {
     pub end: JoinHandle<Option<TaskSession>>,
 }
 
-/// The fields `listener` and `end` of a [`GateDrive`].
 type DriveHandle = (Listener, JoinHandle<Option<TaskSession>>);
 
 impl Engine {
@@ -94,8 +91,8 @@ impl Engine {
         })
     }
 
-    /// Judges a proposed call, and stores it as a new call unless the proposal continues an equal
-    /// call. `ask` has the id of the ask and the name of the runner (`""` without a runner).
+    /// Judges a proposed call, and stores it if it does not continue an equal call. `ask` has the
+    /// id of the ask and the name of the runner (`""` without a runner).
     pub(super) async fn propose(
         self: &Arc<Self>,
         caller: &Caller,
@@ -127,10 +124,9 @@ impl Engine {
         if gate.record == Record::Held && is_only_counted(&state) {
             return Ok(Proposed::Counted(Box::new(session)));
         }
-        // A denied call gets no call key (the key by which equal calls are found), because a
-        // repetition of the call is denied even without the key. With the key, many denied calls
-        // could displace a person's rejection from the look-up, which reads a bounded number of
-        // calls.
+        // A denied call gets no call key (the key by which equal calls are found). A repetition is
+        // denied anyway. With keys, many denied calls could push a person's rejection out of the
+        // look-up, which reads a bounded number of calls.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
         let task = session.task_id();
@@ -156,7 +152,6 @@ impl Engine {
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
     }
 
-    /// Checks that the caller has fewer than `max_open` pending calls at the gate.
     async fn check_open(
         &self,
         caller: &Caller,
@@ -276,9 +271,9 @@ impl Engine {
         }
     }
 
-    /// Like [`Engine::drive_asked`], for a task that is not stored yet. If the client leaves,
-    /// dropping `guard` ends the presence in the task's row. The row exists only after the first
-    /// commit, so the background work holds `guard` until then.
+    /// Like [`Engine::drive_asked`], for a task that is not stored yet. Dropping `guard` ends the
+    /// presence in the task's row, which exists after the first commit. So the background work
+    /// holds `guard` until that commit, even if the client leaves earlier.
     async fn drive_unsaved(
         self: &Arc<Self>,
         session: TaskSession,

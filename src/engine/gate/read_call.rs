@@ -1,5 +1,5 @@
-//! Reads a gate call for a client that only looks at the call. Such a client gets no permit. It
-//! does not count as an asker (a client that waits for the verdict, so that the call may start).
+//! Reads a gate call for a client that watches the call. This client gets no permit and is no
+//! asker, so its reads do not start the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,9 +30,9 @@ pub struct AskerStatus {
 }
 
 impl Engine {
-    /// Returns the state of the asker of this task's call. `agent` is the name of the root's agent;
-    /// for a gate call, this is the name of the gate. `None` if the task does not exist, or if
-    /// `agent` does not name a gate.
+    /// Returns the state of the asker of this task's call. `agent` is the name of the root's agent,
+    /// which is the gate's name for a gate call. Returns `None` if the task does not exist, or if
+    /// `agent` names no gate.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
@@ -56,8 +56,8 @@ impl Engine {
         }))
     }
 
-    /// Whether the call of this task is approved and starts only when the agent asks again. `false`
-    /// if the task is not a gate call.
+    /// Whether the call of this task is approved and waits until the agent asks again. `false` if
+    /// the task is not a gate call.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
@@ -142,7 +142,6 @@ impl Engine {
     }
 }
 
-/// Whether the row says that an asker of the call waits for the verdict.
 fn has_waiting_asker(session: &TaskSession) -> bool {
     let until = session.own.row.asker_until.unwrap_or_default();
     until > session.now && until != ASKER_UNTIL_DELIVERED

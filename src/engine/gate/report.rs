@@ -39,7 +39,6 @@ pub struct OutcomeReport {
     pub content: String,
 }
 
-/// The effect of a report on a call.
 enum ReportEffect {
     /// The report adds nothing, for example because the journal already has the reported outcome.
     Nothing,
@@ -51,7 +50,8 @@ enum ReportEffect {
 
 impl Engine {
     /// Stores the outcome of a call that its asker (the client that proposed the call) has run.
-    /// Returns the call, and whether nothing was stored because an earlier report had the same key.
+    /// Returns the call. Also returns `true` if an earlier report had the same key, so that nothing
+    /// was stored.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden` and `Unavailable` as for [`Engine::read_call`]; `Forbidden` also if
@@ -139,8 +139,6 @@ impl Engine {
     }
 }
 
-/// Checks that a permit was given for the call, and that the report is about the call's last
-/// attempt.
 fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRefusal> {
     let pointer = if report.call.is_ok() {
         "/task_id"
@@ -163,7 +161,6 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRef
     Ok(())
 }
 
-/// Adds the facts of a report to the session, if the report says anything new.
 fn apply_report(
     session: &mut TaskSession,
     call: &CallState,
@@ -204,16 +201,18 @@ fn apply_report(
     }
 }
 
-/// Applies a report about a settled call. A report that equals an earlier report adds nothing. The
-/// first report, and the first report that says how the call ended, are stored as late results. Any
-/// other report conflicts. A result that this service or a person supplied is not a report.
+/// Applies a report about a settled call. Compares the report with earlier reports, which do not
+/// include results of this service or of a person:
+/// - A report that equals an earlier report adds nothing.
+/// - The first report, and the first report with a known outcome, are stored as late results.
+/// - Any other report conflicts.
 fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
     let is_unknown = result.outcome == Outcome::Unknown;
     let (mut answers, mut unknown) = (Vec::new(), Vec::new());
     for item in &session.own.items {
         if matches!(item.fact, Fact::ToolStarted { .. }) {
-            // A new attempt starts here. The reports so far that the outcome is unknown were about
-            // earlier attempts, so the new report is not compared with them.
+            // A new attempt starts here. Earlier reports of an unknown outcome were about other
+            // attempts.
             unknown.clear();
         }
         if let Fact::ToolResult(earlier) | Fact::LateResult(earlier) = &item.fact

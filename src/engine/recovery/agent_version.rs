@@ -63,9 +63,8 @@ impl Engine {
         agent
     }
 
-    /// Like [`Engine::agent_of`], but tries again as long as the database does not answer. If a
-    /// command waits for this driver's first commit, does not try again, but refuses the command
-    /// and returns `Lost`.
+    /// Like [`Engine::agent_of`], but retries while the database does not answer. If a command
+    /// waits for this driver's first commit, refuses the command instead and returns `Lost`.
     pub(in crate::engine) async fn load_agent(
         &self,
         session: &mut TaskSession,
@@ -83,7 +82,6 @@ impl Engine {
     }
 }
 
-/// Returns the failure of a task whose pinned version of the agent cannot be used.
 fn unusable(row: &TaskRow, why: &DefinitionError) -> Failure {
     tracing::error!(task = %row.task_id, version = %row.agent_version, %why, "an agent's version cannot be used");
     let agent = &row.agent;

@@ -1,7 +1,6 @@
-//! Ends a task without its journal; the task's row is enough. This is needed if the journal is
-//! unreadable, or if reading the journal kills the process. Invariants: none of the task's calls
-//! runs; the task is not claimed again and again; no other task is delayed; a result that the
-//! driver had not stored yet is still written.
+//! Ends a task by its row alone, because its journal is unreadable or reading the journal kills the
+//! process. Invariants: none of the task's calls runs; the task is not claimed again and again; no
+//! other task is delayed; a result that the driver had not stored yet is still written.
 
 use std::sync::Arc;
 
@@ -31,11 +30,10 @@ impl Engine {
         }
     }
 
-    /// Ends a task whose journal cannot be read, and the task's descendants, unless the task has
-    /// already ended. Writes `late` as late results of the task's calls. If a newer version of this
-    /// program may be able to read the journal, ends the task only after the task was taken over at
-    /// least `Settings::takeovers` times. Returns `false`, with nothing written, if the journal can
-    /// be read after all.
+    /// Ends a task whose journal cannot be read, and its descendants. A task that has already ended
+    /// stays as it is. Writes `late` as late results of the task's calls. If a newer version of
+    /// this program may be able to read the journal, the task ends after `Settings::takeovers`
+    /// takeovers. Returns `false`, with nothing written, if the journal can be read after all.
     ///
     /// # Errors
     /// Fails if a read fails or the commit fails.
@@ -86,9 +84,8 @@ impl Engine {
     }
 
     /// Whether the task may not be driven any more, because it has lost its lease too often without
-    /// a new item: [`LONE_DRIVE_AFTER`] times while driven beside other tasks, and then
-    /// `Settings::takeovers` times while driven alone. `fruitless` is the total number of these
-    /// losses.
+    /// a new item. `fruitless` counts these losses: [`LONE_DRIVE_AFTER`] while driven beside other
+    /// tasks, and then `Settings::takeovers` while driven alone.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= LONE_DRIVE_AFTER + self.settings.takeovers
     }
@@ -143,7 +140,6 @@ impl Engine {
     }
 }
 
-/// Returns the failure of a task that was taken over repeatedly without a new item.
 pub(crate) fn no_progress() -> Failure {
     let detail = "The task was taken over repeatedly without progress.";
     Failure::new(FailureCode::NoProgress, detail)
@@ -181,7 +177,6 @@ fn session_from_row(
     Ok(session)
 }
 
-/// Fails the task, withdraws its open requests and cancels its descendants.
 fn fail_from_row(session: &mut TaskSession, damaged: &DamagedTask, failure: Failure) {
     for request_id in &damaged.open {
         let (request_id, status, reason) =

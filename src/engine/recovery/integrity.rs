@@ -1,6 +1,6 @@
 //! Compares stored requests with their own digests, and with the arguments that the model or a
-//! person wrote. Invariants: a call never runs if its request does not match the request's digest
-//! or these arguments. A call runs with exactly the bytes that were compared.
+//! person wrote. Invariants: a call whose request does not match never runs; a call runs with
+//! exactly the bytes that were compared.
 
 use std::collections::BTreeMap;
 
@@ -84,7 +84,6 @@ fn damage_of_requests(session: &TaskSession, requests: &[RequestId]) -> Option<F
     Some(Failure::new(FailureCode::Integrity, detail))
 }
 
-/// Whether a request shows each call with the tool and the arguments in `written`.
 fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)>) -> bool {
     spec.pending_tool_calls.iter().all(|shown| {
         written

@@ -21,7 +21,7 @@ pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
 /// The attempts that this process has registered, each under its own number. A call has two entries
-/// if two drivers are about to start the call; only one of the two drivers can commit the start.
+/// while two drivers try to start it; one of them can commit the start.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,
@@ -88,8 +88,8 @@ impl InFlightCalls {
     }
 }
 
-/// A handle to the entry of a registered attempt. The check that permits the attempt to be sent
-/// marks the attempt as sent through this handle.
+/// A handle to the entry of a registered attempt. `send_permit` marks the attempt as sent through
+/// this handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     number: u64,

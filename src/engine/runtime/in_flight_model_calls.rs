@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// The model calls in flight, in the order of their registration.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightModelCalls {
     calls: Locked<BTreeMap<u64, InFlightModelCall>>,

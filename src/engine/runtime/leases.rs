@@ -1,5 +1,5 @@
-//! The leases of this process. A lease without a driver must not be renewed. So a lease ends when
-//! its driver ends, even if the driver panics or is dropped.
+//! The leases of this process. A lease ends with its driver, even if the driver panics or is
+//! dropped, so that no lease without a driver is renewed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// The leases that drivers of this process hold. The end of a lease is stored as an uptime. The
-/// uptime also counts the time during which the machine was suspended.
+/// The leases that drivers of this process hold. Each lease ends at an uptime of the machine, which
+/// also counts while the machine is suspended.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     entries: Locked<BTreeMap<TaskId, Entry>>,
@@ -50,7 +50,6 @@ impl Leases {
             .is_some_and(|entry| uptime < entry.until)
     }
 
-    /// Returns the task of each lease, and the number of the driver that holds the lease.
     pub(crate) fn all(&self) -> Vec<(TaskId, u64)> {
         self.entries
             .lock()
@@ -104,7 +103,6 @@ impl Lease {
         self.0.clone()
     }
 
-    /// Like [`LeaseView::lasts`].
     pub(crate) fn lasts(&self, uptime: Duration) -> bool {
         self.0.lasts(uptime)
     }

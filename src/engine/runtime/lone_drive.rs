@@ -1,11 +1,11 @@
 //! A lone drive takes every slot of this process, so that the process drives no other task
 //! meanwhile. A task is driven alone after its leases have expired several times without a new
-//! item.
+//! item. If the process then dies too, this task is the cause.
 //!
-//! Invariant: neither a lone drive nor the other tasks starve. After a lone drive, other tasks are
-//! claimed first. Each other task stores at least one item before it gives way to a lone drive. A
-//! lone drive waits at most the duration of a lease for other tasks to give way. A lone drive that
-//! has begun excludes other tasks for at most the duration of a lease.
+//! Invariant: lone drives and other tasks do not starve each other. After a lone drive, other tasks
+//! are claimed first. Each other task stores at least one item before it gives way to a lone drive.
+//! A lone drive waits at most the duration of a lease for other tasks to give way. A lone drive
+//! that has begun excludes other tasks for at most the duration of a lease.
 
 use std::sync::Arc;
 
@@ -28,16 +28,16 @@ enum State {
     Free,
     /// A lone drive is over. The next claim may not include a task that is to be driven alone.
     OthersNext,
-    /// No claim may begin that includes a task to be driven alone. Either such a claim is in
-    /// progress, or the last lone drive has admitted other tasks and is not over yet.
+    /// The next claim may not include a task that is to be driven alone. A claim for such a task is
+    /// in progress, or the last lone drive has admitted other tasks and is not over yet.
     Reserved,
     /// A task was claimed for the lone drive, which waits for all slots or has them.
     Active,
 }
 
-/// The right to drive a task alone. This process has at most one such right at a time. The worker
-/// takes the right before a claim that may include a task to be driven alone. Dropping this value
-/// frees the slots and ends the lone drive.
+/// The right to drive a task alone; a process has at most one such right. The worker takes the
+/// right before a claim that may include a task to be driven alone. Dropping this value frees the
+/// slots and ends the lone drive.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     lone_drives: Arc<LoneDrives>,
@@ -108,8 +108,6 @@ impl LoneDrive {
         own
     }
 
-    /// Returns the handle by which this process can drive other tasks again before the lone drive
-    /// is over.
     pub(crate) fn other_tasks(&self) -> OtherTasks {
         OtherTasks {
             lone_drives: Arc::clone(&self.lone_drives),

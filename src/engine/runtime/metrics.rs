@@ -134,7 +134,6 @@ fn log(draft: &TaskDraft, fact: &Fact) {
     }
 }
 
-/// Returns the ids of the task's own open requests, separated by spaces.
 fn open_requests(draft: &TaskDraft) -> String {
     let open = draft.progress.open.iter();
     let ids: Vec<_> = open.map(|open| open.spec.request_id.to_string()).collect();

@@ -1,6 +1,6 @@
 //! The worker of each replica claims queued tasks and tasks whose lease ran out, renews leases, and
-//! closes overdue requests. The worker finds all this work by polling; a notification only makes
-//! the next poll come earlier.
+//! closes overdue requests. The worker finds all this work by polling; a notification makes the
+//! next poll come earlier.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,17 @@ use crate::failpoint;
 use crate::store::{ClaimedTask, Drive, ReadError, UpgradeCursor};
 use crate::task::id::TaskId;
 
-/// The time between two polls. Because of this short time, the worker notices a passed deadline
-/// within a second.
+/// The time between two polls, short enough that the worker notices a passed deadline within a
+/// second.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The time between two cleanups. A cleanup removes expired idempotency keys, browser sessions,
-/// credentials and standing decisions, stores the comparison form (`UserKey`) of each newly stored
-/// user id, and adds rows that an older version of the service did not write.
+/// credentials and standing decisions. It stores the `UserKey` (the form for comparisons) of each
+/// new user id, and adds rows that an older version of the service did not write.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum time that a claim waits for a free slot. During this wait, the worker closes no
 /// overdue request.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
-/// The time without lone drives (a lone drive drives one task alone) after a lone drive could not
+/// The time until the next lone drive (a drive of one task alone) after a lone drive could not
 /// begin, as a multiple of the duration of a lease.
 const POSTPONEMENT_LEASES: u32 = 4;
 
@@ -43,8 +43,8 @@ impl Engine {
         let (mut round_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
         let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
-            // Between two rounds the worker may be woken, for example by a free slot. It then only
-            // claims tasks, and does not search for overdue requests.
+            // Woken between two rounds, for example by a free slot, the worker claims tasks and
+            // skips the search for overdue requests.
             let claimed = if self.clock.uptime() >= round_at {
                 round_at = self.clock.uptime() + POLL_INTERVAL;
                 self.round().await
@@ -57,8 +57,7 @@ impl Engine {
                 tracing::warn!(%error, "a round of the worker failed");
             }
             if self.clock.uptime() >= clean_at {
-                // Each round cleans up only one batch, so that claims do not wait for a long
-                // cleanup.
+                // Each round cleans up one batch, so that claims do not wait for a long cleanup.
                 let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
                     | self
                         .store
@@ -97,8 +96,7 @@ impl Engine {
         let every = self.settings.lease / 3;
         let mut renewed = self.clock.uptime();
         while !self.stop.is_cancelled() {
-            // Sleeps in short steps, so that leases are renewed soon after a suspended machine
-            // continues.
+            // Short sleeps, so that leases are renewed soon after a suspended machine continues.
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = self.clock.sleep(every / 8) => {}
@@ -136,7 +134,6 @@ impl Engine {
         self.drive_claimed().await
     }
 
-    /// Claims tasks and drives them in the background. Returns the number of claimed tasks.
     async fn drive_claimed(self: &Arc<Self>) -> Result<usize, Refusal> {
         // Shutdown waits for this token, and so does not miss the driver of a claimed task.
         let _counted = self.drivers.token();
@@ -159,7 +156,8 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // Waits in the commands' queue, or commands could take each slot that becomes free.
+        // Waits in the same queue as commands, which could otherwise take every slot that becomes
+        // free.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
@@ -181,8 +179,8 @@ impl Engine {
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
         } else if lone.is_none() && !self.lone_drives.excludes_others() {
-            // The claim has left no queued task that can be driven with others, so the next claim
-            // may take a task that must be driven alone.
+            // No queued task is left that can be driven beside others. So a claim that may take a
+            // task to be driven alone follows at once.
             self.wake_worker.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
@@ -275,7 +273,6 @@ impl Engine {
         }
     }
 
-    /// Sleeps for `count` times the duration of a lease.
     async fn sleep_leases(&self, count: u32) {
         let end = self.clock.uptime() + self.settings.lease * count;
         while self.clock.uptime() < end {
@@ -321,20 +318,22 @@ impl Engine {
         let read = loop {
             match self.load(task).await {
                 Ok(read) => break read,
-                // Tries again, like a driver whose read fails. Otherwise the lease would run out,
-                // and the lost lease would count as a takeover without progress.
+                // Tries again, like a driver whose read fails. If the lease ran out here, the loss
+                // would count as a takeover without progress.
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
-                    // This must not count as a takeover without progress: reading the task did not
-                    // kill this process, and another version of the service may be able to read it.
+                    // The failed read must not count as a takeover without progress: it did not
+                    // kill this process, and another version of the service may be able to read the
+                    // task.
                     let _ = self.store.set_begun(&self.replica, task, false).await;
                     return;
                 }
             }
         };
         match read {
-            // A command of this process, or another replica, may have taken the task meanwhile.
+            // A command of this process, or another replica, may have taken the task before the
+            // read.
             Some(mut session)
                 if session.own.row.lease_owner.as_ref() == Some(&self.replica)
                     && !lease.is_passed_on() =>
@@ -350,7 +349,7 @@ impl Engine {
         }
     }
 
-    /// Renews the leases of this process. Drops each lease that this process has lost, so that its
+    /// Renews the leases of this process. Drops each lease that this process has lost, so that the
     /// driver of that task sends no further call.
     async fn renew(&self) {
         let held = self.leases.all();

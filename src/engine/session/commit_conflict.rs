@@ -42,11 +42,10 @@ impl Engine {
             if !session.has_pending_facts() {
                 return Stop::Lost;
             }
-            // The session has a pending result, and another driver may hold the task by now. If no
-            // driver holds the task, the task was parked until the end of the attempt that gave
-            // this result, or it is paused for a reconcile request about that attempt. Then, if the
-            // result lets the task run, the commit queues the task, so that any worker can continue
-            // it.
+            // The session has a pending result, but no longer holds the task. If no driver holds
+            // it, the task waits for the end of the attempt that gave this result, or for a
+            // person's answer about its outcome. If the result lets the task run, the commit queues
+            // the task, so that any worker can continue it.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -148,9 +147,9 @@ impl Engine {
     }
 
     /// Loads the task again, and waits as long as the database does not answer. Returns `false` if
-    /// the task is gone, if the service goes down first, or if the journal is unreadable. A task
-    /// with an unreadable journal is ended, for which its row is enough, and the session's pending
-    /// results are written as late results.
+    /// the task is gone, if the service goes down first, or if the journal is unreadable.
+    /// `end_from_row` ends a task with an unreadable journal, and writes the session's pending
+    /// results as late results.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {

@@ -82,7 +82,6 @@ impl TaskSession {
         }
     }
 
-    /// Cancels the task and its descendants.
     pub(crate) fn cancel(&mut self) {
         self.withdraw_open(CloseReason::Canceled);
         self.record_sub_agent_results();
@@ -93,15 +92,14 @@ impl TaskSession {
         self.propagate_end();
     }
 
-    /// Fails the task and cancels its descendants.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.own.fail(failure, self.now);
         self.propagate_end();
     }
 }
 
-/// Returns the results of those calls of a task whose sub-agent has ended. `progress` is the state
-/// of the task that made the calls.
+/// Returns the results of a task's calls whose sub-agents have ended. `progress` is the state of
+/// that task.
 pub(crate) fn sub_agent_results(
     tree: &TaskTree,
     progress: &Progress,
@@ -130,9 +128,9 @@ pub(crate) fn sub_agent_results(
     ended.collect()
 }
 
-/// Returns the result of a call that started a sub-agent. `row` is the row of the sub-agent's task.
-/// Returns `None` as long as that task has not ended. If a decision or a deadline canceled that
-/// task and the reason is known, `cancel_reason` is the reason.
+/// Returns the result of a call that started a sub-agent; `None` until the sub-agent's task has
+/// ended. `row` is the row of the sub-agent's task. `cancel_reason` is the reason, if known, why a
+/// decision or a deadline canceled that task.
 fn result_of_end(row: &TaskRow, cancel_reason: Option<&str>) -> Option<(Outcome, String)> {
     let agent = &row.agent;
     match row.status {

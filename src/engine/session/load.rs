@@ -36,10 +36,9 @@ impl Engine {
         Ok(self.load_tree(&mut session).await?.then_some(session))
     }
 
-    /// Replaces the session's task by `journal`, which is newer than the session, and loads the
-    /// tree. Discards the pending facts. Keeps only results that came from outside the process and
-    /// still apply to their calls. The session keeps these results even if the function returns an
-    /// error.
+    /// Replaces the session's task by the newer `journal`, and loads the tree. Discards the pending
+    /// facts, except results from outside the process that still apply to their calls. The session
+    /// keeps these results even if the function returns an error.
     ///
     /// # Errors
     /// [`ReadError`] if the tree cannot be read. The session then has the new journal, but perhaps
@@ -90,7 +89,7 @@ impl Engine {
         Ok(session.merge_tree(tree))
     }
 
-    /// Reads the tree's new events, unless the last read still counts as current
+    /// Reads the tree's new events, if the last read no longer counts as current
     /// (`TaskTree::fresh`).
     ///
     /// # Errors

@@ -43,9 +43,7 @@ use crate::task::tool_spec::ToolSpec;
 /// A loaded task with its pending facts. `next_step` treats pending facts like durable facts. The
 /// next commit makes the pending facts durable.
 pub(crate) struct TaskSession {
-    /// The session's own task, with its pending facts.
     pub own: Box<TaskDraft>,
-    /// The tree around the task, with the drafts of the other tasks that the next commit changes.
     pub tree: Box<TaskTree>,
     /// The database's clock at the last read or commit.
     pub now: Time,
@@ -72,8 +70,8 @@ pub(crate) struct TaskSession {
     /// For each call whose attempt in this process ended with questions from the tool's server: the
     /// number of the attempt, and the questions.
     pub elicitations: BTreeMap<CallId, (u32, Box<Elicitation>)>,
-    /// For each call that has an attempt of this process that was provably never sent: the number
-    /// of this attempt. Other attempts at the same call may have been sent.
+    /// The attempts of this process that were provably never sent: the call, and the number of the
+    /// attempt. Other attempts at the same call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
     /// The registrations of the started calls whose results are not committed yet. While a call is
     /// registered, no other driver of this process opens a reconcile request about the call.
@@ -86,14 +84,14 @@ pub(crate) struct TaskSession {
     pub commit_started_at: Duration,
     /// The task's lease; `None` until a commit or a claim has taken the lease.
     pub lease: Option<Lease>,
-    /// The slot in which the task is driven. Before an effect, such as a call of the model, a
-    /// driver without a slot tries to get a slot. If it gets no slot, it queues the task.
+    /// The slot in which the task is driven. A driver without a slot tries to get a slot before an
+    /// effect, such as a model call. If it gets no slot, it queues the task.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// The lone drive of this task, if the task is driven alone, that is, while this process drives
-    /// no other task. The lone drive ends when the task's next item is stored.
+    /// The lone drive of this task, in which this process drives no other task. Ends when the
+    /// task's next item is stored.
     pub lone_drive: Option<LoneDrive>,
-    /// Whether the task has stored an item since it was claimed. As long as this is `false`, the
-    /// driver keeps its slot, even if another task waits for a lone drive.
+    /// Whether the task has stored an item since it was claimed. While `false`, the driver keeps
+    /// its slot, even if another task waits for a lone drive.
     pub has_saved_items: bool,
 }
 
@@ -140,7 +138,6 @@ impl TaskSession {
         session
     }
 
-    /// Makes the next commit send the commit's result to the returned receiver.
     pub(crate) fn expect_commit(&mut self) -> FirstCommit {
         let (reply, receiver) = oneshot::channel();
         self.reply = Some(reply);
@@ -274,7 +271,6 @@ impl TaskSession {
         self.own.has_pending_facts()
     }
 
-    /// Adds the given results to the pending facts; their calls will not run, or not run again.
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>) {
         self.own.settle_calls(results, self.now);
     }
@@ -335,8 +331,8 @@ impl TaskSession {
         effective.flat_map(|draft| draft.progress.responded.iter().copied())
     }
 
-    /// Returns the names of the next commit's failpoints: one for each type of item in the commit,
-    /// and one for the commit's lease change.
+    /// Returns the names of the next commit's failpoints: each type of item in the commit, and the
+    /// lease change.
     pub(crate) fn failpoints(&self, lease: &LeaseChange) -> Vec<&'static str> {
         let lease = match lease {
             LeaseChange::Keep => "keep",
@@ -362,7 +358,6 @@ impl TaskSession {
             .any(|related| related.lease == LeaseChange::Queue)
     }
 
-    /// Records a successful commit: the pending facts are durable now.
     pub(crate) fn mark_committed(&mut self, done: Committed, lease: &LeaseChange) {
         let sums = self
             .tree
@@ -412,11 +407,11 @@ impl TaskSession {
         self.elicitations.iter().filter_map(ended).collect()
     }
 
-    /// Returns a context in which only `running` is set: the calls whose last attempt may still be
-    /// running. An attempt by this service counts as running until `grace` (the duration of a
-    /// lease) after the tool's timeout. If `has_ended` returns true for the replica that runs the
-    /// attempt, the attempt does not count as running. An attempt that the asker runs counts as
-    /// running until the timeout, unless the asker has returned the permit.
+    /// Returns a context in which `running` is set to the calls whose last attempt may still be
+    /// running:
+    /// - An attempt by a replica of this service, until `grace` (the duration of a lease) after the
+    ///   tool's timeout, if `has_ended` returns false for the replica.
+    /// - An attempt by an asker, until the timeout or until the asker returns the permit.
     pub(crate) fn step_context(
         &self,
         grace: Duration,

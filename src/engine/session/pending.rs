@@ -1,6 +1,6 @@
-//! Keeps two kinds of pending facts when a session is reloaded, if they still apply: results of
-//! calls, and the model's answer. These facts cannot be computed again. All other pending facts can
-//! be computed again.
+//! Keeps the pending facts that cannot be computed again when a session is reloaded: results of
+//! calls, and the model's answer, if they still apply. All other pending facts can be computed
+//! again.
 
 use super::TaskSession;
 use crate::task::call_state::{CallState, Phase};
@@ -57,10 +57,9 @@ impl TaskSession {
         })
     }
 
-    /// Adds a pending answer of the model to the pending facts again, after a reload. If another
-    /// item than a late result was added to the journal since the model was called, drops the
-    /// answer instead, and retracts the deltas (parts of the answer) that subscribers have
-    /// received.
+    /// After a reload, makes the model's answer pending again. If the journal has a new item since
+    /// the model was called, drops the answer instead, and retracts the deltas (parts of the
+    /// answer) that subscribers have received. A late result does not count as a new item.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);
@@ -78,9 +77,9 @@ impl TaskSession {
         }
     }
 
-    /// Whether a result still applies to its call. A result always applies if its attempt may have
-    /// been sent. If the attempt was never sent, the result applies only if this attempt is still
-    /// the last attempt at the call, and the call was closed with an unknown outcome.
+    /// Whether a result still applies to its call. True if its attempt may have been sent. True for
+    /// an attempt that was never sent if it is still the call's last attempt, and the call was
+    /// closed with an unknown outcome.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;
@@ -92,7 +91,7 @@ impl TaskSession {
     }
 
     /// Whether the journal already has this result. This happens if an earlier commit of the result
-    /// succeeded and only the confirmation of the commit was lost.
+    /// succeeded, but its confirmation was lost.
     fn is_journaled(&self, result: &ToolResult) -> bool {
         self.own
             .items
@@ -100,7 +99,6 @@ impl TaskSession {
             .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
     }
 
-    /// Adds the results that still apply to their calls to the pending facts.
     pub(crate) fn add_results(&mut self, results: Vec<ToolResult>) {
         for result in results
             .into_iter()

@@ -12,7 +12,6 @@ use crate::task::change::{Committed, LeaseChange};
 use crate::task::id::ChangeId;
 
 impl Engine {
-    /// Returns the lease change with which this replica takes or keeps a task.
     pub(in crate::engine) fn take_lease(&self) -> LeaseChange {
         LeaseChange::Take {
             owner: self.replica.clone(),
@@ -20,9 +19,9 @@ impl Engine {
         }
     }
 
-    /// Commits the pending facts, any change of the time for which the asker (the client of a gate
-    /// call) waits, and the lease change `lease`. Without such facts and such a change, commits
-    /// only if `lease` queues or parks the task.
+    /// Commits the pending facts, the new presence of the asker (the client of a gate call), and
+    /// the lease change `lease`. Without facts and presence, commits if `lease` queues or parks the
+    /// task, and otherwise does nothing.
     ///
     /// # Errors
     /// `Reloaded` when another commit came first and this driver still holds the task. `Lost` when
@@ -66,8 +65,8 @@ impl Engine {
         }
     }
 
-    /// Tries one commit. Right before and right after the commit, reaches a failpoint for each type
-    /// of fact in the commit, and a failpoint for the lease change.
+    /// Tries one commit. Reaches the commit's failpoints (`TaskSession::failpoints`) right before
+    /// and right after it.
     pub(in crate::engine) async fn commit(
         &self,
         session: &mut TaskSession,
@@ -92,8 +91,8 @@ impl Engine {
         let queues_relative = session.queues_relative();
         session.mark_committed(done, &lease);
         if queues_relative {
-            // The commit has queued another task of the tree. Without this wake-up, the worker of
-            // this process would claim that task only at its next poll.
+            // Without this wake-up, the worker would claim the queued task of the tree at its next
+            // poll.
             self.backlog.store(true, Ordering::Relaxed);
             self.wake_worker.notify_one();
         }

@@ -30,8 +30,8 @@ impl TaskSession {
 impl TaskTree {
     /// For each task whose status must change because its counters change, adds a Paused or Running
     /// item to the commit. If the tree has `MAX_OPEN_REQUESTS` open requests and the commit closes
-    /// one of them, also queues the tasks that wait to open a request. A second call of this
-    /// function has no further effect.
+    /// one of them, also queues the tasks that wait to open a request. Calling this function twice
+    /// has the same effect as calling it once.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
@@ -71,7 +71,7 @@ impl TaskTree {
                 now,
             );
         }
-        // An ancestor without a draft gets a draft only if its status changes.
+        // Creates a draft for an ancestor whose status changes.
         for (task, sum) in sums {
             let changes_status = |row: &TaskRow| {
                 status_after(
@@ -90,7 +90,6 @@ impl TaskTree {
     }
 }
 
-/// Returns the new status that follows from a task's counters; `None` if `status` stays.
 fn status_after(status: TaskStatus, busy: i32, open: i32) -> Option<TaskStatus> {
     match status {
         TaskStatus::Running if busy <= 0 && open > 0 => Some(TaskStatus::Paused),

@@ -36,7 +36,6 @@ impl TaskSession {
     }
 }
 
-/// Whether these items set the status of the task, and the last status is not `Running`.
 fn stops(items: &[Item]) -> bool {
     let status = items.iter().rev().find_map(|item| {
         let Fact::TaskStatus { status, .. } = &item.fact else {
@@ -47,7 +46,6 @@ fn stops(items: &[Item]) -> bool {
     status.is_some_and(|status| status != TaskStatus::Running)
 }
 
-/// Returns the row of an open request, with the decisions made so far.
 fn request(own: &TaskDraft, open: &RequestProgress) -> Option<RequestRow> {
     let timed = own.items.iter().map(|item| {
         if item.seq > own.row.last_seq {

@@ -13,7 +13,7 @@ use crate::task::transcript::{Message, conversation};
 use crate::task::verdict::Judgement;
 
 /// A task's row, progress and journal, with its pending facts. `next_step` treats a pending fact
-/// like a committed one.
+/// like a committed fact.
 pub(crate) struct TaskDraft {
     /// The row as of the last read or commit.
     pub row: TaskRow,
@@ -24,8 +24,8 @@ pub(crate) struct TaskDraft {
     pub items: Vec<Item>,
     /// The number of committed items, which come first in `items`.
     pub committed: usize,
-    /// The condition that the next commit checks instead of the version of the row. `Some` only for
-    /// a task that the next commit inserts.
+    /// The condition that the next commit checks instead of the version of the row. `Some` for a
+    /// task that the next commit inserts.
     pub guard: Option<Guard>,
     /// Whether the next commit writes the agent version of `row`.
     pub has_new_agent_version: bool,
@@ -49,7 +49,6 @@ impl Stored<'_> {
         conversation(&self.0.items)
     }
 
-    /// Returns the number of the turn for which the model is called.
     pub(crate) fn next_turn(self) -> u32 {
         self.0.progress.turns + 1
     }
@@ -107,7 +106,6 @@ impl TaskDraft {
         self.items.push(item);
     }
 
-    /// Applies the pending facts to a newer progress.
     pub(crate) fn rebase(&mut self, progress: Progress) {
         self.progress = progress;
         for item in self.items.get(self.committed..).unwrap_or_default() {
@@ -122,8 +120,9 @@ impl TaskDraft {
         })
     }
 
-    /// Returns the change of the asker's presence that the next commit stores. If the commit stores
-    /// a result, the presence ends, unless the commit also delivers the result.
+    /// Returns the presence of the asker that the next commit stores; `None` keeps the stored
+    /// presence. A commit that stores a result also ends the presence, or marks the result as
+    /// delivered.
     pub(crate) fn asker_change(&self) -> Option<AskerPresence> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
         let settles = || {
@@ -136,8 +135,7 @@ impl TaskDraft {
         self.asker
     }
 
-    /// Replaces the pending judgement of a call. May be used only for a task that is not stored
-    /// yet.
+    /// Replaces the pending judgement of a call. The task must not be stored yet.
     pub(crate) fn replace_judgement(&mut self, call: CallId, by: &Judgement) {
         let pending = self.items.iter_mut().skip(self.committed);
         for item in pending {
@@ -154,7 +152,6 @@ impl TaskDraft {
         self.progress = Progress::from_items(&self.items);
     }
 
-    /// Returns the task as stored; `None` if the task has pending facts.
     pub(crate) fn stored(&self) -> Option<Stored<'_>> {
         (!self.has_pending_facts()).then_some(Stored(self))
     }
@@ -167,7 +164,6 @@ impl TaskDraft {
         self.items.get(self.committed..).unwrap_or_default()
     }
 
-    /// Pushes the withdrawal of each open request of the task.
     pub(crate) fn withdraw_open(&mut self, reason: CloseReason, at: Time) {
         let open: Vec<_> = self
             .progress
@@ -210,9 +206,9 @@ impl TaskDraft {
         }
     }
 
-    /// Pushes a result for each unfinished call that `which` selects. The result has `outcome` and
-    /// `text`. But a call that has started a sub-agent gets its [`CallState::canceled_result`]. So
-    /// does a call whose `canceled_result` has another outcome than `Canceled`.
+    /// Pushes a result with `outcome` and `text` for each unfinished call that `which` selects.
+    /// Pushes the call's [`CallState::canceled_result`] instead if the call has started a
+    /// sub-agent, or if that result has another outcome than `Canceled`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -266,7 +262,6 @@ impl TaskDraft {
         }
     }
 
-    /// Whether the task counted as busy at the last read or commit.
     fn was_busy(&self) -> bool {
         self.guard.is_none() && !self.row.parked && self.row.status == TaskStatus::Running
     }
@@ -304,9 +299,9 @@ impl TaskDraft {
         }
     }
 
-    /// Changes `row` as a commit changes the stored row. The commit has the pending facts and the
-    /// lease change `lease`, is made at the time `at`, and adds `sums` to the counters. Does not
-    /// change `next_event`, the owner and the end of the lease, and the counts of takeovers.
+    /// Changes `row` as a commit of the pending facts and `lease` at the time `at` changes the
+    /// stored row. `sums` are the increments of the counters. Leaves `next_event`, the owner and
+    /// the end of the lease, and the counts of takeovers unchanged.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;
@@ -369,7 +364,6 @@ fn known_requests(progress: &Progress) -> Vec<(RequestId, RequestKind, Time)> {
         .collect()
 }
 
-/// Returns the row of a task that is not stored yet.
 pub(crate) fn unsaved_row(task_id: TaskId, root_task_id: TaskId, new: &NewTask) -> TaskRow {
     TaskRow {
         task_id,

@@ -24,7 +24,6 @@ pub(crate) struct TaskTree {
     pub(super) progress: TreeProgress,
     /// The number of the last event that was read; 0 before the first read.
     last_event: i64,
-    /// The drafts of the other tasks of the tree that the next commit changes.
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
     /// The tasks that have an unreadable row or an unreadable item.
     unreadable: BTreeSet<TaskId>,
@@ -93,7 +92,6 @@ impl TaskTree {
         self.fresh = true;
     }
 
-    /// Whether the tree has an unreadable task.
     pub(crate) fn is_damaged(&self) -> bool {
         !self.unreadable.is_empty()
     }
@@ -104,7 +102,6 @@ impl TaskTree {
         !self.unreadable.contains(&task)
     }
 
-    /// Whether the next commit creates or reopens this task.
     pub(crate) fn begins(&self, task: TaskId) -> bool {
         self.drafts.get(&task).is_some_and(|related| related.begins)
     }
@@ -143,7 +140,6 @@ impl TaskTree {
         ancestors
     }
 
-    /// Returns all descendants of a task, not only its children.
     pub(crate) fn descendants(&self, task: TaskId) -> Vec<TaskId> {
         self.rows
             .values()
@@ -191,7 +187,6 @@ impl TaskTree {
         );
     }
 
-    /// Adds a task that the next commit creates.
     pub(crate) fn add(&mut self, draft: TaskDraft) {
         let related = RelatedDraft {
             draft,
@@ -205,7 +200,6 @@ impl TaskTree {
         self.drafts.values()
     }
 
-    /// Drops all drafts, and marks the last read as outdated.
     pub(crate) fn clear_drafts(&mut self) {
         self.drafts.clear();
         self.fresh = false;
@@ -294,7 +288,6 @@ impl TaskTree {
     }
 }
 
-/// Returns the part of a change that concerns one task.
 pub(crate) fn draft_change(
     draft: &TaskDraft,
     lease: LeaseChange,
@@ -322,7 +315,6 @@ pub(crate) fn draft_change(
     }
 }
 
-/// Returns a change that only adds `counters` to the counters of a task.
 fn counters_only(row: &TaskRow, guard: Guard, counters: Counters) -> TaskChange {
     TaskChange {
         task_id: row.task_id,

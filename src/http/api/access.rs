@@ -1,7 +1,6 @@
-//! Loads tasks and requests for a caller. Answers 404 for a task or request of another tenant.
-//! Answers 403 for a task or request of the caller's own tenant that the caller may not read. All
-//! operations on a single task or request load the task or the request through this module. So all
-//! operations refuse the same callers.
+//! Loads tasks and requests for a caller. A task or request of another tenant gets 404. A task or
+//! request of the caller's own tenant that the caller may not read gets 403. All operations on a
+//! single task or request load it through this module, so they refuse the same callers.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -25,8 +24,7 @@ impl From<ReadError> for Problem {
     }
 }
 
-/// Returns the caller as a [`Viewer`]. The store takes this value to find the requests in the
-/// caller's inbox.
+/// Returns the caller as a [`Viewer`], by which the store finds the requests in the caller's inbox.
 #[must_use]
 pub(crate) fn inbox_person(caller: &Caller) -> Viewer {
     Viewer {
@@ -129,8 +127,8 @@ pub(crate) async fn readable_request(
     ))
 }
 
-/// Reads a task with its open requests, as the caller sees it. The function checks neither the
-/// tenant nor the rights of the caller.
+/// Reads a task with its open requests, as the caller sees it. Does not check the caller's tenant
+/// or rights.
 ///
 /// # Errors
 /// `not_found` when the task is gone; `unavailable` or `internal` when it cannot be read.
@@ -144,9 +142,9 @@ pub(crate) async fn current_task(
 }
 
 /// Adds the open requests to a task's row. The row and the requests come from two reads, so a
-/// commit between the two reads could make a task appear Paused although its request is answered.
-/// If the number of requests differs from the number in the row, and the row has changed since it
-/// was read, the function reads the row and the requests again, in at most 3 rounds.
+/// commit between them could show a Paused task whose request is answered. If the number of
+/// requests differs from `open_requests`, the function reads the row again. If the row has changed,
+/// it reads the requests again, in at most 3 rounds.
 pub(crate) async fn task_with_requests(
     http: &Http,
     caller: &Caller,

@@ -20,19 +20,16 @@ pub(crate) const OP: Op = Op {
     problems: &[],
 };
 
-/// An agent as the API shows it. `app/cards.rs` makes these values from the agents.
+/// An agent as the API shows it. `app/cards.rs` builds these values from the configured agents.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AgentCard {
     pub name: String,
-    /// The agent's purpose.
     pub description: String,
     /// `sha256:…` of the agent's definition.
     pub version: String,
     /// Whether a new task that names no agent gets this agent.
     pub default: bool,
-    /// The tools that are offered to the agent's model.
     pub tools: Vec<ToolCard>,
-    /// The names of the agents that the agent may start.
     pub sub_agents: Vec<String>,
     /// The kinds of questions that the agent may ask a human: `guidance`, `credentials`,
     /// `confirmation`.
@@ -41,7 +38,6 @@ pub(crate) struct AgentCard {
     pub open_to: Option<OpenTo>,
 }
 
-/// A tool as the API shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ToolCard {
     pub name: String,

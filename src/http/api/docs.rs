@@ -24,14 +24,12 @@ pub(crate) const OPENAPI: Op = Op {
     max_body_bytes: SMALL_BODY,
     problems: &[],
 };
-/// The operation of the page that shows the OpenAPI document.
 pub(crate) const DOCS: Op = Op {
     id: "get_docs",
     auth: AuthClass::Open,
     max_body_bytes: SMALL_BODY,
     problems: &[],
 };
-/// The operation that serves the assets of the page that shows the OpenAPI document.
 pub(crate) const ASSETS: Op = Op {
     id: "get_docs_asset",
     auth: AuthClass::Open,
@@ -39,8 +37,6 @@ pub(crate) const ASSETS: Op = Op {
     problems: &[Code::NotFound],
 };
 
-/// The `Content-Security-Policy` of the page. The policy allows scripts, styles, images and
-/// connections of the page's own origin. It also allows inline styles and `data:` images.
 const PAGE_CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -115,7 +111,6 @@ fn asset(name: &str) -> Result<SwaggerFile<'static>, Problem> {
         .ok_or_else(Problem::not_found)
 }
 
-/// Returns the bytes of an asset, decompressed if the binary holds them compressed.
 fn decompressed(file: SwaggerFile<'static>) -> Result<Cow<'static, [u8]>, Problem> {
     if !file.gzpipped {
         return Ok(file.bytes);

@@ -1,5 +1,5 @@
-//! The response of a list operation. Entries are serialized one at a time until the page is full.
-//! So even if many entries are large, neither the response nor the memory for it becomes large.
+//! The response of a list operation. Entries are serialized one by one until the page is full. So
+//! large entries use a bounded amount of memory.
 
 use std::fmt::Write as _;
 
@@ -10,12 +10,11 @@ use serde_json::{Map, Value};
 
 use crate::http::server::problem::Problem;
 
-/// The maximum size of a page in bytes, unless the page's first entry alone is larger.
+/// The maximum size of a page in bytes. A larger entry gets a page of its own.
 const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// The number of bytes that a page keeps free for the members that follow the entries.
 const RESERVED_END_BYTES: usize = 256;
 
-/// A page under construction.
 #[derive(Debug)]
 pub(crate) struct Listing {
     text: String,
@@ -55,8 +54,8 @@ impl Listing {
         Ok(true)
     }
 
-    /// Ends the page and returns it as a response. `next` is the position of the next page. The
-    /// response has `next` in the member whose name is `member`.
+    /// Ends the page and returns it as a response. `next` is the position of the next page; it
+    /// becomes the response's member `member`.
     ///
     /// # Errors
     /// `internal` when `next` cannot be serialized.
@@ -66,7 +65,6 @@ impl Listing {
         Ok(self.close_with(members))
     }
 
-    /// Ends the page and returns it as a response, with `members` after the entries.
     pub(super) fn close_with(mut self, members: Map<String, Value>) -> Response {
         self.text.push(']');
         for (name, value) in members {

@@ -1,5 +1,5 @@
 //! The operations of the API, one file each, and the parts that the operations share: access
-//! checks, the pipeline of a POST, waits for tasks, and responses.
+//! checks, the pipeline of a POST, waiting for tasks, and responses.
 
 pub(crate) mod access;
 pub(crate) mod agents;

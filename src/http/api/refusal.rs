@@ -131,12 +131,12 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     }
 }
 
-/// Returns the earlier decision to show to `user`, whose answer came too late. The function tries
-/// three decisions in order, and returns the first that exists.
+/// Returns the earlier decision to show to `user`, whose answer came too late: the first of three
+/// decisions that exists.
 ///
-/// If the late answer is about one `call`, these are: the user's own earlier answer, the answer
-/// that decided the call, and the last answer. If the late answer is about the whole request, these
-/// are: the decision of the request, the user's own earlier answer, and the last answer.
+/// For an answer to one `call`, these are: the user's own earlier answer, the answer that decided
+/// the call, the last answer. For an answer to the whole request, these are: the decision of the
+/// request, the user's own earlier answer, the last answer.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
     let shown = |(at, answer): &TimedDecision| WireDecision::of_answer(*at, answer);

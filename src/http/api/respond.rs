@@ -21,7 +21,6 @@ use crate::http::server::problem::Problem;
 use crate::http::wire::task::WireTaskStatus;
 use crate::store::Listener;
 
-/// The success status of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuccessStatus {
     /// 201, or 202 while the task still runs. Both responses have a `Location`.
@@ -60,8 +59,8 @@ async fn respond_after_wait(
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(&posted.headers);
     let (root, time) = (accepted.root, prefer.wait_or(http.settings.wait));
-    // If the agent of an approved gate call is not connected, the call starts only when the agent
-    // asks again. A wait would then be useless.
+    // If the agent of an approved gate call is not connected, the call starts when the agent asks
+    // again. A wait for the call would be useless.
     let awaits_asker =
         accepted.is_gate_call && !time.is_zero() && http.engine.awaits_its_asker(root).await?;
     let time = if awaits_asker { Duration::ZERO } else { time };
@@ -83,7 +82,7 @@ async fn respond_after_wait(
     Ok(response)
 }
 
-/// Adds `Idempotency-Replayed` if `replayed`, that is, if the response repeats the result of an earlier POST with the same
+/// Adds `Idempotency-Replayed` if the response repeats the result of an earlier POST with the same
 /// `Idempotency-Key`.
 pub(crate) fn mark_replayed(headers: &mut HeaderMap, replayed: bool) {
     if replayed {

@@ -1,8 +1,7 @@
 //! The pipeline of the POSTs that create, continue, retry or cancel a task, or that decide a
-//! request. Clients rely on the order of the checks, which only this module defines. First, the
-//! pipeline looks for an earlier POST with the same `Idempotency-Key`, and replays the result of
-//! that POST. Then it checks the caller's right, the form of the `Idempotency-Key`, and the body.
-//! The engine's own checks come last.
+//! request. Clients rely on the order of its checks: the replay of an earlier POST with the same
+//! `Idempotency-Key`, the caller's right, the form of the `Idempotency-Key`, the body, and the
+//! engine's own checks.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,9 +19,9 @@ use crate::people::Caller;
 use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
-/// Runs the checks in the order that the comment of this module gives, and then `command`.
-/// `authorize` loads the command's target and checks the caller's right. `read` builds the
-/// command's input from the loaded target and the body.
+/// Runs the checks in the order of the module's comment, and then `command`. `authorize` loads the
+/// command's target and checks the caller's right. `read` builds the command's input from the
+/// loaded target and the body.
 ///
 /// # Errors
 /// Fails with the problem of the first check that fails, or with the engine's refusal.

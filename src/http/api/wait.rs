@@ -1,6 +1,6 @@
-//! Waits until a task no longer runs. The wait notices a commit of this process at once. It notices
-//! commits of other replicas by polling. After the first poll, it also notices them by
-//! notifications of the database. A shutdown ends the wait early.
+//! Waits until a task no longer runs. A commit of this process ends the wait at once. Commits of
+//! other replicas are found by polling, and after the first poll also by notifications of the
+//! database. A shutdown ends the wait early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +55,8 @@ pub(crate) async fn task_when_stopped(
     }
 }
 
-/// The state of a task at the end of a wait.
 enum WaitOutcome {
-    /// The state of the task right after a commit of this process ended or paused the task.
+    /// The task right after the commit of this process that ended or paused it.
     Committed(Arc<StoppedTask>),
     /// The task's row, read at the end of the wait.
     Read(Box<TaskRow>),
@@ -65,8 +64,7 @@ enum WaitOutcome {
 
 /// Returns the state of `task` (in the tree of `root`) as soon as the task is not Running,
 /// `max_wait` has passed, or the service shuts down. `news` is a subscription to the tree that
-/// began before the caller's own commit made the task run; `None` if the caller has no such
-/// subscription.
+/// began before the commit of the caller's own POST, if there is one.
 ///
 /// # Errors
 /// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.
@@ -80,16 +78,16 @@ async fn when_stopped(
     if max_wait.is_zero() {
         return row(http, task).await;
     }
-    // `news` is a subscription that began before the caller's own commit, so it reports this commit
-    // or a later commit. A subscription that begins now may first report an outdated commit, if
-    // another replica has made a newer commit. So the row is read first if `news` is `None`.
+    // A given `news` began before the caller's own commit, so it reports that commit or a later
+    // one. A new subscription may first report a commit that another replica has superseded. So
+    // without `news`, the row is read first.
     let mut is_current = news.is_some();
-    // The subscription begins before the first read, so that no commit between them is missed.
+    // Subscribes before the first read. A commit after that read is then reported.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;
     let mut first = true;
-    // Set after the first poll, so that only a longer wait listens for commits of other replicas.
+    // Set after the first poll, because a short wait need not listen for commits of other replicas.
     let mut listener = None;
     loop {
         let seen = news.borrow_and_update().clone();
@@ -112,7 +110,7 @@ async fn when_stopped(
             }
         }
         let notified = async {
-            // A wait for the root goes on after a commit that leaves the root running.
+            // A wait for the root continues after a commit that leaves the root running.
             let ended = |news: &News| {
                 news.commits > seen.commits && (news.running != Some(true) || task != root)
             };

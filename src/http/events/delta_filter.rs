@@ -1,6 +1,7 @@
-//! Filters the deltas of models for one stream. Invariants: a delta of an answer is never sent
-//! after the answer was stored or discarded. The events in a model's prompt are sent before the
-//! deltas of the answer to this prompt. Deltas of two model calls are never combined into one text.
+//! Filters the deltas (parts of models' answers) for one stream. Invariants: a delta of an answer
+//! is never sent after the answer was stored or discarded. The events in a model's prompt are sent
+//! before the deltas of the answer to this prompt. Deltas of two model calls are never combined
+//! into one text.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,6 @@ use crate::store::{ReadError, Store, Subtree};
 use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::TaskId;
 
-/// The state that one stream keeps about the tasks whose models send deltas.
 #[derive(Debug, Default)]
 pub(crate) struct DeltaFilter {
     /// The `seq` of each task's last stored item, as far as this stream knows.
@@ -81,10 +81,10 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// Returns the events to send for a delta. The prompt of the delta's model call has the items
-    /// up to `delta.after_seq`. If the task has stored a later item, the answer is already stored
-    /// or discarded, and only a `Reset` delta causes an event. Before calling this function, the
-    /// stream must have sent every item up to `delta.after_seq`.
+    /// Returns the events to send for a delta. The caller must have sent every item up to
+    /// `delta.after_seq`, the last item in the prompt of the model call. If the task has stored a
+    /// later item, the answer is already stored or discarded, and a delta other than `Reset` causes
+    /// no event.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,
@@ -123,9 +123,9 @@ impl DeltaFilter {
             .collect()
     }
 
-    /// Returns the event for a `Reset` delta. The event retracts the deltas that were sent for the
-    /// same model call. The function returns the event even if the task has already stored the
-    /// answer. Returns no event if the last sent delta belongs to another model call.
+    /// Returns the event for a `Reset` delta, even if the answer is already stored. The event
+    /// retracts the deltas that were sent for the same model call. Returns no event if the last
+    /// sent delta belongs to another model call.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.last_sent.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();

@@ -1,5 +1,4 @@
-//! Builds those parts of an outgoing message (see `notify`) that show an event and the event's
-//! request in the API's format.
+//! Renders events and requests in the API's format, for outgoing messages (see `notify`).
 
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -11,9 +10,8 @@ use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 
-/// Returns a request in its short form. If `event` is given, shows the request as it was at the
-/// commit of the event; otherwise shows the current request. Includes the summaries of the calls
-/// only if `summaries` is set.
+/// Returns a request in its short form: as it was when `event` was committed, or as it is now
+/// without an `event`. Without `summaries`, leaves out the summaries of the calls.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the request cannot be understood.

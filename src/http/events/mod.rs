@@ -1,11 +1,10 @@
-//! Event streams to clients. One kind of stream sends the events of a task and of all tasks below
-//! it; the other sends the changes of an inbox (`inbox`). Both send each event when it is
-//! committed.
+//! Event streams to clients, of two kinds. A stream of a task sends the events of the task and of
+//! all tasks below it. A stream of an inbox (`inbox`) sends the changes of the requests that wait
+//! for a caller. Each event is sent when it is committed.
 //!
 //! A stream of a task subscribes first, then reads the stored events after its start position (an
-//! event number), and then waits for notifications. The tail of the tree (`tail.rs`) reads the new
-//! events once for all streams of the process. The stream sends every event of its task's subtree
-//! after the start position. Before the stream sends a delta (a part of a model's answer), it sends
+//! event number), and then waits for notifications. The tail of the tree (`tail.rs`) reads new
+//! events once for all streams of the process. A delta (a part of a model's answer) is sent after
 //! all events that the model's prompt contained. Deltas are not stored, so a stream that misses
 //! deltas goes on without them.
 

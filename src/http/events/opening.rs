@@ -22,11 +22,9 @@ use crate::http::server::query::Query;
 use crate::store::{Listener, Subtree};
 use crate::task::id::TaskId;
 
-/// A request for the events of a task and of all tasks below it.
 #[derive(Debug)]
 pub(crate) struct StreamRequest {
     pub task: TaskId,
-    /// The root of the task's tree.
     pub root: TaskId,
     /// The number of the event after which the stream begins; `None` stands for the tree's last
     /// event.
@@ -48,8 +46,8 @@ pub(crate) async fn open(
     request: StreamRequest,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
-    // Subscribes before the first read. Otherwise the stream would miss a commit between the read
-    // and the subscription.
+    // Subscribes before the first read. Otherwise a commit between the read and the subscription
+    // would be missed.
     let subscription = request
         .listener
         .unwrap_or_else(|| http.store.listen_locally(request.root));
@@ -107,9 +105,8 @@ pub(crate) fn stream_response(body: Body) -> Response {
     response
 }
 
-/// Takes and returns a stream permit if a POST asks for the event stream instead of the task;
-/// otherwise returns `None`. Must be called before the POST has any effect, so that a POST without
-/// a permit changes nothing.
+/// Takes a stream permit if a POST asks for the event stream; otherwise returns `None`. Must be
+/// called before the POST has any effect, so that a refused POST changes nothing.
 ///
 /// # Errors
 /// `too_many` when the caller, or all callers together, have as many streams as allowed.
@@ -123,9 +120,9 @@ pub(crate) fn take_permit(
         .transpose()
 }
 
-/// Returns the event stream of the tree that a POST has changed. The stream begins with the first
-/// event that the POST committed. If the POST committed no event, the stream begins after the
-/// tree's last event.
+/// Returns the response with the event stream of the tree that a POST has changed. The stream
+/// begins with the first event that the POST committed. If the POST committed no event, the stream
+/// begins after the tree's last event.
 pub(crate) async fn open_after_commit(
     http: &Arc<Http>,
     posted: &PostRequest,
@@ -159,8 +156,8 @@ pub(crate) async fn open_after_commit(
     Ok(response)
 }
 
-/// Returns the number of the event after which the stream begins. The number comes from the header
-/// `Last-Event-ID`, or else from `after` in the query; if both are missing, the number is 0.
+/// Returns the number of the event after which the stream begins: the header `Last-Event-ID`, or
+/// else `after` in the query, or else 0.
 ///
 /// # Errors
 /// `bad_request` for a malformed number; `invalid` for an unknown parameter.

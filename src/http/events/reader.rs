@@ -1,6 +1,6 @@
-//! The position of a stream in the events of its tree. At first, a stream itself reads the rows,
-//! until it has sent every stored event. Then it follows the tail of the tree (`tail.rs`), which
-//! reads new events once for all streams of this process.
+//! The position of a stream in the events of its tree. A stream first reads the stored events from
+//! the database. Then it follows the tail of the tree (`tail.rs`), which reads new events once for
+//! all streams of this process.
 //!
 //! Invariants: each event is sent once, in the order of the numbers. The stream of a root task
 //! skips no number.
@@ -15,28 +15,24 @@ use crate::http::Http;
 use crate::store::{ReadError, Subtree};
 use crate::task::status::TaskStatus;
 
-/// The position of a stream, and the sources from which it reads.
 #[derive(Debug)]
 pub(crate) struct EventReader {
-    /// The subtree whose events the stream sends.
     pub part: Subtree,
     /// The event number up to which the stream has written every event of `part`.
     pub seen: i64,
-    /// The status of the task `part.task` as set by the last written event. As long as the stream
-    /// has not written such an event, this is the status that the task had when the stream was
-    /// opened.
+    /// The status of the task `part.task` after the last written event; at first, the task's status
+    /// when the stream was opened.
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the tail's last event when the stream last began to read rows itself instead
-    /// of following the tail. The rows contain every event of `part` up to this number. 0 if the
-    /// stream has never changed from the tail back to the rows.
+    /// The number of the tail's last event when the stream left the tail; 0 if it never left.
+    /// [`Self::follow`] checks that the stream has since read up to this number.
     tail_head: i64,
 }
 
 impl EventReader {
-    /// Creates a reader that begins after the event number `after`. `status` is the status of the
-    /// task, which was read before the first events.
+    /// Creates a reader that begins after the event number `after`. `status` is the task's status,
+    /// read before the first events.
     #[must_use]
     pub(crate) fn new(part: Subtree, after: i64, status: TaskStatus) -> Self {
         Self {
@@ -88,7 +84,7 @@ impl EventReader {
         Ok(())
     }
 
-    /// Moves the position past an event that is not sent, because it is outside the subtree `part`.
+    /// Moves the position past an event outside of `part`, which the stream does not send.
     pub(super) fn skip(&mut self, event: &RenderedEvent) {
         self.seen = event.number;
     }
@@ -108,12 +104,11 @@ impl EventReader {
         Ok(())
     }
 
-    /// Moves the position forward to `head`, unless the position is already there or beyond. The
-    /// caller must have written every event of `part` that the database has up to `head`.
+    /// Moves the position forward to `head`; a later position stays. Must be called after the
+    /// stream has written every event of `part` up to `head`.
     ///
     /// # Errors
-    /// `Corrupt` when the stream sends the events of a root task and the position is before `head`,
-    /// because then an event is missing.
+    /// `Corrupt` if the stream of a root task is before `head`, because then an event is missing.
     pub(super) fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
         if self.part.task == self.part.root && self.seen < head {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));

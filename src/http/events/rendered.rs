@@ -15,8 +15,7 @@ use crate::task::id::TaskId;
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
-/// The maximum size of one portion. The last event of a portion may make the portion exceed the
-/// limit of bytes.
+/// The maximum size of one portion. The last event of a portion may exceed the limit of bytes.
 pub(super) const MAX_PORTION: ReadLimit = ReadLimit {
     events: 64,
     bytes: 256 * 1024,
@@ -31,7 +30,6 @@ pub(super) struct RenderedEvent {
     pub seq: i64,
     /// The new status of the task; `None` if the event does not change the status.
     pub status: Option<TaskStatus>,
-    /// Whether the event is an answer of the model.
     pub is_answer: bool,
     /// The task of the sub-agent that the event starts; `None` for any other event.
     pub child: Option<TaskId>,
@@ -41,7 +39,6 @@ pub(super) struct RenderedEvent {
 /// One portion of a tree's events, in the order of their numbers.
 #[derive(Debug)]
 pub(super) struct RenderedEvents {
-    /// The subtree that the events are from.
     pub part: Subtree,
     pub events: Vec<Arc<RenderedEvent>>,
     /// Whether more events may follow the portion.

@@ -11,7 +11,6 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::progress::Progress;
 use crate::task::status::RequestStatus;
 
-/// The maximum number of items that one read of a journal returns.
 const MAX_ITEMS: i64 = 32;
 
 /// The journals of tasks, each read into a [`Progress`] up to the last item that was needed so far.

@@ -22,7 +22,6 @@ impl SseBuffer {
         self.0.push_str(":\n\n");
     }
 
-    /// Appends text that another buffer has formatted.
     pub(crate) fn append(&mut self, text: &str) {
         self.0.push_str(text);
     }
@@ -57,7 +56,6 @@ impl SseBuffer {
         self.0.is_empty()
     }
 
-    /// Returns the text to send, and empties the buffer.
     pub(crate) fn take(&mut self) -> String {
         std::mem::take(&mut self.0)
     }

@@ -1,7 +1,6 @@
 //! The parts that all event streams share: the client, the text that is not sent yet, and the
-//! stream's deadlines. The source of a stream's events is read only when the HTTP server asks for
-//! the next part of the body. So even if the client reads slowly, the stream buffers only the text
-//! of one read.
+//! stream's deadlines. A stream reads its source when the HTTP server asks for the next part of the
+//! body. So a stream with a slow client buffers the text of one read.
 //!
 //! A stream ends when its source has no more events, when its lifetime is over, on shutdown, when
 //! the caller may no longer read, and on a read error.
@@ -25,18 +24,17 @@ use crate::store::ReadError;
 /// The delay after which a client connects again, in milliseconds. Each stream announces the delay
 /// to the client at its start.
 const RETRY_MS: u32 = 1000;
-/// The time without a write after which a stream sends a comment, so that no proxy closes the
+/// After this time without a write, a stream sends a comment, so that no proxy closes the
 /// connection as idle.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 /// The interval between two checks whether the caller may still read.
 const ACCESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The caller who reads a stream, with their credentials.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     pub caller: Caller,
-    /// The headers of the caller's HTTP request. The headers have the credentials, which are
-    /// checked again while the stream is open.
+    /// The headers of the caller's HTTP request. They have the credentials, which are checked again
+    /// while the stream is open.
     pub headers: HeaderMap,
     /// Whether the stream is the response to a POST. If so, a caller who may cancel the task may
     /// read the stream, even without the right to read the task.
@@ -135,9 +133,8 @@ impl OpenStream {
     }
 }
 
-/// The source of a stream's events. Each kind of stream implements this trait.
+/// The source of a stream's events. Each kind of stream implements it.
 pub(super) trait EventSource: Send + Sized + 'static {
-    /// The stream that this source writes to.
     fn stream(&mut self) -> &mut OpenStream;
 
     /// Writes further events, or waits until there may be further events.
@@ -152,7 +149,6 @@ pub(super) trait EventSource: Send + Sized + 'static {
     /// Fails with the problem that prevented the check.
     fn may_read(&mut self) -> impl Future<Output = Result<bool, Problem>> + Send;
 
-    /// Turns the source into the body of a response.
     fn body(self) -> Body {
         Body::from_stream(unfold(self, async |mut source| {
             let text = next(&mut source).await?;

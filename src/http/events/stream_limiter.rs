@@ -9,7 +9,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// A tenant, and the comparison form of the id of one of the tenant's users.
+/// The tenant and the user of a caller.
 type PersonKey = (String, UserKey);
 
 /// Counts the open streams of one process. Clones share the counts.

@@ -21,9 +21,8 @@ use crate::http::Http;
 use crate::store::{News, Store, Subtree};
 use crate::task::id::TaskId;
 
-/// The limit of the buffer, in bytes. Each read adds its events to the buffer. If the buffer
-/// exceeds the limit before that, its oldest events are dropped, even if a follower has not taken
-/// them.
+/// The limit of the buffer, in bytes. If a read adds events to a buffer over the limit, the oldest
+/// events are dropped first, even if a follower has not taken them.
 const MAX_KEPT_BYTES: usize = 1024 * 1024;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,7 +61,7 @@ impl Tails {
 struct Tail {
     root: TaskId,
     /// The state of the tree, with the number of notifications about the tree (`News::commits`).
-    /// While the tail holds this receiver, this number only grows.
+    /// The number never shrinks while the tail holds this receiver.
     news: watch::Receiver<News>,
     buffer: Mutex<Buffer>,
     /// Wakes the waiting followers after each read.
@@ -73,7 +72,7 @@ struct Tail {
 impl Drop for Tail {
     fn drop(&mut self) {
         let mut tails = lock(&self.tails.0);
-        // Another tail of the same tree may exist by now.
+        // A new tail of the same tree may be registered by now, and must stay.
         if tails
             .get(&self.root)
             .is_some_and(|tail| tail.strong_count() == 0)
@@ -99,13 +98,12 @@ struct Buffer {
     /// Whether more events may follow `last`, according to the last successful read.
     more: bool,
     is_reading: bool,
-    /// The numbers of reads that have begun, and that have failed. A [`FollowerQuery`] keeps both
-    /// numbers, so a larger number now shows that a read has begun, or has failed, since the query.
+    /// How many reads have begun, and how many have failed. A [`FollowerQuery`] copies both
+    /// counters. If a counter has grown since, a read has begun or failed after the query.
     reads_begun: u64,
     reads_failed: u64,
 }
 
-/// A follower's query for the events after `seen`.
 #[derive(Debug)]
 struct FollowerQuery {
     seen: i64,
@@ -253,9 +251,9 @@ impl Follower {
         lock(&self.tail.buffer).last
     }
 
-    /// Returns the events after `seen`. If `fresh` is true, an empty result means that a read which
-    /// began after this call found no events. Returns `None` if the tail cannot give them. The
-    /// follower then has to read the rows itself and call `join` again.
+    /// Returns the events after `seen`. With `fresh`, an empty result comes from a read that began
+    /// after this call. Returns `None` if the tail lacks the events. The follower then has to read
+    /// the rows itself and call `join` again.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,
@@ -323,8 +321,8 @@ impl Tail {
         }
     }
 
-    /// Reads the rows after the number `after` in a separate Tokio task. The Tokio task completes
-    /// the read even if the client whose stream started the read disconnects.
+    /// Reads the rows after the number `after` in a separate Tokio task, which completes even if
+    /// the client that caused the read disconnects.
     fn start_read(self: &Arc<Self>, http: &Arc<Http>, after: i64) {
         let (tail, work) = (Arc::clone(self), Arc::clone(http));
         let reading = ReadGuard {

@@ -18,8 +18,8 @@ use crate::store::{Listener, Notification, ReadError};
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 
-/// The maximum number of deltas that a stream keeps while it still reads stored events. The stream
-/// drops further deltas.
+/// The maximum number of deltas that a stream keeps while it reads stored events. Further deltas
+/// are dropped.
 const MAX_WAITING_DELTAS: usize = 256;
 
 pub(crate) struct TaskStream {
@@ -76,16 +76,15 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // The events that precede the deltas in `waiting_deltas` are committed by now, so a read
-        // with `fresh` finds these events. But a delta that arrives during the read may follow a
-        // commit that the read did not find.
+        // The events before the deltas in `waiting_deltas` are already committed, so a `fresh` read
+        // finds them. A delta that arrives during the read may follow a later commit.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // All deltas that were published before the events of this read have arrived by now. Before
-        // each event, the stream tries to send each waiting delta. A delta keeps waiting until the
-        // stream has sent every item in the prompt of the delta's model call.
+        // Every delta that was published before these events has arrived by now. The loop below
+        // tries to send the waiting deltas before each event. A delta waits until the stream has
+        // sent every item in the prompt of its model call.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS

@@ -189,8 +189,9 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
                 }
                 checked.body = bytes.to_vec();
             }
-            // With `encode_raw_headers`, Envoy sends the headers here and not in `HEADERS`. Without
-            // the headers, any user would be taken for the user of the gateway's key.
+            // With `encode_raw_headers`, Envoy sends the headers in this field instead of
+            // `HEADERS`. If they were ignored, every user would count as the user of the gateway's
+            // key.
             field::HEADER_MAP if !bytes.is_empty() => return Err(Malformed),
             _ => {}
         }
@@ -205,10 +206,9 @@ fn header(key: &str, value: &str) -> Vec<u8> {
     option
 }
 
-/// Returns the `CheckResponse` that lets a request pass. If the request is a call, the response
-/// makes Envoy set [`CALL_HEADER`] to the call's id. For any other request, the response makes
-/// Envoy remove this header, so that no client can set the header. The response always makes Envoy
-/// remove the header `holdpoint-key`.
+/// Returns the `CheckResponse` that lets a request pass. For a tool call, Envoy sets
+/// [`CALL_HEADER`] to the call's id. For any other request, Envoy removes this header, so that no
+/// client can set it. Envoy always removes the header `holdpoint-key`.
 fn allowed_response(call: Option<&str>) -> Vec<u8> {
     let mut allowed = Vec::new();
     if let Some(call) = call {

@@ -1,7 +1,6 @@
-//! `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP, with two operations.
-//! `CheckRequest` contains the parameters of a request before agentgateway forwards them. This
-//! service's answer may replace these parameters. `CheckResponse` contains the result of the
-//! request.
+//! The gRPC service `agentgateway.dev.ext_mcp.ExtMcp`: agentgateway's guardrails for MCP.
+//! `CheckRequest` asks whether a request may be forwarded; the answer may replace the request's
+//! parameters. `CheckResponse` reports the result of the request.
 
 use super::frames::{GrpcAnswer, GrpcStatus};
 use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
@@ -11,7 +10,7 @@ use crate::engine::gate::{GateDecision, ReportedOutcome};
 use crate::task::id::TaskId;
 
 /// The field numbers of the messages, from `crates/protos/proto/ext_mcp.proto` of agentgateway at
-/// 75b4e6ce.
+/// commit 75b4e6ce.
 mod field {
     // McpRequest, McpResponse
     pub(super) const SERVICE_NAMES: u64 = 1;
@@ -41,12 +40,11 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// A second header with the task id of a call, and so with the same value as [`CALL_HEADER`]. Both
-/// headers stay the same in all attempts at the call, because the MCP server that receives them may
-/// use them as an idempotency key.
+/// A second header with the same value as [`CALL_HEADER`]: the id of the call's task. The value is
+/// the same for all attempts at the call, because the MCP server may use it as an idempotency key.
 const TASK_HEADER: &str = "holdpoint-task";
-/// The metadata key for the id of an attempt, see [`attempt_id`]. agentgateway sends the metadata
-/// back with `CheckResponse`, so that the outcome is reported for the right attempt.
+/// The metadata key for the id of an attempt (see [`attempt_id`]). agentgateway sends the metadata
+/// back with `CheckResponse`, so the outcome is reported for the right attempt.
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of the content of a report, in bytes. Longer content is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -109,12 +107,10 @@ pub(super) async fn check_request(
     })
 }
 
-/// Returns the call in a request, and the name that the tool has at the gate. This name has the
-/// form `<upstream>__<tool>`, where `<tool>` is the tool's name at the upstream.
+/// Returns the call in a request, and the tool's name at the gate: `<upstream>__<tool>`.
 fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), RefusalReason> {
     let service = match checked.services.as_slice() {
-        // If an upstream's name could end with `_`, tools of two upstreams could get the same name
-        // at the gate.
+        // The tool `b` of `a_` and the tool `_b` of `a` would both be named `a___b` at the gate.
         [service] if !service.is_empty() && !service.contains("__") && !service.ends_with('_') => {
             service
         }
@@ -128,9 +124,8 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
     Ok((call, tool))
 }
 
-/// Builds the result that lets a call pass. The result contains the edited parameters (`mutated`),
-/// if there are any. Its headers have the id of the task, and its metadata have the id of the
-/// attempt.
+/// Builds the `McpRequestResult` that lets a call pass, with the edited parameters `mutated`, if
+/// any. The headers carry the id of the task, and the metadata carry the id of the attempt.
 fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<u8> {
     let mut result = match mutated {
         Some(params) => {
@@ -155,9 +150,9 @@ fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<
     result
 }
 
-/// Returns the id of an attempt for `CheckResponse`. The first attempt has the id of the task,
-/// which has only one call. For later attempts, the number of the attempt is added. So a late
-/// answer to an earlier attempt does not become the result of a later attempt.
+/// Returns the id of an attempt, which agentgateway sends back with `CheckResponse`. The id of the
+/// first attempt is the id of the task; later attempts add their number. So a late answer to an
+/// earlier attempt does not become the result of a later attempt.
 fn attempt_id(task: TaskId, attempt: u32) -> String {
     if attempt < 2 {
         task.to_string()
@@ -191,7 +186,7 @@ pub(super) async fn check_response(
 }
 
 /// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores the report if
-/// the call belongs to another gate.
+/// the call belongs to another gate or tenant.
 async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
     let Ok(Some(row)) = gateway.http.store.task(task).await else {
         return;
@@ -239,7 +234,6 @@ fn read(bytes: &[u8], body: u64) -> Result<CheckedMcpMessage, Malformed> {
     Ok(checked)
 }
 
-/// Reads the id of the attempt from the metadata.
 fn read_metadata(metadata: &[u8], checked: &mut CheckedMcpMessage) -> Result<(), Malformed> {
     for (number, field) in bytes_fields(metadata)? {
         if number != field::STRUCT_FIELDS {

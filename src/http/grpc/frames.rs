@@ -25,8 +25,8 @@ const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grp
 const STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE_HEADER: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The gRPC status codes that the service sends. If a gateway receives any of these codes, the
-/// gateway denies the request that it asked about.
+/// The gRPC status codes that the service sends. A gateway that receives any of them denies the
+/// checked request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     PermissionDenied = 7,
@@ -64,8 +64,8 @@ impl From<Problem> for GrpcStatus {
     }
 }
 
-/// A response message. If the message has the result of a call, `delivery` records that the result
-/// was delivered, once the connection has taken the message.
+/// A response message. After the connection has taken the message, `delivery` records that the
+/// client received the result of a call.
 pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
     pub delivery: Option<Delivery>,
@@ -187,11 +187,10 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
     response
 }
 
-/// The characters that are percent-encoded in `grpc-message`.
 const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
 
-/// A response body that consists of one data frame and the trailers. `delivery` is recorded after
-/// the connection has taken the data.
+/// A response body of one data frame and the trailers. `delivery` is called after the connection
+/// has taken the data.
 struct UnaryBody {
     data: Option<Bytes>,
     delivery: Option<Delivery>,

@@ -1,6 +1,6 @@
 //! Reads the JSON-RPC request that a gateway asks about. Refuses messages that two parsers could
-//! read differently: messages with repeated members, messages with members whose names differ from
-//! a known name only in upper and lower case, batches, and truncated bodies.
+//! read differently: repeated members, member names that differ from a known name in case, batches,
+//! and truncated bodies.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 
 use crate::http::server::json::{self, JsonError};
 
-/// The maximum length of a tool's name, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 256;
 
 /// The JSON-RPC method of a tool call. A request with any other method is `Message::Other`.
@@ -18,7 +17,6 @@ pub(super) const TOOLS_CALL: &str = "tools/call";
 /// A JSON-RPC message that a gateway asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A request with the method `tools/call`.
     Call {
         /// The JSON text of the request's id, as the client wrote it.
         id: String,
@@ -35,7 +33,6 @@ pub(super) struct ToolCallParams {
     pub arguments: String,
 }
 
-/// The reason why a message is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RefusalReason(pub String);
 
@@ -120,8 +117,8 @@ pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> 
     serde_json::to_vec(&members).ok()
 }
 
-/// Returns the members of an object. Refuses a member whose name differs from a `known` name only
-/// in upper and lower case, because a lenient parser would treat that member as the known member.
+/// Returns the members of an object. Refuses a member name that differs from a `known` name in
+/// case, because a lenient parser would take it for the known name.
 fn members<'v>(
     value: &'v Value,
     known: &[&str],
@@ -138,8 +135,6 @@ fn members<'v>(
     Ok(members)
 }
 
-/// Returns the JSON text of the member `name` of the object in `body`; `None` without such a
-/// member.
 fn raw_member(body: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
     members.get(name).map(|value| value.get().to_owned())

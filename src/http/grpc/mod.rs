@@ -159,9 +159,8 @@ async fn call(
     }
 }
 
-/// Checks the gateway's key, and returns the `Authorization` headers that contain the key. Leaves
-/// out all other headers of the gateway, so that they cannot name the user for whom the key acts.
-/// Only the request that the gateway asks about names this user.
+/// Checks the gateway's key, and returns the `Authorization` headers with the key. Leaves out the
+/// gateway's other headers, because the checked request names the user for whom the key acts.
 ///
 /// # Errors
 /// `Unauthenticated` for a missing or wrong key, `PermissionDenied` for a key that may not propose
@@ -195,7 +194,6 @@ fn auth_status(error: AuthError) -> GrpcStatus {
     }
 }
 
-/// An authenticated request of a gateway.
 struct Gateway {
     http: Arc<Http>,
     /// The `Authorization` headers with the gateway's key.
@@ -220,10 +218,9 @@ struct OpenGate {
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
-    /// Returns the gate with the name in the gRPC metadata, or else the gate with the name `named`.
-    /// If neither name is given and a single gate is open to gateways, returns that gate. If
-    /// neither name is given and several gates are open to gateways, returns the only one of these
-    /// gates that is also open to the key's own user.
+    /// Returns the gate that the gRPC metadata names, or else the gate `named`. Without a name,
+    /// returns the gate that is open to gateways. Of several such gates, returns the gate that is
+    /// also open to the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits.
@@ -261,9 +258,9 @@ impl Gateway {
         }
     }
 
-    /// Returns the caller on whose behalf the gateway asks. This is the user in the request header
-    /// that the gate's setting `user_header` names. If the gate has no such setting or the request
-    /// does not have the header, this is the key's own user.
+    /// Returns the caller on whose behalf the gateway asks: the user in the request header that the
+    /// gate's setting `user_header` names. Without the setting or the header, returns the key's own
+    /// user.
     ///
     /// # Errors
     /// `PermissionDenied` if the request repeats a header or names groups without a user, or if the
@@ -387,8 +384,8 @@ impl Gateway {
         }
     }
 
-    /// Stores the outcome of an attempt at the call of `task`. The function does not return errors:
-    /// it only logs a refused report, and the call then ends like a call without a report.
+    /// Stores the outcome of an attempt at the call of `task`. A refused report is logged, and the
+    /// call then ends like a call without a report.
     async fn report(
         &self,
         caller: Caller,

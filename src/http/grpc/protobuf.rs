@@ -1,7 +1,6 @@
 //! Reads and writes the few Protocol Buffers messages that gateways use. The reader skips unknown
 //! fields. It decodes only known nested messages, so no input can cause deep recursion.
 
-/// The error of a message that is not well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 

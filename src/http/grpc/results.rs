@@ -39,7 +39,6 @@ pub(super) fn refusal(id: &str, text: &str) -> String {
     )
 }
 
-/// Returns a JSON-RPC error with the id `null`.
 pub(super) fn error(code: i32, message: &str) -> String {
     with_id("null", "error", &json!({"code": code, "message": message}))
 }

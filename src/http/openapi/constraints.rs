@@ -1,13 +1,12 @@
-//! Constraints on a client's input that the types of the OpenAPI document cannot express. If
-//! exactly one of two members must be set, a schema states this constraint. `x-constraint` states
-//! all other constraints in words. Invariant: if the service refuses a value that the schema
-//! allows, an `x-constraint` gives the reason.
+//! Constraints on a client's input that the types of the OpenAPI document cannot express. A schema
+//! condition states that exactly one of two members must be set. `x-constraint` states every other
+//! constraint in words. Invariant: if the service refuses a value that the schema allows, an
+//! `x-constraint` gives the reason.
 
 use serde_json::{Map, Value, json};
 
 use super::put;
 
-/// The document's description of `x-constraint`.
 pub(crate) const CONSTRAINT_DESCRIPTION: &str = "`x-constraint` states in words a constraint beyond the schema; a value that violates it is refused \
     with 422 (an event number with 400). No text has U+0000.";
 
@@ -102,7 +101,6 @@ const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The constraint on every member with the name `remember`.
 const REMEMBER_CONSTRAINT: &str = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
 
 /// The constraint on every member with the name `reason`. A schema can limit only the number of
@@ -136,7 +134,6 @@ const OPERATION_CONSTRAINTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Adds the constraints on the members of bodies to `schemas`.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
     for (component, member, words) in MEMBER_CONSTRAINTS {
         let Some(schema) = schemas.get_mut(*component) else {

@@ -55,9 +55,9 @@ pub(crate) const STREAMING_POSTS: [&str; 6] = [
     "reject_request",
 ];
 
-/// The description that is added to each operation in `STREAMING_POSTS`. The event streams of these
-/// operations are described only in words. If their responses had a second content type, code
-/// generators would drop the type of the JSON response.
+/// The description that is added to each operation in `STREAMING_POSTS`. It describes the stream in
+/// words: if the responses had a second content type, code generators would drop the type of the
+/// JSON response.
 const STREAM_DESCRIPTION: &str = "With `Accept: text/event-stream` a success responds with 200 and the stream of the task's events, as \
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
@@ -66,7 +66,6 @@ pub(super) fn reference(component: &str) -> String {
     format!("#/components/schemas/{component}")
 }
 
-/// Adds the components of the events to `schemas`.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
     let mut request = schemas
         .get("InterventionRequest")
@@ -108,8 +107,8 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     inbox_schema::add(schemas);
 }
 
-/// Returns whether a component describes an event that has an item. `mapping` maps each type of
-/// item to the component of the event for that item.
+/// Returns whether a component describes the event of an item. `mapping` has the component for each
+/// type of item.
 fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
     mapping.values().any(|event| *event == reference(component))
 }
@@ -171,9 +170,9 @@ fn add_event_members(event: &mut Value, kind: &str) {
     }
 }
 
-/// Returns the schema of the member `event` in a component. If the component has only one event
-/// name, the schema is a constant. Otherwise the schema refers to an enum of the names, and the
-/// function adds this enum to `schemas`.
+/// Returns the schema of the member `event` in a component. If the component has one event name,
+/// the schema is a constant. Otherwise the schema refers to an enum of the names, which the
+/// function adds to `schemas`.
 fn event_name_schema(component: &str, schemas: &mut Map<String, Value>) -> Value {
     let names: Vec<&str> = EVENT_COMPONENTS
         .iter()
@@ -257,8 +256,7 @@ pub(crate) fn describe(document: &mut Value) {
     }
 }
 
-/// Returns pairs of a component's name and examples of that component, for the components of
-/// events.
+/// Returns examples of the components of events, by component name.
 pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let (row, settings, task) = (sample::request(), sample::settings(), sample::task());
     let event = Event {

@@ -1,5 +1,5 @@
-//! The examples of the components. The code that serializes real responses also serializes the
-//! examples of responses.
+//! The examples of the components. Examples of responses come from the code that serializes real
+//! responses.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,6 @@ use crate::http::wire::grant::Grant;
 use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
 
-/// Adds each example to its component in `schemas`.
 pub(super) fn add(schemas: &mut Map<String, Value>) {
     for (name, examples) in all() {
         if let Some(schema) = schemas.get_mut(name) {

@@ -48,7 +48,7 @@ pub(super) fn add(schemas: &mut Map<String, Value>) {
     schemas.insert("InboxStreamedEvent".to_owned(), streamed);
 }
 
-/// Returns pairs of a component's name and examples of that component, for the inbox's events.
+/// Returns examples of the components of an inbox's events, by component name.
 pub(super) fn examples(row: &RequestRow, settings: &Settings) -> Vec<(&'static str, Vec<Value>)> {
     let request = RequestBrief::from_row(row, settings);
     let inbox = InboxEvent {

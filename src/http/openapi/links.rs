@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 
 use super::put;
 
-/// Operations that take a task's id.
 const TASK_OPERATIONS: &[&str] = &[
     "get_task",
     "list_task_items",
@@ -14,7 +13,6 @@ const TASK_OPERATIONS: &[&str] = &[
     "cancel_task",
     "retry_task",
 ];
-/// Operations that take a request's id.
 const REQUEST_OPERATIONS: &[&str] = &[
     "get_request",
     "decide_request",

@@ -27,7 +27,6 @@ use crate::http::wire::event::{
 use crate::http::wire::inbox::{InboxEvent, InboxGoneEvent, InboxRequestEvent};
 use crate::http::wire::problem::ProblemDocument;
 
-/// The document's summary of the service.
 const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a human must agree.";
 
 #[derive(utoipa::OpenApi)]
@@ -70,8 +69,6 @@ pub fn openapi_json() -> String {
     text
 }
 
-/// Builds the document from the operations and the wire types, and adds the parts that the
-/// submodules contribute.
 pub(crate) fn document() -> Value {
     let mut routes = OpenApiRouter::with_openapi(Document::openapi());
     let mut ops = BTreeMap::new();
@@ -121,7 +118,6 @@ pub(crate) fn document() -> Value {
     document
 }
 
-/// Adds the two ways to authenticate: a key, and the cookie of a session.
 fn describe_authentication(document: &mut Value) {
     put(
         document,

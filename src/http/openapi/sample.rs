@@ -1,4 +1,4 @@
-//! A realistic task with its request. Both are examples in the OpenAPI document, and fixtures for
+//! A realistic task with its request, as examples in the OpenAPI document and as fixtures for
 //! tests.
 
 #[cfg(test)]

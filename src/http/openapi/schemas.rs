@@ -46,7 +46,7 @@ pub(super) fn require_members(name: &str, schema: &mut Value) {
     put(schema, &["required"], Value::Array(names));
 }
 
-/// Sets the discriminator of each variant of a union to a constant. Does not change a variant with
+/// Makes the discriminator of each variant of a union a constant. Skips a variant that stands for
 /// several values of the discriminator.
 pub(super) fn add_discriminators(schemas: &mut Map<String, Value>) {
     let mut tags: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();

@@ -9,7 +9,6 @@ use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 use crate::task::id::ChangeId;
 use crate::task::time::Time;
 
-/// The headers of a message, each with its description.
 const HEADERS: [(&str, &str); 3] = [
     (
         "webhook-id",
@@ -25,7 +24,6 @@ const HEADERS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Adds the description of the messages, as webhooks, to the document.
 pub(super) fn describe(document: &mut Value) {
     let parameters: Vec<Value> = HEADERS
         .iter()
@@ -71,7 +69,7 @@ fn delivery() -> DeliveryRow {
     }
 }
 
-/// Returns pairs of a component's name and examples of that component, for messages and deliveries.
+/// Returns examples of the components of messages and deliveries, by component name.
 pub(super) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let row = sample::request();
     let brief = RequestBrief::from_row(&row, &sample::settings()).without_summaries();

@@ -1,17 +1,18 @@
-// Shows the events of a task while its page is open, from its event stream. The page is complete without this script,
-// which adds later changes. No text is ever inserted as markup: texts become text nodes, hidden characters their codes,
-// and text by an agent, a tool or a user stands in a box that says so.
+// Shows the events of a task on its open page, from the event stream of the task. The page is
+// complete without this script. Texts are inserted as text nodes, never as markup. Codes replace
+// hidden characters, and a box around each text of an agent, a tool or a user names its author.
 "use strict";
 
 (() => {
-  // --- Times in the reader's zone, with UTC beside them ------------------------------------------------------------
+  // --- Times in the reader's zone, with UTC beside them ------------------------------------------
 
   const language = document.documentElement.lang || "en";
   const day = (at, timeZone) => new Intl.DateTimeFormat("sv", { dateStyle: "short", timeZone }).format(at);
   const clock = (at, timeZone) => new Intl.DateTimeFormat("sv", { timeStyle: "short", timeZone }).format(at);
   const date = (at) => new Intl.DateTimeFormat(language, { dateStyle: "medium" }).format(at);
 
-  // A timestamp of the service: "10:31 (09:31 UTC)", with the dates where they are not today's.
+  // Formats a timestamp, such as "10:31 (09:31 UTC)". The local time has a date if the date is not
+  // today's. The UTC time has a date if the date differs from the local date.
   const moment = (text) => {
     const at = new Date(text);
     if (Number.isNaN(at.getTime())) return visible(text);
@@ -40,13 +41,13 @@
     document.getElementById(`live-${part}`),
   );
   const meanwhile = document.getElementById("meanwhile");
-  // The stored history of a request, whose place the events take.
+  // The stored history of a request, hidden once the stream's events are shown.
   const past = document.getElementById("past");
   const MAX_ENTRIES = 200;
   const MAX_TEXT_CHARS = 20_000;
   const MAX_TRIES = 6;
 
-  // --- Display ----------------------------------------------------------------------------------------------------
+  // --- Display -----------------------------------------------------------------------------------
 
   const prose = (text) => text.split("\n").map(visible).join("\n");
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
@@ -63,11 +64,12 @@
     return Object.assign(made, settings);
   };
 
-  // Arguments are shown in the order of their characters, other texts in the direction of their script.
+  // `EXACT`, for arguments, keeps the stored order of the characters. `PROSE` follows the writing
+  // direction of the text.
   const PROSE = { dir: "auto" };
   const EXACT = { dir: "ltr", className: "exact" };
 
-  // Counts the time left down, rounded down as on the page without the script.
+  // Updates the time left, rounded down like the server's `duration_text`.
   const timeLeft = document.querySelector("#standing[data-left]");
   const countDown = () => {
     const minutes = Math.floor((new Date(timeLeft.dateTime) - Date.now()) / 60_000);
@@ -80,7 +82,7 @@
     timeLeft.classList.toggle("urgent", minutes < 60);
   };
 
-  // A foreign text, cut at a length beyond which no reader would follow.
+  // Renders a text of an agent, a tool or a user, cut at `MAX_TEXT_CHARS`.
   const quote = (text, settings = PROSE) => {
     const whole = String(text);
     const shown = element("pre", prose(whole.slice(0, MAX_TEXT_CHARS)), settings);
@@ -98,7 +100,7 @@
     if (node.textContent !== text) node.textContent = text;
   };
 
-  // Adds an entry to the log: a line, and its parts.
+  // Adds an entry to the log: a line with the time and the agent, and `parts` below it.
   const entry = (data, line, ...parts) => {
     const made = element("li");
     const head = element("p");
@@ -114,9 +116,10 @@
     }
   };
 
-  // --- Deltas of models -------------------------------------------------------------------------------------------
+  // --- Deltas of models --------------------------------------------------------------------------
 
-  // For each task: the turn, its box, and its texts, each with the number of characters received.
+  // Maps the id of a task to its unfinished answer: the turn, the box on the page, and for each
+  // text the number of characters received.
   const drafts = new Map();
 
   const removeDraft = (task) => {
@@ -142,7 +145,8 @@
     texts.set(call, undefined);
   };
 
-  // Adds a delta to its text. A delta after a gap is not shown: the complete message follows.
+  // Appends a delta to its text. A delta after a gap is dropped, because the complete message
+  // follows.
   const appendDelta = (data, which, settings = PROSE) => {
     const draft = draftOf(data);
     let text = draft.texts.get(which);
@@ -158,15 +162,15 @@
     if (text.shown.textContent.length < MAX_TEXT_CHARS) text.shown.append(prose(data.delta));
   };
 
-  // --- The page's request, and others ------------------------------------------------------------------------------
+  // --- The page's request, and others ------------------------------------------------------------
 
   let answerCount = 0;
   const headline = document.getElementById("headline");
   let isRefreshing = false;
   let needsRefresh = false;
 
-  // Takes the headline and the tab's title from a fresh copy of the page; loads it once more for events that arrive
-  // while a load is in flight.
+  // Loads the page again and takes over its headline and title. If an event arrives during the
+  // load, loads the page once more.
   const refresh = () => {
     needsRefresh = isRefreshing;
     if (isRefreshing) return;
@@ -196,7 +200,8 @@
     meanwhile.replaceChildren(message);
   };
 
-  // The request takes no more answers: hides its forms, and moves the focus from a form to the message.
+  // Hides the forms of a request that takes no more answers. If a form had the focus, the focus
+  // moves to the message.
   const closeForms = (text) => {
     const forms = document.getElementById("answers");
     const hadFocus = forms.contains(document.activeElement);
@@ -210,7 +215,7 @@
     const decision = data.decision ?? {};
     const [what, user] = [word(`has_${decision.action}`, decision.action), visible(decision.by)];
     if (name === "request.decided") answerCount += 1;
-    // The page was rendered with this change.
+    // This change happened before the page was rendered, so the page shows it.
     if (initialStatus !== "pending" || (name === "request.decided" && answerCount <= Number(initialAnswers))) return;
     const values = { what, user, at: moment(decision.at) };
     if (name === "request.expired") closeForms(words.has_expired);
@@ -246,10 +251,10 @@
     document.getElementById("live-asked").hidden = open.size === 0;
   };
 
-  // --- The events --------------------------------------------------------------------------------------------------
+  // --- The events --------------------------------------------------------------------------------
 
   let ended = false;
-  // The last answer of each task, so that an output equal to it is not shown twice.
+  // Maps the id of a task to its last answer. An output that equals this answer is not shown again.
   const lastAnswers = new Map();
 
   const onTaskEvent = (name, data) => {
@@ -329,7 +334,7 @@
     "message.reset": (data) => removeDraft(data.task_id),
   };
 
-  // --- The connection ----------------------------------------------------------------------------------------------
+  // --- The connection ----------------------------------------------------------------------------
 
   let source;
   let hasCaughtUp = false;
@@ -353,20 +358,22 @@
     }
     source.addEventListener("caught_up", () => {
       tries = 0;
-      // A change between the rendering and the stream's start has not updated the headline.
+      // Before `caught_up`, events do not refresh the headline. If one of them changed the request
+      // after the page was rendered, refresh the headline now.
       if (!hasCaughtUp && (initialStatus !== "pending" || !meanwhile.matches(":empty"))) refresh();
       hasCaughtUp = true;
-      // Entries from now on are new, so screen readers read them out.
+      // Screen readers read out the entries from now on, because they are new.
       log.parentElement.setAttribute("aria-busy", "false");
       if (past) past.hidden = true;
       setText(connection, words.live_follows);
     });
     source.addEventListener("error", onError);
-    // Deltas from before the connection may be void by now, and no reset for them would arrive.
+    // Deltas received before a reconnect may be void, because their `message.reset` may be lost.
     source.addEventListener("open", () => [...drafts.keys()].forEach(removeDraft));
   };
 
-  // A browser reconnects by itself until a response is no stream: 204 after the last event, or a refusal.
+  // A browser reconnects by itself, until a response is no event stream: a 204 after the last
+  // event, or an error. Then the state is `CLOSED`.
   const onError = () => {
     if (ended) setText(connection, words.live_ended);
     else setText(connection, words.live_reconnecting);
@@ -380,7 +387,7 @@
     connection.replaceChildren(`${words.live_stopped} `, element("a", words.live_reload, { href: page }));
   };
 
-  // A browser has few connections to one host, so a hidden page keeps none.
+  // Browsers limit the connections to a host, so a hidden page closes its stream.
   const onVisibilityChange = () => {
     clearTimeout(retryTimer);
     if (document.visibilityState === "hidden") source?.close();

@@ -1,7 +1,8 @@
 //! `/follow.js`: a script that shows new events on the open page of a request or a task. Every page
-//! works without the script. Invariant: the `Content-Security-Policy` of a page permits scripts
-//! only if the page loads a script of this service, and then only scripts from this service's
-//! origin.
+//! works without the script.
+//!
+//! Invariant: the `Content-Security-Policy` of a page that loads a script permits scripts from this
+//! service's origin alone. The policy of any other page permits no script.
 
 use std::sync::LazyLock;
 
@@ -23,26 +24,22 @@ pub(crate) const OP: Op = Op {
 
 pub(crate) const SCRIPT: &str = include_str!("follow.js");
 
-/// The `Content-Security-Policy` of a page with a script. The policy permits scripts and event
-/// streams only from this service's origin.
+/// The `Content-Security-Policy` of a page with a script: scripts and event streams from this
+/// service's origin.
 static POLICY: LazyLock<HeaderValue> =
     LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
 
-/// Renders the `<script>` element that loads `/follow.js`. `prefix` is the path of `public_url`.
 #[must_use]
 pub(crate) fn script_tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/follow.js")) defer {} }
 }
 
-/// Responds with a page that loads a script. The response has the `Content-Security-Policy` that
-/// permits this service's scripts.
+/// Responds with a page that loads a script, and with the policy that permits the script.
 #[must_use]
 pub(crate) fn page_with_script(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
-/// Renders the elements that the script fills: the task's state, the open questions, the log, and
-/// the state of the connection.
 #[must_use]
 pub(crate) fn live_elements(words: &Translations) -> Markup {
     html! {
@@ -59,8 +56,8 @@ pub(crate) async fn get_follow_script() -> Response {
     script_response(SCRIPT)
 }
 
-/// Responds with a script. `no-cache` makes the browser revalidate the script whenever a page loads
-/// it, so the script is never older than the page.
+/// Responds with a script. `no-cache` makes the browser revalidate the script on each load of a
+/// page, so the script is never older than the page.
 pub(crate) fn script_response(script: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/javascript; charset=utf-8"),
@@ -69,7 +66,7 @@ pub(crate) fn script_response(script: &'static str) -> Response {
     (headers, script).into_response()
 }
 
-/// Fails if a script names a function that turns text into markup or code.
+/// Panics if a script names a function that turns text into markup or code.
 #[cfg(test)]
 pub(crate) fn assert_makes_no_markup(script: &str) {
     for way in [

@@ -1,5 +1,5 @@
-//! Chooses the language of a page, English or Chinese, by `Accept-Language` (RFC 9110, 12.5.4).
-//! Only pages have a language; the API has none.
+//! Chooses the language of a page, English or Chinese, by `Accept-Language` (RFC 9110, 12.5.4). The
+//! API has no language.
 
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;
@@ -7,9 +7,8 @@ use http::header::ACCEPT_LANGUAGE;
 pub(crate) use crate::people::language::Language;
 
 impl Language {
-    /// Returns the supported language with the highest quality in the headers. If several languages
-    /// have this quality, returns the first of them. Returns English if the headers name no
-    /// supported language.
+    /// Returns the supported language with the highest quality in the headers. If several have this
+    /// quality, returns the first. Returns English if the headers name no supported language.
     #[must_use]
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;
@@ -51,7 +50,7 @@ fn parse_range(text: &str) -> Option<(Language, f32)> {
 
 /// Declares a struct of texts, with a static value for each language. Each entry has a text in both
 /// languages, so a missing translation does not compile. `with language` adds the language as a
-/// field of the struct. `$pairs` is the name of a list with every text in both languages.
+/// field of the struct. `$pairs` names the list of all texts in both languages.
 macro_rules! texts {
     ($(#[$attribute:meta])* $texts:ident $(with $language:ident)?, $(#[$of_pairs:meta])* $pairs:ident;
      $($name:ident: $english:literal, $chinese:literal;)*) => {
@@ -89,8 +88,8 @@ macro_rules! texts {
 }
 pub(crate) use texts;
 
-/// Panics unless, in each pair, both texts have the same placeholders and the second text looks
-/// like Chinese.
+/// Panics if the two texts of a pair have different placeholders, or if the second text does not
+/// look like Chinese.
 #[cfg(test)]
 pub(crate) fn assert_translated(pairs: &[(&str, &str)]) {
     let placeholders = |text: &str| -> std::collections::BTreeSet<String> {

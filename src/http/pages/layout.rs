@@ -1,6 +1,6 @@
 //! The layout of every page: frame, style, `Content-Security-Policy`, and the display of text from
-//! models, tools and people. Pages work without scripts. Only the pages of the inbox, of requests
-//! and of tasks load a script (`inbox/script.rs`, `follow.rs`).
+//! models, tools and people. Pages work without scripts. The pages of the inbox, of requests and of
+//! tasks load a script (`inbox/script.rs`, `follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -30,9 +30,8 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// Builds a policy that forbids framing. The policy permits only this service's own style, and
-/// permits form posts only to this service. `more_directives` holds further directives, each ending
-/// with `; `.
+/// Builds a policy that forbids framing, permits this service's own style, and permits form posts
+/// to this service. `more_directives` holds further directives, each ending with `; `.
 pub(super) fn policy_with(more_directives: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(
@@ -42,13 +41,12 @@ pub(super) fn policy_with(more_directives: &str) -> HeaderValue {
         .unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
 }
 
-/// Renders a whole page in English, with `title` as its heading.
 #[must_use]
 pub(crate) fn english_page(title: &str, body: &Markup) -> Markup {
     frame_in(Language::English, title, &html! { h1 { (title) } (body) })
 }
 
-/// Renders a whole page in a language. `body` has the page's heading.
+/// Renders a whole page. `body` has the page's heading.
 #[must_use]
 pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
     frame_with_tab_title(language, &format!("{title} · Holdpoint"), body)
@@ -72,10 +70,10 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
     }
 }
 
-/// Renders a problem as a page. The page has the texts of the JSON problem, the earlier decision
-/// (if any), and a link back to the intervention request. `instance` is the id of the HTTP request.
-/// `sign_in_again` is the link to sign in as another user; it is given if another user could
-/// succeed. `link_path` is the path of the sealed link that the reader opened, if any.
+/// Renders a problem as a page, with the texts of the JSON problem, the earlier decision (if any),
+/// and a link back to the intervention request. `instance` is the id of the HTTP request.
+/// `sign_in_again` is the link to sign in as another user, if another user could succeed.
+/// `link_path` is the path of the sealed link that the reader opened, if any.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,
@@ -108,7 +106,7 @@ pub(crate) fn problem_page(
         title.unwrap_or(problem.code.title()),
         &html! {
             h1 { (localized(words, problem.code.title(), title)) }
-            // The detail of `invalid` only repeats the first error, which the page shows below.
+            // The detail of `invalid` repeats the first error, which the page shows below.
             @if problem.code != Code::Invalid { p { (localized(words, &problem.detail, words.translated(&problem.detail))) } }
             @for FieldError { pointer, detail } in &problem.errors {
                 p { code { (visible(pointer)) } " " (localized(words, detail, words.translated(detail))) }
@@ -127,7 +125,6 @@ pub(crate) fn problem_page(
     )
 }
 
-/// Returns a sentence that names the earlier decision, the person who made it, and the time.
 fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
     let what = match member(decision, "action") {
         "approve" => words.has_approve,
@@ -158,8 +155,8 @@ pub(crate) fn localized(words: &Translations, english: &str, translated: Option<
     }
 }
 
-/// Returns whether a text has right-to-left characters. Such characters change the order in which
-/// text and digits next to them are displayed.
+/// Returns whether a text has right-to-left characters, which change the order in which neighboring
+/// text and digits are displayed.
 #[must_use]
 pub(crate) fn has_right_to_left(text: &str) -> bool {
     let is_right_to_left = |c: char| {
@@ -169,8 +166,8 @@ pub(crate) fn has_right_to_left(text: &str) -> bool {
     text.chars().any(is_right_to_left)
 }
 
-/// Adds a left-to-right override to a text that has right-to-left characters. The override keeps
-/// the characters in order where no CSS applies, such as in the title of a tab.
+/// Adds a left-to-right override to a text with right-to-left characters. It keeps the characters
+/// in order where no CSS applies, such as in the title of a tab.
 #[must_use]
 pub(crate) fn force_left_to_right(text: String) -> String {
     if has_right_to_left(&text) {
@@ -180,7 +177,7 @@ pub(crate) fn force_left_to_right(text: String) -> String {
     }
 }
 
-/// Formats a timestamp of the API for people: in UTC, without fractions of a second.
+/// Formats a timestamp of the API in UTC, without fractions of a second.
 #[must_use]
 pub(crate) fn utc_text(at: &str) -> String {
     match at.get(..19) {

@@ -1,6 +1,5 @@
-//! The frame that the pages of the inbox, of requests, of tasks and of standing decisions share.
-//! The frame has links to the inbox, the decided requests and the tasks, and names the signed-in
-//! user.
+//! The frame of the pages of the inbox, of requests, of tasks and of standing decisions. It has
+//! links to the inbox, the decided requests and the tasks, and names the signed-in user.
 
 use ::http::HeaderMap;
 use maud::{Markup, html};
@@ -13,7 +12,7 @@ use crate::http::Http;
 use crate::http::server::problem::path_prefix;
 use crate::people::Caller;
 
-/// A page to which the frame (the links at the top of each page) has a link.
+/// A page to which the links at the top of each page lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NavPage {
     Inbox,
@@ -21,7 +20,7 @@ pub(crate) enum NavPage {
     Tasks,
 }
 
-/// The data for the frame of a page (see this module). `prefix` is the path of `public_url`.
+/// The data for the frame of a page. `prefix` is the path of `public_url`.
 #[derive(Clone, Debug)]
 pub(crate) struct Site<'a> {
     pub caller: &'a Caller,
@@ -30,7 +29,6 @@ pub(crate) struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Creates the frame's data for a caller, in the language that `headers` ask for.
     #[must_use]
     pub(crate) fn new(http: &Http, caller: &'a Caller, headers: &HeaderMap) -> Self {
         Self {
@@ -45,8 +43,8 @@ impl<'a> Site<'a> {
         SiteTexts::for_language(self.language)
     }
 
-    /// Renders the frame's links. `current` is the page that is shown; `None` if the frame has no
-    /// link to that page.
+    /// Renders the frame's links. `current` is the page that is shown, if the frame has a link to
+    /// it.
     #[must_use]
     pub(crate) fn nav_links(&self, current: Option<NavPage>) -> Markup {
         self.nav_links_with_open_count(current, "")

@@ -1,7 +1,9 @@
 //! The texts of the pages in all languages. Each entry has a text in every language, so a missing
-//! translation does not compile. Texts that only some pages have are in `request/texts.rs` and
-//! `site_texts.rs`. [`fill`] replaces `{name}` in a text by a value. [`Translations::translated`]
-//! translates a sentence of the engine: it looks up the English text.
+//! translation does not compile. Texts of certain pages are in `request/texts.rs` and
+//! `site_texts.rs`.
+//!
+//! [`fill`] replaces `{name}` in a text by a value. [`Translations::translated`] translates a
+//! sentence of the engine by its English text.
 
 use super::language::{Language, texts};
 use crate::http::wire::decision::DecisionAction;
@@ -358,8 +360,8 @@ texts! {
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
 
-/// Replacements for sentences of the API that name members of JSON bodies. Each entry has the API's
-/// sentence, and the sentence that pages show instead, in English and in Chinese.
+/// Sentences of the API that name members of JSON bodies, each with the sentences that pages show
+/// instead, in English and in Chinese.
 const PLAIN: &[(&str, &str, &str)] = &[
     (
         "You may not decide this request: see its `approvers`.",
@@ -384,7 +386,6 @@ const PLAIN: &[(&str, &str, &str)] = &[
 ];
 
 impl Translations {
-    /// Returns the text for an action that a person has taken.
     #[must_use]
     pub(crate) fn action(&self, action: impl Into<DecisionAction>) -> &'static str {
         match action.into() {
@@ -397,7 +398,6 @@ impl Translations {
         }
     }
 
-    /// Returns the text for the outcome of a call.
     #[must_use]
     pub(crate) fn outcome(&self, outcome: Outcome) -> &'static str {
         match outcome {
@@ -415,8 +415,8 @@ impl Translations {
         }
     }
 
-    /// Returns the sentence that a page shows for an English sentence of the API; `None` for an
-    /// unknown sentence.
+    /// Returns the sentence that a page shows for an English sentence of the API; `None` if the
+    /// sentence is unknown.
     #[must_use]
     pub(crate) fn translated(&self, english: &str) -> Option<&'static str> {
         if let Some((_, plain, chinese)) = PLAIN.iter().find(|(known, ..)| *known == english) {
@@ -433,8 +433,8 @@ impl Translations {
     }
 }
 
-/// Replaces each `{name}` in a text by the value of that name in `values`; without such a value,
-/// removes the `{name}`. A `{name}` inside a value stays unchanged.
+/// Replaces each `{name}` in a text by the value of that name in `values`, or by nothing if there
+/// is no such value. A `{name}` inside a value stays unchanged.
 #[must_use]
 pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(text.len());

@@ -1,25 +1,23 @@
-//! Reads whether a client wants a page or an event stream, and whether the client accepts gzip.
-//! `Accept` must name the media type itself; `*/*` does not count. A browser always names
-//! `text/html`, and a program names it only on purpose.
+//! Reads from `Accept` whether a client wants a page or an event stream, and from `Accept-Encoding`
+//! whether it takes gzip. `Accept` must name the media type itself; `*/*` does not count. Browsers
+//! always name `text/html`, and programs name it on purpose.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
 
-/// Returns whether `Accept` names `text/html` with a quality above 0, and not below the quality of
-/// JSON.
+/// Returns whether `Accept` names `text/html` with a quality above 0 and at least that of JSON.
 #[must_use]
 pub(crate) fn wants_html(headers: &HeaderMap) -> bool {
     prefers(headers, "text/html")
 }
 
-/// Returns whether `Accept` names `text/event-stream` with a quality above 0, and not below the
-/// quality of JSON.
+/// Returns whether `Accept` names `text/event-stream` with a quality above 0 and at least that of
+/// JSON.
 #[must_use]
 pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
     prefers(headers, "text/event-stream")
 }
 
-/// Returns whether `Accept-Encoding` names gzip with a quality above 0.
 #[must_use]
 pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     weight(headers, ACCEPT_ENCODING, "gzip") > 0.0

@@ -1,7 +1,7 @@
-//! Reads and parses the body of a POST. First, the body is read completely, up to the operation's
-//! limit. In a second step, the content type is checked and the JSON is parsed; a POST with a
-//! replayed idempotency key is answered without this step. A large body waits for memory before it
-//! is read, and is parsed on a blocking thread.
+//! Reads and parses the body of a POST in two steps. [`read_body`] reads all bytes, up to the
+//! operation's limit. [`PostRequest::json`] checks the content type and parses the bytes. A replay
+//! of an `Idempotency-Key` is answered between the two steps, so its body is not parsed. A body
+//! over `MAX_INLINE_SIZE` waits for memory, and is parsed on a blocking thread.
 
 pub(crate) mod budget;
 
@@ -30,24 +30,22 @@ use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::world::Clock;
 
-/// The maximum time for a body to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// The maximum time that a large body waits for memory. Clients give up a connection that accepts
-/// no data for 30 seconds, so this time is shorter.
+/// How long a large body waits for memory. Clients give up a connection that accepts no data for 30
+/// seconds, so this time is shorter.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
-/// The content type with which browsers send the forms of the pages.
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
-/// The maximum size of a body that is parsed on the runtime's threads, in bytes.
+/// The maximum size in bytes of a body that is parsed on the threads of the async runtime. A larger
+/// body is parsed on a blocking thread.
 const MAX_INLINE_SIZE: usize = 64 * 1024;
-/// The maximum number of large bodies that are parsed at the same time. Each of these bodies may
-/// need the memory of 100,000 JSON values.
+/// How many large bodies are parsed at the same time. The limit bounds memory, because parsing one
+/// body may build 100,000 JSON values (`json::MAX_VALUES`).
 const MAX_PARSED_AT_ONCE: usize = 2;
 
 /// Parses large bodies without blocking the runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyParser {
     permits: Arc<Semaphore>,
-    /// The memory for the bytes of large bodies.
     budget: BodyBudget,
 }
 
@@ -94,7 +92,7 @@ pub(crate) struct PostRequest {
     pub caller: Caller,
     pub headers: HeaderMap,
     pub bytes: Bytes,
-    /// The `Idempotency-Key`; `None` without the header. The error is the reason why the header is
+    /// The `Idempotency-Key`; `None` without the header. The error says why the header is
     /// malformed.
     key: Result<Option<IdempotencyKey>, String>,
 }
@@ -124,17 +122,14 @@ impl FromRequest<Arc<Http>> for PostRequest {
     }
 }
 
-/// A body that is still arriving.
 struct IncomingBody<'h> {
     stream: BodyDataStream,
-    /// The bytes received so far.
     received: BytesMut,
-    /// The maximum size of the body, in bytes.
     limit: usize,
     clock: &'h dyn Clock,
 }
 
-/// A large body, with its reservation of memory.
+/// The bytes of a large body. Dropping them frees the memory that was reserved for them.
 struct LargeBody {
     bytes: BytesMut,
     _reservation: BodyReservation,
@@ -146,10 +141,9 @@ impl AsRef<[u8]> for LargeBody {
     }
 }
 
-/// Reads the body of a request of `caller`. A body of up to `MAX_INLINE_SIZE` bytes is read
-/// immediately. A larger body waits for memory. If the request has a `Content-Length`, the wait is
-/// before the first byte of the body; otherwise, the wait is after `MAX_INLINE_SIZE` bytes.
-/// `BODY_TIMEOUT` begins again after the wait.
+/// Reads the body of a request. A body of more than `MAX_INLINE_SIZE` bytes waits until memory is
+/// free for `caller`. With a `Content-Length`, it waits before the first byte is read; without, it
+/// waits after `MAX_INLINE_SIZE` bytes. `BODY_TIMEOUT` restarts after the wait.
 ///
 /// # Errors
 /// `bad_request` if the body is too slow or incomplete; `too_large` if the body exceeds the limit;
@@ -228,7 +222,6 @@ fn out_of_memory() -> Problem {
     Problem::new(Code::Unavailable, detail)
 }
 
-/// Returns the problem for a body larger than `limit` bytes.
 #[must_use]
 pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(
@@ -254,8 +247,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
 }
 
 impl PostRequest {
-    /// Drops the body and the idempotency key, and frees the body's memory. An operation calls this
-    /// function as soon as it no longer needs the body, because the response may take minutes.
+    /// Frees the memory of the body, and drops the idempotency key. An operation calls this as soon
+    /// as it no longer needs the body, because the response may take minutes.
     pub(crate) fn release_body(&mut self) {
         self.bytes = Bytes::new();
         self.key = Ok(None);
@@ -291,9 +284,9 @@ impl PostRequest {
         .await
     }
 
-    /// Like [`PostRequest::json`], but refuses an empty body, and does not check the member whose
-    /// name is `member`. The first argument of `read` has all other members; the second argument is
-    /// the unchanged JSON text of this member.
+    /// Like [`PostRequest::json`], but refuses an empty body and leaves the member `member`
+    /// unchecked. `read` gets the other members, the unchanged JSON text of `member`, and the
+    /// body's bytes.
     ///
     /// # Errors
     /// As [`PostRequest::json`].
@@ -356,7 +349,6 @@ impl PostRequest {
         form_fields(&self.bytes)
     }
 
-    /// Returns whether the body has the content type with which browsers submit forms.
     #[must_use]
     pub(crate) fn is_form(&self) -> bool {
         self.is_type(FORM_TYPE)
@@ -367,7 +359,7 @@ impl PostRequest {
     }
 }
 
-/// Reads the headers and the form fields of a request that needs no key.
+/// Reads a form from a client without a key. Returns the headers and the form's fields by name.
 ///
 /// # Errors
 /// `unsupported_media_type` if the body is not a form; the errors of [`read_body`] and

@@ -10,7 +10,6 @@ use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 use std::sync::Arc;
 
-/// The authenticated caller of an HTTP request.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentCaller(pub Caller);
 
@@ -91,9 +90,8 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller whose key has no permission `gate`. A key that also has the permission `decide`
-/// may not propose calls. This function still accepts such a key, because the key may look at
-/// calls.
+/// Refuses a caller whose key has no permission `gate`. A key with `gate` and `decide` passes: it
+/// may look at calls, although it may not propose them.
 ///
 /// # Errors
 /// Fails with `forbidden` if the caller is refused.

@@ -1,10 +1,9 @@
-//! Limits the open connections of a listener. When all slots are taken, the service closes the
-//! connection that has been idle longest, to make room for the next client. A connection serves a
-//! request from the end of the request's head until the bodies of the request and the response are
-//! dropped and the response is written. Once the guard (`guard.rs`) has authenticated the caller,
-//! the connection is protected: the service does not close it to free a slot, however long the
-//! request waits or streams. A connection with an unauthenticated request counts as idle, so a
-//! client that sends or reads slowly cannot keep its slot.
+//! Limits the open connections of a listener. When all slots are taken, the connection that has
+//! been idle longest is closed to make room for a new client. A connection serves a request until
+//! the bodies of the request and the response are dropped and the response is written. Once the
+//! guard (`guard.rs`) has authenticated the caller, the connection is protected: it is not closed
+//! for another client, however long the request takes. A connection with an unauthenticated request
+//! counts as idle, so a slow client cannot keep its slot.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,7 +16,6 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// The connections of one listener.
 #[derive(Clone, Debug)]
 pub(crate) struct Connections(Arc<Shared>);
 
@@ -35,13 +33,12 @@ struct OpenConnections {
     /// The number of connections that were told to close and have not closed yet.
     closing: usize,
     last_key: u64,
-    /// The close tokens of the connections that may be closed to free a slot for a new client, the
-    /// longest idle first. These connections serve no request, or only unauthenticated requests.
+    /// The close tokens of the connections that may be closed for a new client, longest idle first.
+    /// These connections serve no request, or an unauthenticated request.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
 impl Connections {
-    /// Creates an empty set of connections with `max_open` slots. A `max_open` of 0 counts as 1.
     #[must_use]
     pub(crate) fn new(max_open: usize) -> Self {
         Self(Arc::new(Shared {
@@ -82,15 +79,14 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // A connection that was told to close counts as a free slot, so that only one connection is
-        // closed for each waiting client.
+        // A closing connection counts as a free slot, so a waiting client closes one connection and
+        // not several.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }
         None
     }
 
-    /// Closes the connection that has been idle longest. Does nothing if no connection is idle.
     pub(crate) fn close_longest_idle(&self) {
         self.lock().close_longest_idle();
     }
@@ -122,17 +118,16 @@ pub(crate) struct ConnectionSlot {
     close: CancellationToken,
     /// The connection's key in `OpenConnections::idle`; 0 while the connection is protected.
     idle_key: AtomicU64,
-    /// The number of [`RequestInFlight`] handles that exist. Requests and bodies hold such handles.
+    /// The number of [`RequestInFlight`] handles that exist.
     requests: AtomicUsize,
     requests_begun: AtomicU64,
     has_unwritten: AtomicBool,
     has_received: AtomicBool,
-    /// Whether requests overlap on the connection (HTTP/2).
     multiplexed: AtomicBool,
     waker: AtomicWaker,
 }
 
-/// The phase of a connection. The phase determines the timeout.
+/// The phase of a connection. It determines the timeout (`phase_timeout`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
     /// The connection waits for the rest of a request's head, or for the first byte of the first
@@ -167,8 +162,8 @@ impl ConnectionSlot {
             return None;
         }
         let idle_key = self.idle_key.load(Ordering::Relaxed);
-        // A new request on a protected HTTP/2 connection must not allow the service to close the
-        // connection while an earlier request still needs it.
+        // An HTTP/2 connection stays protected while an earlier request is served, even if this new
+        // request is unauthenticated.
         let protected = self.is_multiplexed() && idle_key == 0 && self.is_serving();
         if !protected {
             open.idle.remove(&idle_key);
@@ -183,8 +178,7 @@ impl ConnectionSlot {
         Some(RequestInFlight(Arc::clone(self)))
     }
 
-    /// Protects the connection: until the request is served, the service does not close the
-    /// connection to make room for another client.
+    /// Protects the connection: it is not closed for another client while it serves a request.
     pub(crate) fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {
@@ -209,13 +203,12 @@ impl ConnectionSlot {
         }
     }
 
-    /// Records whether bytes wait to be written.
     pub(crate) fn set_unwritten(&self, waits: bool) {
         self.has_unwritten.store(waits, Ordering::Relaxed);
     }
 
-    /// Returns the phase, and the number of requests that have begun. If a protected connection no
-    /// longer serves a request, marks it as idle.
+    /// Returns the phase, and the number of requests that have begun. A protected connection that
+    /// no longer serves a request is marked as idle again.
     pub(crate) fn phase(&self) -> (ConnectionPhase, u64) {
         let requests_begun = self.requests_begun.load(Ordering::Relaxed);
         if self.is_serving() {
@@ -228,8 +221,7 @@ impl ConnectionSlot {
             drop(open);
             self.connections.0.changed.notify_one();
         }
-        // On an HTTP/2 connection, bytes may be frames outside of requests, such as pings. Such
-        // bytes do not begin a request.
+        // On HTTP/2, received bytes may be frames such as pings, which begin no request.
         let received = self.has_received.load(Ordering::Relaxed) && !self.is_multiplexed();
         let begun = requests_begun == 0 || received;
         (

@@ -1,4 +1,4 @@
-//! A response body that reports when the connection has taken all bytes of the body.
+//! A response body that reports when the connection has taken its bytes.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,8 +16,8 @@ struct DeliveredBody<D> {
     delivered: Option<D>,
 }
 
-/// Returns a body with the content `bytes`. `delivery` is recorded when the connection takes the
-/// bytes. If the body is dropped first, nothing is recorded.
+/// Returns a body with the content `bytes`. Calls [`Delivery::delivered`] when the connection takes
+/// the bytes. If the body is dropped first, nothing is called.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<Delivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }

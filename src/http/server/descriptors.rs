@@ -1,6 +1,6 @@
-//! Divides the file descriptors that this process may open. Some descriptors are reserved for the
-//! database, tools and models. Client connections get the rest. Without the reserve, clients could
-//! take every descriptor, and the service could not run approved calls.
+//! Divides the file descriptors of this process between client connections and a reserve for the
+//! database, tools and models. Without the reserve, clients could take every descriptor, and the
+//! service could not run approved calls.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -16,18 +16,14 @@ const PER_RUNNING_TASK: u64 = 9;
 /// The minimum number of client connections that a service needs.
 const MIN_CONNECTIONS: u64 = 16;
 
-/// The division of this process's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptorBudget {
-    /// The descriptor limit of this process.
     pub limit: u64,
     /// The number of descriptors reserved for the process itself, the database and running tasks.
     pub reserve: u64,
-    /// The maximum number of client connections.
     pub connections: u32,
 }
 
-/// The error of a process whose descriptor limit is too low for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this process may have {limit} descriptors, and needs {needed}: raise the limit (`ulimit -n`, `LimitNOFILE=`), or \
@@ -43,8 +39,8 @@ impl DescriptorBudget {
     /// Clients get `wanted` connections, or fewer if the rest of `limit` is smaller.
     ///
     /// # Errors
-    /// Fails with [`TooFewDescriptors`] if the remaining descriptors allow fewer connections than
-    /// `MIN_CONNECTIONS`, and also fewer than `wanted`.
+    /// Fails with [`TooFewDescriptors`] if fewer descriptors remain than the smaller of
+    /// `MIN_CONNECTIONS` and `wanted`.
     pub(crate) fn new(
         limit: u64,
         wanted: u32,

@@ -1,7 +1,6 @@
-//! Drains request bodies that an operation left unread. If the service closes a connection while
-//! the client still sends a body, the connection is reset, and the client cannot read why the
-//! request was refused. So the service reads the unread part of the body, within limits, while it
-//! sends the response.
+//! Drains request bodies that an operation left unread. If the service closed the connection while
+//! the client still sends a body, the connection would be reset and the client would lose the
+//! response. So the service reads the rest of the body, within limits, while it sends the response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -16,8 +15,7 @@ use http::header::EXPECT;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// The maximum number of bytes that are drained. This limit is larger than the largest body that an
-/// operation accepts.
+/// The maximum number of drained bytes. It exceeds the largest body that an operation accepts.
 const MAX_DRAINED_BYTES: usize = 32 * 1024 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -64,8 +62,7 @@ pub(crate) async fn drain(mut body: BodyDataStream) {
     let _ = timeout(DRAIN_TIMEOUT, all).await;
 }
 
-/// The body of a request. When this value is dropped before the body's end, it sends the unread
-/// part to the [`UnreadBody`].
+/// A request body. If it is dropped before its end, it sends its unread part to the [`UnreadBody`].
 struct TrackedBody {
     body: Option<BodyDataStream>,
     return_unread: Option<oneshot::Sender<BodyDataStream>>,

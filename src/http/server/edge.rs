@@ -1,8 +1,7 @@
-//! The outermost layer around every response. The layer gives the request its id, renders problems,
-//! answers CORS preflights, and adds the headers that several operations share: the request's id,
-//! CORS, caching and security. A problem is JSON, or a page if a browser requests one of the pages'
-//! paths or a path under `/problems`. The log line of a request contains the operation, status,
-//! duration and id, but neither path nor query.
+//! The outermost middleware. It gives each request an id, renders problems, answers CORS
+//! preflights, and adds the headers that operations share: request id, CORS, caching and security.
+//! A problem is rendered as a page if a browser requests a page or a path under `/problems`, and as
+//! JSON otherwise. The log line of a request omits path and query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -39,15 +38,14 @@ impl OperationSlot {
     }
 }
 
-/// Marks an error response whose body is already a page or a JSON-RPC error, so that the edge (the
-/// layer of this module) does not replace the body.
+/// Marks an error response whose body is already a page or a JSON-RPC error, so `render_problem`
+/// keeps the body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
 
-/// The operations that are logged only at debug level. Health checks call them every few seconds.
+/// The operations that health checks call every few seconds. They are logged at debug level.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
-/// The parts of a request on which the response depends.
 struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
@@ -90,7 +88,7 @@ impl RequestContext {
         }
     }
 
-    /// Returns whether the request's path is the path of a sealed link.
+    /// Returns whether the path is a sealed link from a message.
     fn is_link(&self) -> bool {
         self.path.starts_with(link::PATH_PREFIX)
     }
@@ -180,9 +178,9 @@ fn problem(
     let status = problem.code.status();
     let mut response = if context.wants_page {
         let public_url = &http.settings.public_url;
-        // For `Forbidden` and `NotFound`, the page offers to sign in as another user, because
-        // another account may have access. `NotFound` is included, so that the page does not reveal
-        // whether the resource exists.
+        // The page of a `Forbidden` offers to sign in as another user, who may have access. The
+        // page of a `NotFound` has the same offer, so the page does not reveal whether the resource
+        // exists.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
         let prefix = path_prefix(public_url);
         let path = format!("{prefix}{}", context.path);
@@ -234,7 +232,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
         HeaderValue::from_static("nosniff"),
     );
     if context.is_private {
-        // The response of an event stream already has a stricter `Cache-Control`.
+        // Keeps the stricter `Cache-Control` of an event stream.
         headers
             .entry(header::CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-store"));

@@ -6,10 +6,8 @@ use serde_json::{Map, Value};
 use crate::engine::FieldError;
 pub(crate) use crate::task::text::pointer;
 
-/// The maximum number of mistakes in one response.
 const MAX_ERRORS: usize = 50;
 
-/// The mistakes found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(pub Vec<FieldError>);
 
@@ -46,7 +44,6 @@ impl Fields {
         None
     }
 
-    /// Returns the JSON pointer of a member.
     #[must_use]
     pub(crate) fn pointer(&self, name: &str) -> String {
         pointer(&self.at, name)
@@ -101,7 +98,6 @@ impl Fields {
         value.as_bool()
     }
 
-    /// Takes a member that must be an object. Adds a mistake for a value of another type.
     pub(crate) fn object(&mut self, name: &str, errors: &mut Errors) -> Option<Map<String, Value>> {
         if let Value::Object(members) = self.take(name)? {
             return Some(members);
@@ -118,10 +114,9 @@ impl Fields {
     }
 }
 
-/// The maximum length, in bytes, of a JSON pointer whose last part is a member name that the client
-/// chose. The last `/` and escapes do not count. If the pointer of a mistake would be longer, the
-/// mistake gets the pointer of the parent object. So a long member name is not repeated in the
-/// pointers of all values below that member.
+/// The maximum length in bytes of a mistake's JSON pointer, without the last `/` and escapes. A
+/// mistake with a longer pointer gets the pointer of the parent object. So a long member name is
+/// not repeated in the pointers of all values below it.
 const MAX_POINTER_BYTES: usize = 1024;
 
 fn bounded_pointer(at: &str, name: &str) -> String {

@@ -27,7 +27,6 @@ use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, refuse_holdpoint_headers, refuse_unknown_headers};
 
-/// The detail of the problem for a request from a page of a foreign origin.
 const FOREIGN_ORIGIN: &str =
     "The request comes from a page of another origin, which is not allowed here.";
 
@@ -126,8 +125,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     {
         return Err(Problem::forbidden(FOREIGN_ORIGIN));
     }
-    // With a link, a POST needs no other credential. So the POST must have an `Origin` header,
-    // whose value was checked above.
+    // A sealed link is the whole credential of its POST. So the POST must have an `Origin` header,
+    // whose value `may_change` has checked.
     if op.auth == AuthClass::Link
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)
@@ -142,8 +141,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Protects the connection of an authenticated caller: until the request is served, the service
-/// does not close the connection to make room for another client.
+/// Keeps the connection of an authenticated caller open: while it serves the request, it is not
+/// closed to make room for another client.
 fn protect_connection(request: &Request) {
     protect_connection_of(request.extensions());
 }
@@ -157,9 +156,9 @@ pub(crate) fn protect_connection_of(extensions: &Extensions) {
     }
 }
 
-/// Returns the caller whom the credentials in `headers` identify; `None` without credentials. The
-/// cookie of a session counts only without an `Authorization` header, so a wrong key is refused
-/// even with a valid cookie.
+/// Returns the caller whom the credentials in `headers` identify; `None` without credentials. A
+/// session cookie counts if there is no `Authorization` header, so a wrong key is refused even with
+/// a valid cookie.
 ///
 /// # Errors
 /// `unauthorized` for an unknown key; `forbidden` or `bad_request` if the headers are not allowed
@@ -200,7 +199,7 @@ fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthEr
 }
 
 /// Checks the credentials of a sign-out. Accepts a known key. Without an `Authorization` header,
-/// also accepts any session cookie, even the cookie of an expired session.
+/// accepts any session cookie, even of an expired session.
 fn check_sign_out(
     http: &Http,
     headers: &HeaderMap,

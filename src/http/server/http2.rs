@@ -24,26 +24,24 @@ use super::connections::{ConnectionPhase, ConnectionSlot, CountedBody};
 use super::serve::{Graceful, PhaseTimer, Timeout, phase_timeout, run_connection};
 use crate::world::Clock;
 
-/// The first bytes of every HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The maximum number of concurrent requests on one connection.
 const MAX_STREAMS: u32 = 256;
 /// The maximum size of the header fields of a request, in bytes.
 const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
-/// The maximum number of pending streams that the client resets before the server has accepted
-/// them. One more such stream ends the connection, as a protection against the "rapid reset"
-/// attack.
+/// How many streams a client may reset before the server has accepted them. One more ends the
+/// connection, as a protection against the "rapid reset" attack.
 const MAX_PENDING_RESETS: usize = 20;
-/// The maximum number of streams that the server resets because of errors of the client. One more
-/// such stream ends the connection.
+/// How many streams the server may reset because of errors of the client. One more ends the
+/// connection.
 const MAX_ERROR_RESETS: usize = 1024;
 /// The flow-control window of a stream and of a connection: the maximum number of unread bytes.
 const WINDOW_BYTES: u32 = 1024 * 1024;
-/// `PING_INTERVAL` is the time between pings on a connection that serves requests. `PING_TIMEOUT`
-/// is the maximum time for the answer to a ping.
+/// The time between pings while a request is in flight, and the maximum time for the answer to a
+/// ping.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval at which the watchdog checks a connection that serves a request.
+/// How often `run_watchdog` looks at a connection while it serves a request.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A stream that first returns the bytes in `prefix`, which `read_preface` has read already, and
@@ -171,7 +169,6 @@ where
     }
 }
 
-/// Serves a connection whose preface has been read, from its first frame to its end.
 pub(super) async fn serve<I, S, F>(
     stream: PrefixedStream<I>,
     service: S,
@@ -218,8 +215,7 @@ pub(super) async fn serve<I, S, F>(
 }
 
 /// Ends a connection that serves no request and exceeds the timeout of its phase. The watchdog runs
-/// as a separate Tokio task, so a client cannot delay the timeout by sending frames that keep the
-/// connection's own task busy.
+/// as a separate Tokio task, so frames that keep the connection's own task busy cannot delay it.
 async fn run_watchdog(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let phase = || slot.upgrade().map(|slot| slot.phase());
     let watched = async {

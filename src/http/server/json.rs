@@ -1,6 +1,6 @@
-//! Reads JSON strictly: repeated members and deep nesting are errors, because not all parsers treat
-//! them alike. The values in a client's JSON are counted before the first value is built, because a
-//! megabyte of `[[],[],…` would take a hundred megabytes of memory.
+//! Reads JSON strictly: repeated members and deep nesting are errors, because parsers treat them
+//! differently. The values in a client's JSON are counted before the first value is built, because
+//! a megabyte of `[[],[],…` would take a hundred megabytes of memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,20 +14,18 @@ use serde_json::{Map, Number, Value};
 use super::problem::{Code, Problem};
 use crate::task::json_members::{Members, REPEATED_MEMBER};
 
-/// The maximum depth of nesting in a text.
 const MAX_DEPTH: usize = 64;
 
 /// The maximum number of values in a text, including nested values.
 pub(crate) const MAX_VALUES: usize = 100_000;
 
-/// The reason why a text was refused. The reason gives the position of the mistake, but never
-/// repeats the content of the text.
+/// The reason why a text was refused. It gives the position of the mistake, and never repeats the
+/// content of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
-    /// The text is not JSON, is nested too deeply, or is understood differently by different
-    /// parsers. The string describes the mistake for people.
+    /// The text is not JSON, is nested too deeply, or repeats a member. The string describes the
+    /// mistake for people.
     Invalid(String),
-    /// The text has more than [`MAX_VALUES`] values.
     TooManyValues,
 }
 
@@ -48,7 +46,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
     parse_stored(bytes)
 }
 
-/// Makes the checks of [`parse`], except for the check for repeated members. Builds no value.
+/// Checks the syntax, the depth and the number of values of a text, without building a value. Does
+/// not check for repeated members.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), JsonError> {
     let mut remaining = MAX_VALUES;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -92,9 +91,9 @@ fn json_error(error: &serde_json::Error) -> JsonError {
     })
 }
 
-/// Like [`parse`], for a text that must be one JSON object. Returns the object without its member
-/// `name`, and the JSON text of this member. The text of this member is unchanged, and is not
-/// checked for depth, number of values or repeated members.
+/// Parses a JSON object like [`parse`], but leaves the member `name` unparsed. Returns the other
+/// members, and the unchanged JSON text of `name`. That text is not checked for depth, number of
+/// values or repeated members.
 pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), JsonError> {
     let Members(members) = serde_json::from_slice(bytes).map_err(|error| json_error(&error))?;
     let (mut rest, mut aside) = (Map::new(), None);
@@ -115,8 +114,8 @@ pub(crate) fn is_json(bytes: &[u8]) -> bool {
 }
 
 /// Returns the JSON text of the member `name` of the object in `bytes`, without white space between
-/// tokens. `None` without such a member. Numbers in the text keep every digit, which a conversion
-/// to doubles would not keep. `bytes` must be a text that [`parse`] accepts.
+/// tokens; `None` without the member. Numbers keep every digit, which parsed doubles would lose.
+/// `bytes` must be a text that [`parse`] accepts.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
@@ -133,7 +132,6 @@ pub(crate) fn members(bytes: &[u8]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns a JSON text without white space between tokens.
 fn compact(text: &str) -> String {
     let (mut inside, mut escaped) = (false, false);
     text.chars()
@@ -217,7 +215,7 @@ impl<'de> Visitor<'de> for ValueCounter<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
-        // Checks the depth here, because an empty list has no element that would be checked.
+        // An empty list has no element that would check the depth, so the depth is checked here.
         let _: ValueCounter<'_> = self.below()?;
         while members.next_element_seed(self.below()?)?.is_some() {}
         Ok(())
@@ -388,7 +386,7 @@ mod tests {
             parse(flat(MAX_VALUES + 1).as_bytes()),
             Err(JsonError::TooManyValues)
         );
-        // The parser reads nothing after the value that exceeds the limit.
+        // The parser stops at the value that exceeds the limit, and never reaches the missing `]`.
         assert_eq!(
             parse(format!("[{}", "0,".repeat(MAX_VALUES)).as_bytes()),
             Err(JsonError::TooManyValues)

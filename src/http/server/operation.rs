@@ -12,9 +12,7 @@ pub(crate) const LARGE_BODY: usize = 20 * 1024 * 1024;
 pub(crate) struct Op {
     /// The stable `operationId` in the OpenAPI document.
     pub id: &'static str,
-    /// The callers that the operation admits.
     pub auth: AuthClass,
-    /// The maximum size of the body, in bytes.
     pub max_body_bytes: usize,
     /// The problems that the operation can respond with, in addition to the common problems of its
     /// `auth`.
@@ -26,14 +24,14 @@ pub(crate) struct Op {
 pub(crate) enum AuthClass {
     /// Callers with a key or an active session.
     Key,
-    /// The person to whom the sealed link in the path was sent. Keys and cookies do not count.
+    /// The person to whom the sealed link in the path was sent. Keys and cookies are ignored.
     Link,
     /// Like `Key`, and also callers with an expired session. Sign-out uses this class.
     SignOut,
     /// Everyone, with or without a key.
     Open,
-    /// Gateways. The operation checks the key itself, because a refusal has another form in gRPC
-    /// than in HTTP.
+    /// Proxies that call over gRPC. The operation checks the key itself, because gRPC reports a
+    /// refusal differently from HTTP.
     Gateway,
     /// Everyone, by any host name and through any proxy. Health checks use this class.
     Health,

@@ -1,13 +1,12 @@
-//! Decides from which web pages a browser may send requests that change something in the service.
-//! If such a request has a foreign origin, it is refused before its credentials are read. So a
-//! foreign page cannot approve a call. Without accounts, the service answers only requests for a
-//! loopback name of this machine, except for health checks.
+//! Checks whether a web page may send a request that changes something in the service. A change
+//! from a page of a foreign origin is refused before its credentials are read, so such a page
+//! cannot approve a call. A service without accounts (no `auth` in the configuration) answers
+//! requests to a loopback name, and health checks under any name.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
 use url::Url;
 
-/// A web origin: scheme, host, port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Origin {
     scheme: String,
@@ -32,8 +31,8 @@ impl Origin {
     }
 }
 
-/// The configured origins whose pages may send requests that change something. In addition, a page
-/// may always send such requests to its own host.
+/// The configured origins whose pages may send requests that change something. Pages of the
+/// service's own host may always send them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     public: Option<Origin>,
@@ -41,7 +40,6 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// Parses the origins of `public_url` and of `cors_origins`.
     #[must_use]
     pub(crate) fn new(public_url: &str, cors_origins: &[String]) -> Self {
         Self {
@@ -53,8 +51,8 @@ impl Origins {
         }
     }
 
-    /// Returns whether the request may proceed: its method changes nothing, or the request does not
-    /// come from a foreign page.
+    /// Returns whether the request may proceed: its method changes nothing, or no page of a foreign
+    /// origin sent it.
     #[must_use]
     pub(crate) fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
@@ -94,8 +92,7 @@ impl Origins {
     }
 }
 
-/// Parses the value of an `Origin` header. `None` if the value has a path, even if the path is only
-/// a slash.
+/// Parses the value of an `Origin` header. `None` if the value has a path, even `/`.
 fn header_origin(text: &str) -> Option<Origin> {
     let (_, rest) = text.split_once("://")?;
     if rest.contains('/') {
@@ -126,7 +123,7 @@ fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     }
 }
 
-/// The headers, in addition to `X-Forwarded-…`, that show that a request came through a proxy.
+/// The headers that proxies add, besides `X-Forwarded-…`.
 const PROXY_HEADERS: [&str; 6] = [
     "forwarded",
     "via",
@@ -136,11 +133,11 @@ const PROXY_HEADERS: [&str; 6] = [
     "x-original-forwarded-for",
 ];
 
-/// Returns the reason why a service without accounts refuses the request; `None` if the service
-/// accepts the request. A request with signs of a proxy is refused, because every client of the
-/// proxy would act as the user `local`. Any version other than HTTP/1.1 counts as such a sign,
-/// because nginx uses HTTP/1.0 by default. The host must be a loopback name, because a web page can
-/// point its own host name to this machine (DNS rebinding).
+/// Returns why a service without accounts refuses the request; `None` if it accepts the request.
+/// Through a proxy, every client would act as the user `local`, so signs of a proxy are refused. A
+/// version other than HTTP/1.1 is such a sign, because nginx uses HTTP/1.0 by default. The host
+/// must be a loopback name, because a web page can point its own host name to this machine (DNS
+/// rebinding).
 #[must_use]
 pub(crate) fn refusal_without_accounts(
     headers: &HeaderMap,

@@ -60,7 +60,6 @@ pub(crate) struct WaitHeader {
     prefer: Option<String>,
 }
 
-/// The query of `list_task_items`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ItemQuery {
@@ -72,7 +71,6 @@ pub(crate) struct ItemQuery {
     limit: Option<i64>,
 }
 
-/// The query of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventQuery {
@@ -81,7 +79,6 @@ pub(crate) struct EventQuery {
     after: Option<i64>,
 }
 
-/// The header of `stream_task_events`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct EventHeader {
@@ -91,7 +88,6 @@ pub(crate) struct EventHeader {
     last_event_id: Option<i64>,
 }
 
-/// Selects tasks by their properties.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TaskQuery {
@@ -108,7 +104,6 @@ pub(crate) struct TaskQuery {
     user_id: Option<Vec<String>>,
 }
 
-/// Selects requests by their properties.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct InboxQuery {
@@ -149,7 +144,6 @@ pub(crate) struct TimelineQuery {
     before: Option<i64>,
 }
 
-/// The query of `list_requests`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct RequestQuery {
@@ -165,7 +159,6 @@ pub(crate) struct RequestQuery {
     task_id: Option<Vec<Uuid>>,
 }
 
-/// Selects deliveries by their properties.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DeliveryQuery {

@@ -1,4 +1,4 @@
-//! Reads the header `Prefer` (RFC 7240), in which a client gives the time that it wants to wait. A
+//! Reads the header `Prefer` (RFC 7240): how long the client wants to wait for the task. A
 //! malformed preference is ignored.
 
 use std::time::Duration;
@@ -8,7 +8,6 @@ use http::HeaderMap;
 /// The maximum time to wait, in seconds. A longer `wait` is reduced to this time.
 const MAX_WAIT_SECONDS: u64 = 300;
 
-/// A client's preferences about waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prefer {
     wait: Option<u64>,

@@ -1,7 +1,6 @@
-//! Every error response is a problem document (RFC 9457) with an error code. The function that
-//! fails returns the error code, a text for people, and the members that belong to this code. The
-//! middleware in `edge.rs` adds all other members, because only this middleware knows the request's
-//! id and the types that the client accepts.
+//! Problem documents (RFC 9457), the bodies of all error responses. The function that fails gives
+//! the error code, a text for people, and the members of that code. The middleware in `edge.rs`
+//! adds the other members, because it knows the request's id and the types that the client accepts.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -23,23 +22,19 @@ macro_rules! codes {
         pub(crate) enum Code { $($(#[$doc])* $name),* }
 
         impl Code {
-            /// All codes, in the order in which they are declared.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// Returns the code as it is written in the problem document.
             #[must_use]
             pub(crate) fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word),* }
             }
 
-            /// Returns the HTTP status of a response with this code.
             #[must_use]
             pub(crate) fn status(self) -> StatusCode {
                 let number: u16 = match self { $(Self::$name => $status),* };
                 StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
 
-            /// Returns the English title of the problem.
             #[must_use]
             pub(crate) fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
@@ -59,19 +54,14 @@ codes! {
     Forbidden = "forbidden", 403, "Not allowed";
     /// The resource does not exist, or belongs to another tenant.
     NotFound = "not_found", 404, "Not found";
-    /// The path does not support the request's method.
     MethodNotAllowed = "method_not_allowed", 405, "This path has no such method";
-    /// The body is larger than the operation allows.
     TooLarge = "too_large", 413, "The body is too large";
-    /// The operation does not accept a body of this type.
     UnsupportedMediaType = "unsupported_media_type", 415, "The body has an unsupported type";
     /// The request can be parsed, but it is not valid; `errors` lists every place.
     Invalid = "invalid", 422, "The request is not valid";
-    /// The `Idempotency-Key` was used with another body.
     IdempotencyKeyReused = "idempotency_key_reused", 422, "The idempotency key was used with another body";
     /// The digest in the body is not the digest of the request.
     DigestMismatch = "digest_mismatch", 412, "The digest does not match";
-    /// The request's deadline has passed.
     RequestExpired = "request_expired", 410, "The request has expired";
     /// The link of a message no longer works.
     LinkExpired = "link_expired", 410, "The link has expired";
@@ -89,7 +79,6 @@ codes! {
     TaskNotFailed = "task_not_failed", 409, "The task has not failed";
     /// The task belongs to a sub-agent. Such a task takes no messages and cannot be retried.
     NotARootTask = "not_a_root_task", 409, "The task is a sub-agent's";
-    /// Another runner has the permit of the gate call.
     CallInHand = "call_in_hand", 409, "Another runner has the permit";
     /// The gate call already has a different outcome.
     CallSettled = "call_settled", 409, "The call is settled";
@@ -105,7 +94,6 @@ codes! {
     ModelFailed = "model_failed", 500, "The model gave no usable answer";
     /// In `error` of a task: a limit was reached.
     LimitReached = "limit_reached", 500, "A limit was reached";
-    /// In `error` of a task: the stored data of the task is inconsistent.
     Integrity = "integrity", 500, "The stored data is inconsistent";
     /// In `error` of a task: the configuration lacks something that the task needs.
     Configuration = "configuration", 500, "The configuration lacks something that the task needs";
@@ -125,7 +113,7 @@ impl FromStr for Code {
     }
 }
 
-/// An error that the edge renders as a problem document or a page.
+/// An error response, which `edge.rs` renders as a problem document or a page.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub code: Code,
@@ -134,7 +122,7 @@ pub(crate) struct Problem {
     pub detail: String,
     /// The mistakes in the request if `code` is `Invalid`; empty for any other code.
     pub errors: Vec<FieldError>,
-    /// The members of the problem document that only problems with this `code` have.
+    /// The members of the problem document that are specific to `code`.
     pub members: Map<String, Value>,
     /// The headers of a response with this problem, such as `Retry-After`.
     pub headers: Vec<(HeaderName, HeaderValue)>,
@@ -201,7 +189,6 @@ impl Problem {
         )
     }
 
-    /// Returns the problem `invalid` with the mistakes `errors`.
     #[must_use]
     pub(crate) fn invalid(errors: &[FieldError]) -> Self {
         Self {
@@ -210,7 +197,7 @@ impl Problem {
         }
     }
 
-    /// Returns the problem of a request with one mistake, at `pointer`.
+    /// Returns the problem `invalid` with one mistake, at the JSON pointer `pointer`.
     #[must_use]
     pub(crate) fn invalid_at(pointer: &str, detail: impl Into<String>) -> Self {
         Self::invalid(&[FieldError {
@@ -293,8 +280,8 @@ pub(crate) fn type_url(public_url: &str, code: &str) -> String {
     format!("{public_url}/problems/{code}")
 }
 
-/// Returns the path of `public_url`, without a slash at the end. A link that begins with this path
-/// stays on the origin of the page.
+/// Returns the path of `public_url`, without a slash at the end. Links in pages begin with this
+/// path, so they stay on the page's origin.
 #[must_use]
 pub(crate) fn path_prefix(public_url: &str) -> String {
     public_url

@@ -9,9 +9,7 @@ use uuid::Uuid;
 use super::fields::{Errors, pointer};
 use super::problem::Problem;
 
-/// The number of entries in a page when the query has no `limit`.
 const DEFAULT_LIMIT: i64 = 50;
-/// The maximum of `limit`.
 pub(crate) const MAX_LIMIT: i64 = 200;
 
 /// A query whose parameters are taken out one by one.
@@ -57,7 +55,7 @@ impl Query {
     }
 
     /// Takes the parameters with this name, like [`Query::texts`], and parses their values with
-    /// `read`. Each value that `read` refuses adds a mistake with the text `expected`.
+    /// `read`. Each value that `read` refuses adds the mistake `expected`.
     pub(crate) fn many<T>(
         &mut self,
         name: &str,
@@ -74,8 +72,8 @@ impl Query {
         values
     }
 
-    /// Takes a parameter that must not be repeated, and parses its value like [`Query::many`]. A
-    /// repeated parameter is a mistake. Returns `None` if the query does not have the parameter.
+    /// Takes a parameter that may appear once, and parses its value with `read`. A repetition and a
+    /// refused value are mistakes. Returns `None` if the query does not have the parameter.
     pub(crate) fn one<T>(
         &mut self,
         name: &str,
@@ -89,8 +87,8 @@ impl Query {
         values.pop()
     }
 
-    /// Takes `limit`, the number of entries in a page. Returns 50 if the query has no `limit`. A
-    /// number outside the range from 1 to 200 is a mistake.
+    /// Takes `limit`, the number of entries in a page; 50 if the query has no `limit`. A number
+    /// outside 1 to 200 is a mistake.
     pub(crate) fn limit(&mut self) -> i64 {
         let read = |text: &str| digits(text).filter(|limit| (1..=MAX_LIMIT).contains(limit));
         self.one("limit", "a number from 1 to 200", read)

@@ -1,8 +1,8 @@
 //! The accept loop. The server limits the number of connections, the size of each request's head,
 //! the time in which the head must arrive, and the time between two requests of a connection.
-//! HTTP/1 connections are built explicitly, so that features of other crates cannot enable HTTP/2.
-//! HTTP/2 is served only if [`Server::http2`] is set, and only on a connection that begins with the
-//! preface of HTTP/2.
+//! HTTP/1 connections are built explicitly, so Cargo features of other crates cannot enable HTTP/2.
+//! HTTP/2 is served if [`Server::http2`] is set and the connection begins with the preface of
+//! HTTP/2.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -32,11 +32,10 @@ use super::http2::{self, PrefixedStream};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
-/// The timeout for the head of a request to arrive. For the first request of a connection, the
-/// timeout begins when the connection opens; for a later request, with the first byte of the head.
+/// How long the head of a request may take to arrive. For the first request, the time begins when
+/// the connection opens; for a later request, with the first byte of the head.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time for which a connection stays open after a response while the client sends no next
-/// request.
+/// How long a connection stays open after a response while no next request arrives.
 pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
 /// The maximum size of the head of a request, in bytes.
 pub(crate) const MAX_HEADER_SIZE: usize = 64 * 1024;
@@ -45,7 +44,6 @@ const MAX_BUFFER_BYTES: usize = 2 * MAX_HEADER_SIZE;
 /// The pause after `accept` failed, for example because no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A source of connections.
 pub(crate) trait Acceptor: Send {
     type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -62,7 +60,6 @@ impl Acceptor for TcpListener {
     }
 }
 
-/// The server of one listener.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub router: Router,
@@ -122,7 +119,6 @@ impl Server {
         tasks.wait().await;
     }
 
-    /// Serves one connection from its opening to its end.
     async fn connection<I>(
         self,
         io: I,
@@ -155,8 +151,8 @@ impl Server {
             PrefixedStream::new(stream)
         };
         let mut builder = http1::Builder::new();
-        // hyper's timeout for the head is off, because `PhaseTimer` applies the timeouts and
-        // measures them by the service's clock.
+        // hyper's own timeout for the head is off, because `PhaseTimer` measures the timeout by the
+        // service's clock.
         builder
             .header_read_timeout(None)
             .max_header_size(MAX_HEADER_SIZE)
@@ -166,8 +162,8 @@ impl Server {
     }
 }
 
-/// A connection that can shut down gracefully: the connection accepts no further requests, and ends
-/// after the requests in flight.
+/// A connection that can shut down gracefully: it refuses further requests, and ends after the
+/// requests in flight.
 pub(super) trait Graceful: Future {
     fn shut_down(self: Pin<&mut Self>);
 }
@@ -186,9 +182,8 @@ where
     }
 }
 
-/// Polls a connection until it has ended, until its phase has timed out, or until it must make room
-/// for another client. Once `closed` is cancelled, the connection ends after its requests in
-/// flight.
+/// Polls a connection until it ends, until its phase times out, or until `slot` tells it to close.
+/// Once `closed` is cancelled, the connection ends after its requests in flight.
 pub(super) async fn run_connection(
     mut connection: Pin<&mut impl Graceful>,
     slot: &ConnectionSlot,
@@ -223,7 +218,6 @@ pub(super) async fn run_connection(
     .await;
 }
 
-/// Answers one request of a connection.
 fn respond(
     router: Router,
     slot: &Arc<ConnectionSlot>,
@@ -234,7 +228,7 @@ fn respond(
     let slot = Arc::downgrade(slot);
     async move {
         // `serving` is `None` if the connection was told to close before this request began. The
-        // router never sees such a request.
+        // request then never reaches the router.
         let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
         let mut request = request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
         request.extensions_mut().insert(ConnectInfo(peer));
@@ -256,7 +250,6 @@ fn is_client_fault(error: &io::Error) -> bool {
     )
 }
 
-/// The timeout of a connection's current phase.
 pub(super) struct PhaseTimer {
     slot: Arc<ConnectionSlot>,
     pub(super) clock: Arc<dyn Clock>,
@@ -267,7 +260,6 @@ pub(super) struct PhaseTimer {
 /// A future that completes at the timeout of a phase; `None` if the phase has no timeout.
 pub(super) type Timeout = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// Returns the maximum time that a connection may stay in this phase; `None` without a limit.
 pub(super) fn phase_timeout(phase: ConnectionPhase) -> Option<Duration> {
     match phase {
         ConnectionPhase::Serving => None,
@@ -277,7 +269,6 @@ pub(super) fn phase_timeout(phase: ConnectionPhase) -> Option<Duration> {
 }
 
 impl PhaseTimer {
-    /// Creates the timer of a connection that has just been opened.
     fn new(slot: &Arc<ConnectionSlot>, clock: Arc<dyn Clock>) -> Self {
         let mut timer = Self {
             slot: Arc::clone(slot),

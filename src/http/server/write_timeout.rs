@@ -1,6 +1,6 @@
 //! The write timeout of a connection. Without the timeout, a client that stops reading would keep
-//! the unsent bytes, and the Tokio task that writes them, in memory for ever. [`TimeoutStream`]
-//! also reports received bytes and pending writes to the connection's slot.
+//! unsent bytes and a Tokio task in memory for ever. [`TimeoutStream`] also reports received bytes
+//! and pending writes to the connection's [`ConnectionSlot`].
 
 use std::fmt;
 use std::future::Future;
@@ -18,8 +18,8 @@ use crate::world::Clock;
 /// The maximum time for which a write may make no progress.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A stream whose writes fail with `TimedOut` once a write has made no progress for
-/// [`WRITE_TIMEOUT`]; the server then drops the connection.
+/// A stream whose writes fail with `TimedOut` after [`WRITE_TIMEOUT`] without progress. The server
+/// then drops the connection.
 pub(crate) struct TimeoutStream<I> {
     io: I,
     clock: Arc<dyn Clock>,
@@ -36,8 +36,6 @@ impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
 }
 
 impl<I> TimeoutStream<I> {
-    /// Wraps `io`. The stream reports received bytes and pending writes to `slot`; `clock` measures
-    /// the timeout.
     pub(super) fn new(io: I, clock: Arc<dyn Clock>, slot: Arc<ConnectionSlot>) -> Self {
         Self {
             io,

@@ -1,8 +1,7 @@
-//! Counts the wrong keys of each source address. Each wrong key causes a log line with the address,
-//! but without the key. After ten wrong keys in a minute, further wrong keys get 429, and only the
-//! first of them causes a log line. Requests with a correct key, a session or no key are not
-//! counted. Invariant: the size of the table and the rate of log lines are limited, however many
-//! addresses send wrong keys.
+//! Counts the wrong keys of each source address. Each wrong key is logged with the address and
+//! without the key. After ten wrong keys in a minute, further wrong keys get 429, and the first of
+//! these is logged. Requests with a correct key, a session or no key are not counted. Invariant:
+//! the table's size and the rate of log lines stay bounded, however many addresses send wrong keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -16,25 +15,23 @@ use http::header::{HeaderValue, RETRY_AFTER};
 
 use super::problem::{Code, Problem};
 
-/// The number of wrong keys per source and minute that get `unauthorized`. Further wrong keys get
-/// 429.
+/// How many wrong keys of a source get `unauthorized` in a minute. Further wrong keys get 429.
 const MAX_WRONG_KEYS: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
 /// The maximum number of sources that are counted separately. All further sources share one
 /// counter.
 const MAX_SOURCES: usize = 10_000;
-/// The minimum time between two removals of old sources from a full table.
+/// The minimum time between two sweeps, which remove old sources from a full table.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of log lines per minute.
 const MAX_LOG_LINES: u32 = 100;
 
-/// The source of requests: an IPv4 address or a /64 IPv6 network, because one client usually has a
-/// whole /64. All requests without a known peer address share one source.
+/// The source of requests: an IPv4 address, or an IPv6 network of /64, because one client usually
+/// has a whole /64. All requests without a known peer address share one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientNetwork(Option<IpAddr>);
 
 impl ClientNetwork {
-    /// Returns the source of a request with these extensions.
     #[must_use]
     pub(crate) fn from_extensions(extensions: &Extensions) -> Self {
         Self(
@@ -74,7 +71,6 @@ struct Table {
     log: Log,
 }
 
-/// The wrong keys of one source.
 #[derive(Debug, Default)]
 struct RecentKeys {
     /// The times of the last wrong keys, oldest first; at most [`MAX_WRONG_KEYS`].
@@ -95,8 +91,7 @@ impl RecentKeys {
         }
     }
 
-    /// Counts a wrong key. If the source is over the limit, returns the time that the source has to
-    /// wait.
+    /// Counts a wrong key. Over the limit, returns the time that the source has to wait.
     fn count(&mut self, now: Duration) -> Option<Duration> {
         self.drop_old(now);
         let over_limit = self.at.len() >= MAX_WRONG_KEYS;
@@ -109,7 +104,6 @@ impl RecentKeys {
     }
 }
 
-/// The log lines of the current minute.
 #[derive(Debug, Default)]
 struct Log {
     since: Duration,

@@ -1,4 +1,4 @@
-//! Tests of the limits on the memory that all large request bodies take together.
+//! Tests of the limits on the memory that large request bodies take together.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::http::server::body::budget::BodyBudget;
 use crate::task::time::Time;
 use crate::world::Clock;
 
-/// A clock with a constant uptime. All sleeps of the clock end once the test sends `true`.
+/// A clock with a constant uptime. All its sleeps end once the test sends `true`.
 struct Still(watch::Sender<bool>);
 
 #[async_trait::async_trait]
@@ -34,8 +34,8 @@ impl Clock for Still {
     }
 }
 
-/// Returns a service and its clock. All large bodies together may take `all` bytes of memory, and
-/// the large bodies of one caller may take `share` bytes.
+/// Returns a service and its clock. `all` is the memory for the large bodies of all callers, and
+/// `share` is the memory for those of one caller, in bytes.
 fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     let clock = Arc::new(Still(watch::Sender::new(false)));
     let http = Http {
@@ -46,8 +46,7 @@ fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     (crate::http::routers(http).0, clock)
 }
 
-/// Returns a stream of `count` chunks of 10,000 bytes. `read` counts the chunks that were read from
-/// the stream.
+/// Returns a stream of `count` chunks of 10,000 bytes. `read` counts the chunks that were read.
 fn pieces(
     count: usize,
     read: &Arc<AtomicUsize>,

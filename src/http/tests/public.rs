@@ -88,8 +88,8 @@ async fn public_endpoints_are_served_without_a_key() {
     );
 }
 
-/// Requests an asset; `accepts` is the value of the header `accept-encoding`. Returns the encoding
-/// and the body of the response.
+/// Requests an asset with the header `accept-encoding: {accepts}`. Returns the encoding and the
+/// body of the response.
 async fn asset(app: &Router, name: &str, accepts: Option<&str>) -> (String, Vec<u8>) {
     let mut request = Request::get(format!("/docs/{name}")).header("host", "127.0.0.1:8080");
     if let Some(accepts) = accepts {

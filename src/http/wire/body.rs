@@ -1,6 +1,6 @@
-//! Request bodies, as components of the OpenAPI document. The operations read the members of a body
-//! one by one (`server/fields.rs`), so that every mistake is reported with its place. The types of
-//! this module only describe the bodies.
+//! Request bodies, described for the OpenAPI document. The operations do not parse bodies into
+//! these types. They read the members one by one (`server/fields.rs`), and so report the place of
+//! every mistake.
 
 use std::collections::BTreeMap;
 
@@ -131,8 +131,8 @@ pub(crate) struct ApproveDecision {
     /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
     /// changes nothing.
     pub digest: Option<String>,
-    /// The standing decision to give with the approval: later calls that the rule's `remember`
-    /// covers run without a request. Default: none.
+    /// A standing decision to give with the approval: later calls that the rule's setting
+    /// `remember` covers run without a request. Default: none.
     pub remember: Option<NewRemember>,
 }
 
@@ -142,8 +142,8 @@ pub(crate) struct ApproveDecision {
 pub(crate) struct RejectDecision {
     /// Always `reject`.
     pub action: String,
-    /// The consequence for the task. Default: the rule's `on_reject` if all calls of an approval
-    /// request are rejected, else `continue`.
+    /// The consequence for the task. Default: if all calls of an approval request are rejected, the
+    /// rule's `on_reject`; else `continue`.
     pub then: Option<super::decision::ThenAction>,
     /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]
@@ -226,8 +226,8 @@ pub(crate) struct ApproveCall {
     /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The standing decision to give with the approval: later calls that the rule's `remember`
-    /// covers run without a request. Default: none.
+    /// A standing decision to give with the approval: later calls that the rule's setting
+    /// `remember` covers run without a request. Default: none.
     pub remember: Option<NewRemember>,
 }
 
@@ -237,8 +237,8 @@ pub(crate) struct ApproveCall {
 pub(crate) struct NewRemember {
     /// The tasks in which the standing decision counts.
     pub r#for: super::decision::WireGrantScope,
-    /// How long the standing decision counts, such as `30m`, `4h` or `1d`; at most the value of
-    /// `remember.most` in the call.
+    /// How long the standing decision counts, such as `30m`, `4h` or `1d`; at most `remember.most`
+    /// of the call.
     #[schema(pattern = "^[0-9]+(ms|s|m|h|d)$")]
     pub expires_in: String,
 }
@@ -249,8 +249,8 @@ pub(crate) struct NewRemember {
 pub(crate) struct RejectCall {
     /// Always `reject`.
     pub action: String,
-    /// The consequence for the task. Default: the rule's `on_reject` if every call of the request
-    /// is rejected, else `continue`.
+    /// The consequence for the task. Default: if every call of the request is rejected, the rule's
+    /// `on_reject`; else `continue`.
     pub then: Option<super::decision::ThenAction>,
     /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]
@@ -283,7 +283,7 @@ pub(crate) struct RespondCall {
     pub reason: Option<String>,
 }
 
-/// An approval whose action is in the path; the body may be empty.
+/// The body of `POST /resume/{request_id}/approve`; it may be empty.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApproveBody {
@@ -293,17 +293,17 @@ pub(crate) struct ApproveBody {
     /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
     /// changes nothing.
     pub digest: Option<String>,
-    /// The standing decision to give with the approval: later calls that the rule's `remember`
-    /// covers run without a request. Default: none.
+    /// A standing decision to give with the approval: later calls that the rule's setting
+    /// `remember` covers run without a request. Default: none.
     pub remember: Option<NewRemember>,
 }
 
-/// A rejection whose action is in the path; the body may be empty.
+/// The body of `POST /resume/{request_id}/reject`; it may be empty.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RejectBody {
-    /// The consequence for the task. Default: the rule's `on_reject` if all calls of an approval
-    /// request are rejected, else `continue`.
+    /// The consequence for the task. Default: if all calls of an approval request are rejected, the
+    /// rule's `on_reject`; else `continue`.
     pub then: Option<super::decision::ThenAction>,
     /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]

@@ -1,8 +1,8 @@
-//! A request in brief, as messages and the stream of the inbox show it. A brief is made only from
-//! the row of the request, so every reader gets the same brief.
+//! A brief: the short form of a request, for messages and for the event stream of the inbox. A
+//! brief is built from the request's row alone, so every reader gets the same brief.
 //!
-//! Invariant: a brief contains no text of an agent or a tool. The only parts of the calls'
-//! arguments in a brief are those that the operator's `summary` templates show.
+//! Invariant: a brief contains no text of an agent or a tool. Of the calls' arguments, a brief
+//! contains the parts that the operator's `summary` templates show.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -14,11 +14,10 @@ use crate::store::RequestRow;
 use crate::task::request::{CallSpec, RequestKind};
 use crate::task::user::UserIds;
 
-/// The maximum number of summaries in a brief.
 const MAX_SUMMARIES: usize = 3;
 
-/// A request in brief. A brief contains no text of an agent or a tool. The only parts of the calls'
-/// arguments in a brief are those that the operator's `summary` templates show.
+/// A request in brief. A brief contains no text of an agent or a tool. Of the calls' arguments, a
+/// brief contains the parts that the operator's `summary` templates show.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct RequestBrief {
     /// The id of the request, never reused.
@@ -56,9 +55,8 @@ pub(crate) struct RequestBrief {
     pub summaries: Option<Vec<String>>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
-    /// The number of approvals so far. While a call is undecided, this is the smallest number among
-    /// the undecided calls. Once every call is decided, it is the largest number among all calls. 0
-    /// if one approval is enough.
+    /// The number of approvals so far; 0 if one approval is enough. For several calls: the smallest
+    /// number among the undecided calls or, once all calls are decided, the largest number.
     pub approvals: usize,
     /// The time at which the request was opened.
     #[schema(format = DateTime)]
@@ -69,7 +67,7 @@ pub(crate) struct RequestBrief {
     /// The address of the page on which a person decides the request.
     #[schema(format = "uri")]
     pub url: String,
-    /// The decision; null unless the request is decided.
+    /// The decision; null if the request is not decided.
     pub decision: Option<BriefDecision>,
 }
 
@@ -80,7 +78,8 @@ pub(crate) struct BriefDecision {
     pub action: DecisionAction,
     /// The id of the user who decided; if several users decided, the id of the last.
     pub by: String,
-    /// The id of the service key's user, if a service key acted for the approver; else null.
+    /// If a service answered for the approver with its own key, the id of that key's user; else
+    /// null.
     pub via: Option<String>,
     /// How the person proved who they are; null in a service without accounts, and in decisions
     /// that were stored before this member existed.
@@ -91,7 +90,6 @@ pub(crate) struct BriefDecision {
 }
 
 impl RequestBrief {
-    /// Returns the brief of a request, with the summaries of its calls.
     #[must_use]
     pub(crate) fn from_row(row: &RequestRow, settings: &Settings) -> Self {
         let asked = &row.spec;
@@ -121,7 +119,7 @@ impl RequestBrief {
         }
     }
 
-    /// Removes the summaries, for a receiver whose configuration entry has no `summaries: true`.
+    /// Removes the summaries, for a receiver that is configured without `summaries: true`.
     #[must_use]
     pub(crate) fn without_summaries(self) -> Self {
         Self {
@@ -143,8 +141,6 @@ impl From<WireDecision> for BriefDecision {
     }
 }
 
-/// Returns the summaries of at most the first [`MAX_SUMMARIES`] calls. If a call's tool has no
-/// template, the summary is the tool's name.
 fn summaries(own: &[&CallSpec]) -> Vec<String> {
     let first = own.iter().take(MAX_SUMMARIES);
     first.map(|call| call.summary.clone()).collect()

@@ -1,5 +1,5 @@
-//! A human's answer as the API shows it: a single answer, the decision of one call, or the decision
-//! of a whole request.
+//! A person's answer as the API shows it: a single answer, the decision of one call, or the
+//! decision of a whole request.
 
 use std::collections::BTreeMap;
 
@@ -30,9 +30,9 @@ wire_enum! {
     WireDoor as Door from decision::Door, "snake_case" { Key, Session, Link, Slack }
 }
 wire_enum! {
-    /// The tasks in which a standing decision counts: `task` (the tree of the call that was
-    /// approved, until the user's next message) or `owner` (every task of the same owner and root
-    /// agent).
+    /// The tasks in which a standing decision (an approval that also lets later calls through)
+    /// counts: `task` (the task tree of the approved call, until the user's next message) or
+    /// `owner` (every task of the same owner and root agent).
     WireGrantScope as GrantScope from grant::GrantScope, "snake_case" { Task, Owner }
 }
 wire_enum! {
@@ -49,7 +49,8 @@ pub(crate) struct WireDecision {
     pub action: DecisionAction,
     /// The id of the user who decided; if several users decided, the id of the last.
     pub by: String,
-    /// The id of the service key's user, if a service key acted for the approver; else null.
+    /// If a service answered for the approver with its own key, the id of that key's user; else
+    /// null.
     pub via: Option<String>,
     /// How the person proved who they are; null in a service without accounts, and in decisions
     /// that were stored before this member existed.
@@ -68,15 +69,15 @@ pub(crate) struct WireDecision {
     /// The result that the person supplied with `respond`; null without one.
     #[schema(value_type = Option<Value>)]
     pub result: Option<RawJson>,
-    /// The standing decision, if the answer gave exactly one; else null. If the answer gave several
-    /// standing decisions, each is in `decisions`.
+    /// If the answer gave exactly one standing decision, that decision; else null. For several
+    /// standing decisions, see `decisions`.
     pub remember: Option<Remembered>,
     /// The answer to each call, by `tool_call_id`.
     pub decisions: BTreeMap<String, CallDecision>,
 }
 
-/// A standing decision, given with the approval of one call: later calls that it covers run without
-/// a request.
+/// A standing decision, given with the approval of one call. The later calls that it covers run
+/// without a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Remembered {
     /// The id of the standing decision, as in `GET /v1/grants`.
@@ -98,7 +99,8 @@ pub(crate) struct CallDecision {
     pub action: DecisionAction,
     /// The id of the user who answered.
     pub by: String,
-    /// The id of the service key's user, if a service key acted for the approver; else null.
+    /// If a service answered for the approver with its own key, the id of that key's user; else
+    /// null.
     pub via: Option<String>,
     /// How the person proved who they are; null in a service without accounts, and in decisions
     /// that were stored before this member existed.
@@ -130,8 +132,7 @@ pub(crate) struct WireApproval {
 }
 
 impl WireDecision {
-    /// Returns a single answer as the API shows it. `at` is the time at which the answer was
-    /// committed.
+    /// Converts a single answer, which was committed at the time `at`.
     #[must_use]
     pub(crate) fn of_answer(at: Time, answer: &decision::Decision) -> Self {
         let calls = answer.decisions.keys();
@@ -164,7 +165,7 @@ impl WireDecision {
         Some(decision)
     }
 
-    /// Returns the decision of a whole request; `None` unless the request is decided.
+    /// Returns the decision of a whole request; `None` if the request is not decided.
     #[must_use]
     pub(crate) fn of_request(state: &RequestState<'_>) -> Option<Self> {
         let resolution = state.resolution()?;
@@ -212,7 +213,6 @@ fn remembered(at: Time, grant: &Grant) -> Remembered {
     }
 }
 
-/// Returns the standing decision of an answer, if the answer gave exactly one.
 fn only_grant(at: Time, answer: &decision::Decision) -> Option<Remembered> {
     let mut grants = answer.grants();
     match (grants.next(), grants.next()) {
@@ -221,7 +221,7 @@ fn only_grant(at: Time, answer: &decision::Decision) -> Option<Remembered> {
     }
 }
 
-/// Returns the approvals that one call has so far; empty if one approval is enough.
+/// Returns the approvals that a call has so far; empty if one approval is enough.
 #[must_use]
 pub(crate) fn approvals(state: &RequestState<'_>, call: CallId, ids: UserIds) -> Vec<WireApproval> {
     let shown = |(at, answer): &TimedDecision| WireApproval {

@@ -14,9 +14,9 @@ use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
 wire_enum! {
     /// The state of a delivery: `due` (to be sent now or later), `sent` (the receiver accepted the
     /// message), `dead` (the final attempt failed, the receiver wants no more attempts, or no
-    /// message could be made) or `dropped` (the message was not sent, because it is no longer
-    /// needed: no entry of the configuration sends such a message, the request was closed, or the
-    /// person has answered the request or may not decide the request).
+    /// message could be made) or `dropped` (not sent, because the message is no longer needed). A
+    /// message is no longer needed if no entry of the configuration sends it, if the request was
+    /// closed, or if the person has answered the request or may not decide it.
     WireDeliveryState as DeliveryState from DeliveryState, "snake_case" { Due, Sent, Dead, Dropped }
 }
 
@@ -89,16 +89,15 @@ pub(crate) struct DeliveryAttempt {
     pub milliseconds: i64,
 }
 
-/// The result of the request to send a receiver's messages to it again.
+/// The result of sending a receiver's messages again.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(crate) struct ResentDeliveries {
-    /// The number of deliveries that are due again: all that match, or with an `Idempotency-Key`
-    /// 20,000 at most. Another POST with a new key makes the next ones due.
+    /// The number of deliveries that are due again. Without an `Idempotency-Key`, all that match;
+    /// with one, at most 20,000. To make the rest due, send another POST with a new key.
     pub count: usize,
 }
 
 impl Delivery {
-    /// Returns the delivery that a row stores.
     #[must_use]
     pub(crate) fn from_row(row: &DeliveryRow) -> Self {
         Self {
@@ -148,7 +147,7 @@ pub(crate) struct WebhookMessage {
 }
 
 /// An event in brief, with the task and the request as of the event's commit. A reminder shows the
-/// event that opened the request, with the task and the request as of the sending of the reminder.
+/// event that opened the request, with the task and the request as of the time of sending.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookData {
     /// The tenant that the tree belongs to.
@@ -177,7 +176,7 @@ pub(crate) struct WebhookData {
     /// The request of a message whose type is `request.*`; null for other types.
     #[schema(required = true)]
     pub request: Option<RequestBrief>,
-    /// True if `payload: full` is configured but the event is in brief, because the full data would
-    /// be over 256 KiB; else absent.
+    /// True if `payload: full` is configured but the full data would be over 256 KiB, so that the
+    /// event is in brief; else absent.
     pub truncated: Option<bool>,
 }

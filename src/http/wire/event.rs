@@ -1,7 +1,8 @@
-//! The names and data of the events of a tree, as the API shows them. A durable event is an item of
-//! a journal. Transient events are sent between durable events and are not stored. Invariant: the
-//! data of a durable event depends only on its own commit and on earlier commits, so every reader
-//! gets the same data, at any time and on any replica.
+//! The events of a task tree: their names and their data. A durable event is an item of a journal.
+//! A transient event is sent between durable events, and is not stored.
+//!
+//! Invariant: the data of a durable event is a function of its own commit and of earlier commits.
+//! So every reader gets the same data, at any time and from any replica.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +22,12 @@ use crate::task::id::TaskId;
 /// The members of a request that depend on the caller. The request in an event lacks these members.
 pub(crate) const CALLER_MEMBERS: [&str; 2] = ["allowed_actions", "can_decide"];
 
-/// Returns the name of an item's event.
 #[must_use]
 pub(crate) fn name(event: &store::Event) -> &'static str {
     event_name(&event.item.fact, event.of_root, event.item.seq)
 }
 
-/// The data of a durable event.
+/// The data of an event that shows an item of a journal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct EventData {
     event: &'static str,
@@ -40,8 +40,8 @@ pub(crate) struct EventData {
 }
 
 impl EventData {
-    /// Returns the data of an event in the tree of `root`. `request` is the event's request as of
-    /// the event's commit; `None` if the event is not about a request.
+    /// Returns the data of an event in the tree of the root task `root`. `request` is the request
+    /// that the event is about, as of the event's commit; `None` for any other event.
     #[must_use]
     pub(crate) fn from_event(
         root: TaskId,
@@ -59,8 +59,7 @@ impl EventData {
     }
 }
 
-/// A request as of one commit, serialized without the members that depend on the caller, so that
-/// every reader gets the same data.
+/// A request as of one commit, serialized without [`CALLER_MEMBERS`].
 #[derive(Clone, Debug, PartialEq)]
 struct RequestAtCommit(InterventionRequest);
 
@@ -74,8 +73,8 @@ impl Serialize for RequestAtCommit {
     }
 }
 
-/// The event that separates the stored events from the new events: every stored event up to the
-/// number `after` has been sent, and later events are sent as they are committed.
+/// Marks the end of the stored events: all events up to the number `after` have been sent. Later
+/// events are sent as they are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct CaughtUpEvent {
     /// Always `caught_up`.
@@ -88,7 +87,6 @@ impl CaughtUpEvent {
     /// The name of the server-sent event, also in the member `event`.
     pub(crate) const NAME: &'static str = "caught_up";
 
-    /// Returns the event that follows all stored events up to the number `after`.
     #[must_use]
     pub(crate) fn at(after: i64) -> Self {
         Self {
@@ -167,7 +165,7 @@ pub(crate) struct ToolCallArgumentsDeltaEvent {
     pub at: String,
 }
 
-/// All deltas of the turn `turn` that were published so far are void.
+/// Voids all deltas of the turn `turn` that were published so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct MessageResetEvent {
     /// Always `message.reset`.
@@ -191,7 +189,6 @@ pub(crate) enum TransientEvent {
     Text(OutputTextDeltaEvent),
     Named(ToolCallNamedEvent),
     Arguments(ToolCallArgumentsDeltaEvent),
-    /// Voids all deltas of the turn.
     Reset(MessageResetEvent),
 }
 
@@ -252,7 +249,6 @@ impl TransientEvent {
         }
     }
 
-    /// Returns the event that voids a turn's earlier deltas.
     #[must_use]
     pub(crate) fn reset(delta: &Delta) -> Self {
         Self::Reset(MessageResetEvent {
@@ -276,7 +272,6 @@ impl TransientEvent {
     }
 }
 
-/// Returns the event name for the content of a delta.
 fn delta_event_name(said: &DeltaContent) -> &'static str {
     match said {
         DeltaContent::Text { .. } => "output_text.delta",

@@ -15,44 +15,43 @@ use crate::people::Caller;
 use crate::task::item::ToolResult;
 
 wire_enum! {
-    /// The verdict for the asker: `allow` (the call may run now, or has run), `deny` (the call
-    /// never ran and will not) or `pending` (a person must decide, or the approved call waits until
-    /// its asker asks again, or an attempt is under way).
+    /// The verdict for the client that proposed the call (the asker): `allow` (the call may run
+    /// now, or has run), `deny` (the call never ran and will not) or `pending` (a person must
+    /// decide, the approved call waits until its asker asks again, or an attempt is under way).
     WireGateDecision as GateDecision from gate::GateDecision, "snake_case" { Allow, Deny, Pending }
 }
 wire_enum! {
     /// The state of a gate call: `pending` (a person is asked), `approved` (the call waits until
-    /// its asker asks again), `started` (the call runs), `doubtful` (a person is asked about the
-    /// outcome) or `settled` (the call has ended).
+    /// the client that proposed it asks again), `started` (the call runs), `doubtful` (a person is
+    /// asked about the outcome) or `settled` (the call has ended).
     WireGateState as GateState from gate::GateState, "snake_case" { Pending, Approved, Started, Doubtful, Settled }
 }
 
-/// A call at a gate, as its asker sees it.
+/// A call at a gate, as the client that proposed the call (its asker) sees it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct GateCall {
     /// The id of the call's task, as `GET /v1/gate/calls/{task_id}` takes it.
     #[schema(format = Uuid)]
     pub task_id: String,
-    /// The id of the call; a permit contains the same id as `idempotency_key`.
+    /// The id of the call, which is also the `idempotency_key` of a permit.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
     /// The name of the gate at which the call was proposed.
     pub gate: String,
-    /// The name of the tool, as the asker wrote it.
+    /// The name of the tool, as proposed.
     pub tool: String,
-    /// The session id that the asker chose; `gate` if the asker chose none.
+    /// The session id that the client chose; `gate` by default.
     pub session_id: String,
     /// The exact text of the arguments that run; after an edit, the edited text.
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call; null if the call can never run, or if the gate counts the call but
-    /// does not store it (`record: held`).
+    /// The digest of the call. Null if the call can never run, or if the gate counts the call
+    /// without storing it (`record: held`).
     pub digest: Option<String>,
-    /// The verdict for this asker. Even with `allow`, the asker may run the call only with a
-    /// `permit`.
+    /// The verdict for this client. To run the call, the client also needs a `permit`.
     pub decision: WireGateDecision,
-    /// The progress of the call, the same for every asker.
+    /// The progress of the call, the same for every client.
     pub state: WireGateState,
     /// The outcome of a settled call; null in any other state.
     pub outcome: Option<WireOutcome>,
@@ -64,7 +63,7 @@ pub(crate) struct GateCall {
     pub message: String,
     /// The ids of the users who approved the call; empty if none did.
     pub by: Vec<String>,
-    /// The permit to run the call; null for every client but the runner that has the permit.
+    /// The permit to run the call, shown to the client that holds it; null for any other client.
     pub permit: Option<Permit>,
     /// The result, if the service ran the call or a person supplied the result.
     pub result: Option<GateResult>,
@@ -74,13 +73,13 @@ pub(crate) struct GateCall {
     /// The time of the proposal.
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// The time at which the present state ends by itself: the request's deadline, the end of the
-    /// wait for the asker, or the end of the permit; null if the state has no such end.
+    /// The time at which the state ends by itself: the request's deadline, the end of the wait for
+    /// the asker, or the end of the permit. Null if the state does not end by itself.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
 }
 
-/// The permission to run a call. Only one runner has the permission.
+/// The permission to run a call, given to one runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Permit {
     /// The number of the attempt at the call: 1, 2, 3 …
@@ -88,15 +87,15 @@ pub(crate) struct Permit {
     /// The time after which the runner must not start the call.
     #[schema(format = DateTime)]
     pub expires_at: String,
-    /// The time from now to `expires_at`, in milliseconds, so that the clocks of client and service
-    /// need not agree.
+    /// The time from now to `expires_at`, in milliseconds. It does not depend on the client's
+    /// clock.
     pub expires_in_ms: u64,
     /// The idempotency key that the runner passes on to the tool: the id of the call.
     #[schema(format = Uuid)]
     pub idempotency_key: String,
 }
 
-/// The result of a gate call, for an asker that did not run the call itself.
+/// The result of a gate call, for a client that did not run the call itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct GateResult {
     /// How the call ended.
@@ -118,7 +117,6 @@ impl GateResult {
 }
 
 impl GateCall {
-    /// Returns the call as `caller` sees it.
     #[must_use]
     pub(crate) fn from_call(call: &gate::GateCall, caller: &Caller, settings: &Settings) -> Self {
         let request = call.request.as_ref().map(|row| {
@@ -167,7 +165,7 @@ pub(crate) struct NewGateCall {
     /// The name of the tool that the agent calls.
     #[schema(min_length = 1, max_length = 256)]
     pub tool: String,
-    /// The arguments. Exactly the bytes in the body are judged, shown and run.
+    /// The arguments. The service judges, shows and runs exactly the bytes of the body.
     pub arguments: Option<BTreeMap<String, Value>>,
     /// The arguments as JSON text, in place of `arguments`.
     pub arguments_text: Option<String>,
@@ -179,7 +177,7 @@ pub(crate) struct NewGateCall {
     /// Data for rules and for the caller; at most 16 KiB.
     pub metadata: Option<BTreeMap<String, Value>>,
     /// Whether the proposal may continue an earlier call with the same session, tool and arguments.
-    /// Default: true without an `Idempotency-Key`, false with one.
+    /// Default: false with an `Idempotency-Key`, else true.
     pub attach: Option<bool>,
 }
 
@@ -194,8 +192,8 @@ pub(crate) struct ReportGateOutcome {
     /// The `Idempotency-Key` with which the call was proposed.
     #[schema(min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
     pub key: Option<String>,
-    /// The number of the attempt that the report is about. Only the last attempt (the default) can
-    /// be reported; a report with any other number is refused.
+    /// The number of the attempt that the report is about. Default: the last attempt. A report
+    /// about any other attempt is refused.
     #[schema(minimum = 1)]
     pub attempt: Option<u32>,
     /// The outcome of the attempt.
@@ -209,10 +207,7 @@ pub(crate) struct ReportGateOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GateOutcome {
-    /// The call ran and answered.
     Succeeded,
-    /// The call failed, or was not made.
     Failed,
-    /// The call may have run.
     Unknown,
 }

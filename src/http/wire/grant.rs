@@ -11,10 +11,9 @@ use crate::task::grant;
 wire_enum! {
     /// The reason why a standing decision has ended: `revoked` (a person ended it), `expired` (its
     /// time has passed), `used_up` (it has let through the maximum number of calls), `message` (the
-    /// user has since sent a message to the tree), `history_lost` (it was given in a part of the
-    /// history that a restored backup or a promoted standby has made uncertain), `giver` (the
-    /// person who gave it may not approve such a call any more) or `changed` (the rule or the tool
-    /// has changed).
+    /// user has sent a message to the tree since then), `history_lost` (it was given before a
+    /// restored backup or a failover, which may have lost later items), `giver` (the person who
+    /// gave it may no longer approve such a call) or `changed` (the rule or the tool has changed).
     WireGrantEnd as GrantEnd from grant::GrantEnd, "snake_case" { Revoked, Expired, UsedUp, Message, HistoryLost, Giver, Changed }
 }
 
@@ -34,8 +33,8 @@ pub(crate) struct Grant {
     /// The id of the standing decision, as `DELETE /v1/grants/{grant_id}` takes it.
     #[schema(format = Uuid)]
     pub grant_id: String,
-    /// The name of the rule that offered the standing decision. Only calls to which this rule
-    /// applies are let through.
+    /// The name of the rule that offered the standing decision. Later calls must also match this
+    /// rule.
     pub rule: String,
     /// The name of the tool whose calls are let through.
     pub tool: String,
@@ -46,13 +45,13 @@ pub(crate) struct Grant {
     pub owner: String,
     /// The tasks in which the standing decision counts.
     pub r#for: WireGrantScope,
-    /// The id of the root task of the tree in which the standing decision was given. With the scope
-    /// `task`, the standing decision counts only in that tree.
+    /// The id of the root task of the tree in which the standing decision was given. If the scope
+    /// is `task`, the standing decision counts in that tree alone.
     #[schema(format = Uuid)]
     pub task_id: String,
     /// The id of the user who gave the standing decision.
     pub by: String,
-    /// The id of the service key's user, if a service key acted for the giver; else null.
+    /// If a service acted for the giver with its own key, the id of that key's user; else null.
     pub via: Option<String>,
     /// How the person proved who they are; null in a service without accounts.
     pub door: Option<WireDoor>,
@@ -71,8 +70,8 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Returns the standing decision of a row. `ended` is the reason why the standing decision has
-    /// ended; `None` if it has not ended.
+    /// Converts a row. `ended` is the reason why the standing decision has ended; `None` while it
+    /// counts.
     #[must_use]
     pub(crate) fn from_row(row: &GrantRow, ended: Option<grant::GrantEnd>) -> Self {
         Self {

@@ -5,8 +5,7 @@ use utoipa::ToSchema;
 
 use super::brief::{BriefDecision, RequestBrief};
 
-/// The names of the stream's events. The data of both `CREATED` and `CHANGED` is an
-/// [`InboxRequestEvent`].
+/// The names of the events. `CREATED` and `CHANGED` have the same data: [`InboxRequestEvent`].
 pub(crate) const INBOX: &str = "inbox";
 pub(crate) const CREATED: &str = "request.created";
 pub(crate) const CHANGED: &str = "request.changed";
@@ -26,8 +25,8 @@ pub(crate) struct InboxEvent {
     pub requests: Vec<RequestBrief>,
 }
 
-/// A request that waits for the caller from now on (`request.created`), or a request that another
-/// person has answered and that still waits for the caller (`request.changed`).
+/// `request.created`: a request now waits for the caller. `request.changed`: another person has
+/// answered a request that still waits for the caller.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct InboxRequestEvent {
     /// `request.created` or `request.changed`.
@@ -48,7 +47,7 @@ pub(crate) struct InboxGoneEvent {
     pub request_id: String,
     /// Why the request no longer waits for the caller.
     pub reason: GoneReason,
-    /// The answer to the request; null unless the reason is `decided`.
+    /// If the reason is `decided`, the answer to the request; else null.
     pub decision: Option<BriefDecision>,
     /// The number of requests that wait for the caller, counted up to 1,000.
     pub open: usize,
@@ -56,16 +55,13 @@ pub(crate) struct InboxGoneEvent {
 
 /// The reason why a request no longer waits for a caller: `decided` (people have decided the
 /// request), `answered` (the caller has answered, and the request waits for other people),
-/// `expired` (its deadline has passed) or `withdrawn` (it was closed without a decision).
+/// `expired` (its deadline has passed) or `withdrawn` (it no longer applies and was closed without
+/// a decision).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GoneReason {
-    /// People have decided the request.
     Decided,
-    /// The caller has answered, and the request waits for other people.
     Answered,
-    /// The deadline of the request has passed.
     Expired,
-    /// The request was closed without a decision, because it no longer applies.
     Withdrawn,
 }

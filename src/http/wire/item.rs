@@ -91,11 +91,11 @@ pub(crate) struct WireUsage {
     pub prompt_tokens: i64,
     /// The tokens of the answer.
     pub completion_tokens: i64,
-    /// The sum of both counts, or the provider's own total.
+    /// The provider's own total; without one, the sum of both counts.
     pub total_tokens: i64,
 }
 
-/// Declares a struct for each item type: the members of every item, and those of the type.
+/// Declares a struct for each item type, with the members of all items and the members of the type.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(
@@ -163,8 +163,8 @@ items! {
         rule: Option<String>,
         /// The reason for the verdict; null without one.
         reason: Option<String>,
-        /// The id of the standing decision that allowed the call although the rule would hold it;
-        /// null without one.
+        /// The id of the standing decision that let the call run without a request; null without
+        /// one.
         #[schema(format = Uuid)]
         grant_id: Option<String>,
     }
@@ -291,7 +291,6 @@ pub(crate) enum AgentTaskItem {
     SubAgentStarted(SubAgentStartedItem),
 }
 
-/// The members that every item has.
 struct Head {
     task_id: String,
     seq: i64,
@@ -312,7 +311,6 @@ impl Head {
     }
 }
 
-/// Builds an item of the API from its head and the members of its type.
 macro_rules! build {
     ($variant:ident, $name:ident, $head:expr, { $($member:ident: $value:expr),* $(,)? }) => {{
         let Head { task_id, seq, r#type, role, at } = $head;
@@ -321,7 +319,6 @@ macro_rules! build {
 }
 
 impl AgentTaskItem {
-    /// Returns an item of `task` as the API shows it.
     #[must_use]
     pub(crate) fn from_item(task: TaskId, item: &Item, settings: &Settings) -> Self {
         let head = Head::new(task, item);

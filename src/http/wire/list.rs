@@ -33,8 +33,8 @@ pub(crate) struct RequestList {
     pub requests: Vec<InterventionRequest>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
-    /// The number of requests that wait for this caller; 1,000 at most, or all if `task_id` is set.
-    /// The filters of the list apply, except `status` and `cursor`.
+    /// The number of requests that wait for this caller, counted up to 1,000 or, if `task_id` is
+    /// set, completely. The filters of the list apply, except `status` and `cursor`.
     pub open: usize,
     /// Whether more than `open` requests wait for this caller.
     pub open_more: bool,
@@ -51,15 +51,15 @@ pub(crate) struct AgentList {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Agent)]
 pub(crate) struct WireAgent {
-    /// The name of the agent, as a new task takes it.
+    /// The name of the agent, as in the member `agent` of a new task.
     pub name: String,
     /// The purpose of the agent.
     pub description: String,
     /// The digest of the agent's definition: `sha256:…`.
     pub agent_version: String,
-    /// Whether a task that names no agent gets this agent.
+    /// Whether a new task gets this agent by default.
     pub default: bool,
-    /// The tools that the agent's model is offered.
+    /// The tools that are offered to the agent's model.
     pub tools: Vec<AgentTool>,
     /// The names of the agents that the agent may start as sub-agents.
     pub sub_agents: Vec<String>,
@@ -68,7 +68,7 @@ pub(crate) struct WireAgent {
     pub human: Vec<String>,
 }
 
-/// A tool that an agent's model is offered.
+/// A tool that is offered to an agent's model.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct AgentTool {
     /// The name by which the model calls the tool.
@@ -88,7 +88,7 @@ pub(crate) struct Me {
     pub tenant: String,
     /// The groups of the user.
     pub groups: Vec<String>,
-    /// The id of the key's user if the key speaks for another person; else null.
+    /// If the key speaks for another person, the id of the key's own user; else null.
     pub via: Option<String>,
     /// Whether the key is an admin's.
     pub admin: bool,
@@ -100,16 +100,12 @@ pub(crate) struct Me {
 
 /// A permission of a key: `create` (every POST under `/v1`), `read` (every GET), `decide` (every
 /// POST under `/resume`, and reading the requests that the user may decide) or `gate` (proposing
-/// calls at gates; a key that also has `decide` may not propose calls).
+/// calls at gates). A key with both `gate` and `decide` may not propose calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Right {
-    /// Every POST under `/v1`.
     Create,
-    /// Every GET.
     Read,
-    /// Every POST under `/resume`, and reading the requests that the user may decide.
     Decide,
-    /// Proposing calls at gates. A key that also has `decide` may not propose calls.
     Gate,
 }

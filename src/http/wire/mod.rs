@@ -1,7 +1,9 @@
-//! The objects of the API, which are also the components of the OpenAPI document. Only this module
-//! converts types of `task/` to objects of the API, so internal data (the provider's raw turn,
-//! terms, leases) cannot leak. A member without a value is `null`; only problems, events and
-//! webhooks leave such members out.
+//! The objects of the API, which are also the components of the OpenAPI document. Every conversion
+//! from a type of `task/` to an object of the API is in this module. So internal data, such as the
+//! provider's raw turn, terms and leases, cannot leak.
+//!
+//! A member without a value is `null`. A few members of problems, events and webhooks are left out
+//! instead.
 
 pub(crate) mod body;
 pub(crate) mod brief;
@@ -21,8 +23,8 @@ pub(crate) mod task;
 #[cfg(test)]
 mod shapes;
 
-/// Declares an enum of the API: a named component with the variants of an internal enum, and a
-/// conversion from the internal enum.
+/// Declares an enum of the API with the variants of an internal enum, and the conversion from the
+/// internal enum.
 macro_rules! wire_enum {
     ($(#[$doc:meta])* $name:ident as $schema:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
         $(#[$doc])*

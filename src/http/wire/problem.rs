@@ -1,5 +1,5 @@
-//! The problem document as a component of the OpenAPI document. `server/problem.rs` writes the
-//! actual documents, each with only the members that belong to its error code.
+//! The problem document, for the OpenAPI document. `server/problem.rs` writes the actual problems,
+//! each with the members that belong to its error code.
 
 use serde::Serialize;
 use utoipa::ToSchema;

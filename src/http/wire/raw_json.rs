@@ -3,7 +3,6 @@
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// A JSON value, kept as its original text.
 #[derive(Clone, Debug)]
 pub(crate) struct RawJson(Box<RawValue>);
 

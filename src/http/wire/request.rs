@@ -37,12 +37,11 @@ wire_enum! {
     WireVerdict as Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
 }
 
-/// The maximum number of bytes of a call's `arguments_text` in lists and in the `pending` of a
-/// task.
+/// The maximum length of a call's `arguments_text` in lists and in the `pending` of a task, in
+/// bytes.
 pub(crate) const MAX_LISTED_ARGUMENT_BYTES: usize = 16 * 1024;
 
-/// Whether the arguments of a request's calls are shown whole, or cut at
-/// [`MAX_LISTED_ARGUMENT_BYTES`] bytes.
+/// Whether arguments are shown whole, or cut at [`MAX_LISTED_ARGUMENT_BYTES`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     Whole,
@@ -104,7 +103,7 @@ pub(crate) struct InterventionRequest {
     /// The deadline, after which answers are refused; null if there is no deadline.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
-    /// The decision; null unless the request is decided.
+    /// The decision; null if the request is not decided.
     pub decision: Option<WireDecision>,
 }
 
@@ -131,7 +130,7 @@ pub(crate) struct RequestedCall {
     pub summary: String,
     /// Warnings to the approver about the call.
     pub warnings: Vec<CallWarning>,
-    /// Whether this request decides the call; any other call of the turn is shown for context.
+    /// Whether this request decides the call. The other calls of the turn are shown for context.
     pub needs_decision: bool,
     /// The policy's verdict on the call.
     pub verdict: WireVerdict,
@@ -196,7 +195,7 @@ pub(crate) struct WireApprovers {
     pub required: u32,
 }
 
-/// Returns a call as it was when its request was opened, without any answer.
+/// Returns a call as it was when its request was opened, without answers.
 #[must_use]
 pub(crate) fn call_as_opened(call: &CallSpec) -> RequestedCall {
     requested_call(call, Extent::Whole)
@@ -259,7 +258,6 @@ fn arguments(text: &str) -> Option<Value> {
     json::parse_stored(text.as_bytes()).ok()
 }
 
-/// Returns the rule's own message, or the default message if the rule has none.
 #[must_use]
 pub(super) fn message(asked: &RequestSpec) -> String {
     let own = asked.terms.message.clone();
@@ -267,7 +265,7 @@ pub(super) fn message(asked: &RequestSpec) -> String {
 }
 
 /// Returns the address of the page on which a person decides the request: the operator's own page
-/// (`request_url`) or the built-in page.
+/// (`request_url`) if configured, else the built-in page.
 #[must_use]
 pub(crate) fn url(request: RequestId, settings: &Settings) -> String {
     match &settings.request_url {
@@ -288,19 +286,19 @@ impl From<&verdict::Approvers> for WireApprovers {
 }
 
 impl InterventionRequest {
-    /// Returns the request as `caller` sees it.
     #[must_use]
     pub(crate) fn for_caller(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
         Self::with_extent(row, Some(caller), settings, Extent::Whole)
     }
 
-    /// Returns the request as an event shows it: without the members that depend on the caller.
+    /// Returns the request for an event. An event has no caller, so `allowed_actions` is empty and
+    /// `can_decide` is false.
     #[must_use]
     pub(crate) fn at_commit(row: &RequestRow, settings: &Settings) -> Self {
         Self::with_extent(row, None, settings, Extent::Whole)
     }
 
-    /// Returns the request as a list shows it: with long arguments cut.
+    /// Returns the request for a list, with long arguments cut.
     #[must_use]
     pub(crate) fn listed(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
         Self::with_extent(row, Some(caller), settings, Extent::Listed)
@@ -353,9 +351,9 @@ impl InterventionRequest {
     }
 }
 
-/// Returns whether the service adds the warning that the call may already have run. The service
-/// adds this warning to a call of an open request whose history is uncertain, unless repeating the
-/// call is safe or the call already has the warning.
+/// Returns whether the service adds the warning that the call may already have run. The warning is
+/// for calls of open requests whose history is uncertain: a restore or a failover may have lost
+/// later items. A call that is safe to repeat, or that already has the warning, gets none.
 #[must_use]
 pub(super) fn may_have_run(row: &RequestRow, call: &CallSpec) -> bool {
     let known = || {

@@ -1,5 +1,5 @@
-//! Tests of the members of every item type. The tests also check that each item fits its component
-//! of the OpenAPI document.
+//! Tests that each item type has the expected members, and fits its component of the OpenAPI
+//! document.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -84,7 +84,8 @@ fn decision() -> Decision {
     }
 }
 
-/// A fact, the role of its item, and the members that only items of that type have.
+/// A fact, the `role` of its item, and the members that its item has in addition to the common
+/// ones.
 type Shape = (Fact, &'static str, Value);
 
 fn facts() -> Vec<Shape> {

@@ -15,10 +15,10 @@ use crate::task::failure::{Failure, FailureCode};
 use crate::task::status;
 
 wire_enum! {
-    /// The status of a task: `Running` (the task or a task below it runs), `Paused` (none of them
-    /// runs, and one of them waits for a person), `Completed` (the model gave its final answer),
-    /// `Failed` (the task cannot continue) or `Canceled` (a person, a deadline or a task above it
-    /// ended the task).
+    /// The status of a task: `Running` (the task or a task below it runs), `Paused` (the task and
+    /// the tasks below it are idle, and one of them waits for a person), `Completed` (the model
+    /// gave its final answer), `Failed` (the task cannot continue) or `Canceled` (a person, a
+    /// deadline or a task above it ended the task).
     WireTaskStatus as TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct AgentTask {
     pub agent: String,
     /// The digest of the agent's definition: `sha256:…`.
     pub agent_version: String,
-    /// The id of the owner; for a sub-agent's task, the id of the root task's owner.
+    /// The id of the task's owner, who is the owner of the root task.
     pub user_id: String,
-    /// The status of the task. It also depends on the tasks of the sub-agents below the task.
+    /// The status of the task, which also depends on the tasks below it.
     pub status: WireTaskStatus,
     /// The final text of a Completed task; null for any other status.
     pub output: Option<String>,
@@ -71,7 +71,7 @@ pub(crate) struct TaskUsage {
     pub prompt_tokens: i64,
     /// The tokens of the answers.
     pub completion_tokens: i64,
-    /// The sum of both counts, or of the providers' own totals.
+    /// The total that the providers reported; without their totals, the sum of both counts.
     pub total_tokens: i64,
     /// The number of answers that models gave.
     pub model_calls: i64,
@@ -117,7 +117,6 @@ wire_enum! {
 }
 
 impl TaskError {
-    /// Returns a failure as a problem object.
     #[must_use]
     pub(crate) fn from_failure(failure: &Failure, settings: &Settings) -> Self {
         let code = match failure.code {
@@ -140,7 +139,7 @@ impl TaskError {
 }
 
 impl AgentTask {
-    /// Returns the task as `caller` sees it, with the open requests `pending`.
+    /// Converts a task for `caller`. `pending` holds the task's open requests.
     #[must_use]
     pub(crate) fn from_row(
         row: &TaskRow,

@@ -78,8 +78,8 @@ fn definition(text: &str) -> Value {
     json!({"name": "a", "description": text, "inputSchema": {"type": "object"}})
 }
 
-/// Starts a server with one tool, whose description is the current value of `text`. While `text` is
-/// `down`, the server answers 503.
+/// Starts a server with one tool. The tool's description is the current value of `text`. While
+/// `text` is `down`, the server answers 503.
 async fn listing(text: &tokio::sync::watch::Sender<&'static str>) -> Fake {
     let text = text.subscribe();
     Fake::new(move |seen| {
@@ -109,7 +109,6 @@ fn lists(server: &Fake) -> usize {
         .count()
 }
 
-/// Makes the last comparison and the last failure older by the duration `by`.
 fn age(comparison: &Comparison, by: Duration) {
     let mut state = comparison.lock();
     if let Some(at) = &mut state.compared_at {
@@ -247,8 +246,8 @@ async fn concurrent_starts_share_the_comparison_that_began_after_them_failed_or_
         let compare = || comparison.compare(Need::StartNow, "s", &client, &locked, &none);
         let compared = join_all((0..8).map(|_| compare())).await;
         assert!(compared.iter().all(|compared| compared.is_ok() == works));
-        // The first comparison began before the other seven calls asked, so these calls share a
-        // second comparison.
+        // The other seven callers asked while the first comparison was running, so they share a
+        // second one.
         assert_eq!(lists(&server), 2, "{state}");
     }
 }

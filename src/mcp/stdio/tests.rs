@@ -1,5 +1,5 @@
 //! Tests of servers that run as child processes under a guard process. The servers are scripts. The
-//! guard process runs this test program, as in the tests of shell tools.
+//! guard process is this test program, as in the tests of shell tools.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering as Order};
@@ -16,8 +16,8 @@ mod ends;
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// The Python script of a server that speaks an older revision. The function `call(m)` of the
-/// script answers a call, and `say(id, text)` sends a result.
+/// The Python script of a server that speaks an older revision. Its function `call(m)` answers a
+/// call. Its function `say(id, text)` sends a result.
 const SERVER: &str = r#"
 import json, os, sys, signal
 def send(m): sys.stdout.write(json.dumps(m) + "\n"); sys.stdout.flush()
@@ -71,7 +71,7 @@ impl Served {
         }
     }
 
-    /// Creates a server that runs `script` before the server reads the first message.
+    /// Creates a server whose script runs `script` before it reads the first message.
     fn running(script: &str) -> Self {
         Self::by(&["/usr/bin/env", "python3", "-c", SERVER, script])
     }
@@ -98,7 +98,7 @@ fn notes(directory: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Waits until `holds` returns true. Panics if `holds` does not return true within 20 seconds.
+/// Waits until `holds` returns true. Panics after 20 seconds.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let mut tick = tokio::time::interval(Duration::from_millis(20));
     for _ in 0..1000 {
@@ -289,8 +289,8 @@ async fn answer_after_the_timeout_is_kept_and_is_no_answer_to_a_later_attempt() 
 
 #[tokio::test]
 async fn requests_of_a_child_that_reads_no_replies_are_left_out_beyond_a_bound() {
-    // A pipe of 64 KiB holds about two hundred replies with ids of 250 digits. In the second call,
-    // the child reads the replies that still arrive.
+    // During the first call, the child reads no replies. Its input pipe of 64 KiB holds about 200
+    // replies with ids of 250 digits. The child reads and counts them afterwards.
     let script = "import select\ndef call(m):\n    if 'n' not in m['params']['arguments']:\n        for n in range(3000): send({'jsonrpc': '2.0', 'id': '%0250d' % n, 'method': 'roots/list'})\n        return say(m['id'], 'done')\n    got = b''\n    while select.select([0], [], [], 1)[0]: got += os.read(0, 65536)\n    say(m['id'], str(got.count(b'\\n')))";
     let server = Served::running(script);
     assert_eq!(server.called().await, succeeded("done"));

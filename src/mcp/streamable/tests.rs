@@ -1,5 +1,5 @@
 //! Tests of an MCP client whose server is on loopback: the requests, the permits to send calls, and
-//! the conversations (each with the revision and the session that the server agreed to).
+//! the conversations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -15,8 +15,8 @@ use crate::tool::{AttemptPermit, LateSlot, RawSlot};
 
 const REVIEWED: &str = "x";
 
-/// Starts a server that lists its tool with a different description for the token `t-bob`, and that
-/// fails for the token `t-mallory`.
+/// Starts a server that lists one tool. For the token `t-bob`, the tool has another description.
+/// For the token `t-mallory`, the request fails.
 async fn server() -> Fake {
     Fake::new(|seen| {
         let text = match seen.header("authorization") {
@@ -34,7 +34,7 @@ fn definition(text: &str) -> Value {
     json!({"name": "a", "description": text, "inputSchema": {"type": "object"}})
 }
 
-/// Creates the tool of a server. Each user's calls carry the user's token.
+/// Creates the tool of the server. The calls of each user carry the user's token.
 fn tool(server: &Fake) -> Arc<dyn Tool> {
     tool_with(server, Effect::ReadOnly)
 }
@@ -115,7 +115,8 @@ async fn tool_that_a_server_changed_for_one_user_is_unchanged_for_another() {
     assert!(tool.definition_change(bob).is_some());
     assert_eq!(tool.definition_change(alice), None);
     assert_eq!(lists(&server), 2);
-    // Tasks with the same credential share a comparison. Each other credential has its own.
+    // The third task has the credentials of bob, then those of alice. It shares the comparisons of
+    // their tasks, so the server is not asked again.
     let other = task(3);
     tool.prepare(start, other, &of("bob")).await.unwrap();
     assert!(tool.definition_change(other).is_some() && lists(&server) == 2);

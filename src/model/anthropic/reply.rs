@@ -26,7 +26,6 @@ pub(super) struct ReceivedMessage {
     pub(super) usage: Map<String, Value>,
 }
 
-/// A content block as received.
 #[derive(Debug, PartialEq)]
 pub(super) struct ReceivedBlock {
     /// All members of the block, except for the `input` of a call.
@@ -35,8 +34,6 @@ pub(super) struct ReceivedBlock {
     pub(super) arguments: Option<String>,
 }
 
-/// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
-/// repeated.
 pub(super) fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let readable = replace_escapes(body, InvalidEscape::LoneSurrogates);
     let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&readable) else {
@@ -136,14 +133,13 @@ impl ReceivedMessage {
             .collect()
     }
 
-    /// Returns the explanation of a refusal; `None` if the model did not refuse, or if the model
-    /// refused but also wrote a text.
+    /// Returns the explanation of a refusal. `None` if the model did not refuse, or also wrote a
+    /// text.
     pub(super) fn refusal(&self) -> Option<&str> {
         let refused = self.stop_reason.as_deref() == Some("refusal") && self.text().is_empty();
         self.explanation.as_deref().filter(|_| refused)
     }
 
-    /// Turns the message into the outcome of the attempt.
     pub(super) fn answer(self, cleaner: &Cleaner) -> AttemptOutcome {
         let Some(stop_reason) = &self.stop_reason else {
             return retryable("its answer ended without a stop_reason");

@@ -1,8 +1,9 @@
-//! Writes the request body: the prompt as messages of content blocks. Invariant: the model's own
-//! blocks go back unchanged wherever the endpoint accepts them, and each call keeps the exact text
-//! of its arguments. Each call has the same id as its result, and no two calls have the same id.
-//! The endpoint has no reason to refuse the form of the body. A refusal would block a stored
-//! conversation for good, because each later request would contain the same messages.
+//! Writes the request body: the prompt as messages of content blocks.
+//!
+//! Invariant: the endpoint accepts the form of the body. A refusal would block a stored
+//! conversation for good, because each later request contains the same messages. The model's own
+//! blocks go back unchanged where the endpoint accepts them. Each call keeps the exact text of its
+//! arguments. The id of a call is unique, and the call's result has the same id.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

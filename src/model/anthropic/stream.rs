@@ -1,7 +1,7 @@
 //! Reads a streamed answer: events that begin a message, fill the message's blocks one by one, and
-//! end the message. Invariant: the blocks equal those that the endpoint would send without a
-//! stream. If the stream stops before the event that ends the message, there is no answer. The
-//! emitted pieces add up to the answer's texts.
+//! end the message. Invariant: the blocks equal the blocks of an unstreamed answer. A stream
+//! without the event that ends the message gives no answer. The emitted pieces add up to the
+//! answer's texts.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,14 @@ use crate::model::protocol::{
 };
 use crate::net::sse::Event;
 
-/// Reads the events of one streamed message.
 pub(in crate::model) struct MessageStreamReader {
     cleaner: Cleaner,
     message: ReceivedMessage,
-    /// The blocks that have not ended: each key is the endpoint's index of a block, and each value
-    /// is the block's position in `blocks`.
+    /// Maps the endpoint's index of each block that has not ended to the block's position in
+    /// `blocks`.
     open_blocks: BTreeMap<u64, usize>,
     /// The blocks in the order in which they began.
     blocks: Vec<PartialBlock>,
-    /// The number of calls in `blocks`.
     call_count: usize,
     text_cleaner: StreamCleaner,
     has_ended: bool,
@@ -34,7 +32,6 @@ pub(in crate::model) struct MessageStreamReader {
 
 struct PartialBlock {
     members: Map<String, Value>,
-    /// The input in the start event, if present.
     start_input: Option<String>,
     /// The input that the deltas have added so far.
     input: String,
@@ -232,7 +229,7 @@ impl MessageStreamReader {
             }
             emitter.arguments(*call, &cleaner.finish());
         } else if !block.input.is_empty() {
-            // The block is a use of a tool that the provider runs itself.
+            // The block is a call of a tool that the provider runs itself.
             let input = serde_json::from_str(&replace_escapes(
                 &block.input,
                 InvalidEscape::LoneSurrogates,

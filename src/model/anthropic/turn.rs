@@ -1,8 +1,9 @@
 //! Writes an earlier turn of the model for the next request. A turn that came through this protocol
-//! is sent with its own blocks. Any other turn is rebuilt from its parsed form. Such turns exist
-//! because an agent's model may change while a task waits. Invariant: the same conversation is
-//! always written in the same way, because the endpoint compares the conversation with the
-//! conversation in the previous request.
+//! is sent with its own blocks. An agent's model may change while a task waits, so a turn may come
+//! from another protocol. Such a turn is rebuilt from its parsed form.
+//!
+//! Invariant: the same conversation is always written in the same way, because the endpoint
+//! compares each request with the previous request.
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +26,7 @@ pub(super) fn turn_blocks(
     }
 }
 
-/// Returns the blocks of `raw`; `None` unless `raw` is a turn of this protocol with `calls` calls.
+/// Returns the blocks of `raw`, if `raw` is a turn of this protocol with `calls` calls.
 fn own_blocks(raw: &Value, calls: usize) -> Option<&[Value]> {
     let is_message = raw.get("type").is_some_and(|kind| kind == "message");
     let blocks = raw
@@ -44,7 +45,6 @@ pub(super) fn has_type(block: &Value, kind: &str) -> bool {
     block.get("type").is_some_and(|found| found == kind)
 }
 
-/// Returns whether a block is thinking, redacted or not.
 pub(super) fn is_thinking(block: &Value) -> bool {
     has_type(block, "thinking") || has_type(block, "redacted_thinking")
 }
@@ -68,8 +68,8 @@ fn sendable_blocks(
             !empty(block) && (earlier_thinking == EarlierThinking::Included || !is_thinking(block))
         })
         .collect();
-    // A turn may not end with thinking. So a turn that was truncated while the model was thinking
-    // can become empty.
+    // The endpoint refuses a turn that ends with thinking. A turn that was cut off during thinking
+    // can become empty here.
     while kept.last().is_some_and(|block| is_thinking(block)) {
         kept.pop();
     }

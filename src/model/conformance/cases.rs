@@ -15,13 +15,11 @@ const EXACT: &str = r#"{ "type": "reasoning",  "id":"rs_01", "summary": [ ], "en
 pub(super) struct Case {
     /// The name of the case's files in `wire`, without `.txt`.
     pub(super) name: &'static str,
-    /// The providers for which the case is tested.
     pub(super) of: &'static [Provider],
     /// Whether the prompt has instructions and tools.
     pub(super) furnished: bool,
-    /// The messages and the model's answers, in order.
     pub(super) steps: Vec<Step>,
-    /// Texts that the last request contains byte for byte, either plain or as a JSON string.
+    /// Texts that the last request must contain byte for byte, either plain or as a JSON string.
     pub(super) exact: Vec<&'static str>,
     /// The expected waits before repeated attempts, in seconds; `None` if the waits are not
     /// checked.
@@ -33,7 +31,7 @@ pub(super) struct Step {
     pub(super) means: Means,
     /// The expected number of resets while the answer arrives.
     pub(super) resets: usize,
-    /// Whether the answer must be emitted in pieces if it is streamed.
+    /// Whether a streamed answer must be emitted in pieces.
     pub(super) told: bool,
 }
 
@@ -46,18 +44,15 @@ enum Says {
     /// The results of the last turn's calls. Each element is the content of a result, and whether
     /// the call succeeded.
     Results(Vec<(&'static str, bool)>),
-    /// The results of the last turn's calls, as in `Results`, followed by a user message.
     ResultsAndUser(Vec<(&'static str, bool)>, &'static str),
     /// The stored messages of a conversation that began with this provider.
     Stored(Provider),
 }
 
-/// The expected outcome.
 #[derive(Debug)]
 pub(super) enum Means {
     Answer {
         text: Option<&'static str>,
-        /// The name and the arguments of each expected call.
         calls: Vec<(&'static str, &'static str)>,
         finish: FinishReason,
     },
@@ -158,7 +153,7 @@ fn step(says: Says, means: Means) -> Step {
     }
 }
 
-/// Returns a step in which the endpoint does not stream. So the answer may be emitted as a whole.
+/// Returns a step in which the endpoint does not stream, so no pieces are expected.
 fn plainly(said: Says, text: &'static str) -> Step {
     Step {
         told: false,
@@ -256,7 +251,6 @@ fn of_reasoners() -> Vec<Case> {
     ]
 }
 
-/// Returns the cases that only the Responses protocol has.
 fn of_responses() -> Vec<Case> {
     use Says::{Results, User};
     let only = |case| Case {

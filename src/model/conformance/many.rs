@@ -25,12 +25,10 @@ fn cleaner() -> Cleaner {
     )])))
 }
 
-/// Returns call number `call` as an item of the Responses protocol.
 fn function(call: usize) -> Value {
     json!({"type": "function_call", "call_id": format!("c{call}"), "name": "pay", "arguments": "{}"})
 }
 
-/// Returns the stream events of call number `call`, from its beginning to its end.
 fn events(provider: Provider, call: usize) -> Vec<Value> {
     match provider {
         Provider::OpenAi => vec![json!({"choices": [{"index": 0, "delta": {"tool_calls": [

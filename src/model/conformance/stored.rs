@@ -1,5 +1,5 @@
-//! Returns conversations as the journal stores them. Each turn has the form in which its provider's
-//! protocol stores the turn.
+//! Conversations as the journal stores them. Each turn has the form in which its provider's
+//! protocol stores turns.
 
 use serde_json::{Value, json};
 

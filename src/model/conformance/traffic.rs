@@ -23,7 +23,6 @@ pub(super) struct Traffic {
     pub(super) answers: Vec<Reply>,
 }
 
-/// An answer that the endpoint sends.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     status: String,
@@ -35,10 +34,8 @@ pub(super) struct Reply {
     whole: Option<String>,
 }
 
-/// How the endpoint sends its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// The answers are sent as in the file.
     AsRecorded,
     /// The answers are sent a few bytes at a time.
     InCrumbs,
@@ -47,7 +44,6 @@ pub(super) enum Sent {
 }
 
 impl Traffic {
-    /// Reads the traffic file of the case `case` for the provider `provider`.
     pub(super) fn of(provider: &str, case: &str) -> Self {
         let path = format!(
             "{}/src/model/conformance/wire/{provider}/{case}.txt",
@@ -163,10 +159,8 @@ impl Reply {
     }
 }
 
-/// A request as the endpoint received it.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    /// The request line and the headers.
     pub(super) head: String,
     pub(super) body: String,
 }
@@ -197,7 +191,6 @@ impl Played {
         Self { url, requests }
     }
 
-    /// Returns the requests received so far.
     pub(super) fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }

@@ -16,7 +16,6 @@ use crate::task::text::from_bytes;
 /// The maximum length of an answer, in bytes. The limit applies to an unstreamed body, to each
 /// event of a stream, and to the whole content of a stream.
 pub(in crate::model) const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
-/// The maximum number of bytes of an error's body that are read.
 pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 /// The maximum length of a stream, in bytes. A stream is much longer than its content, because
 /// every few characters come in their own JSON object.
@@ -25,7 +24,6 @@ const MAX_STREAM_BYTES: usize = 16 * MAX_ANSWER_BYTES;
 /// itself limits the wait for each part of the answer.
 pub(super) const ANSWER_TIMEOUT_FACTOR: u32 = 10;
 
-/// Returns whether the headers declare a stream of events.
 fn is_stream(headers: &HeaderMap) -> bool {
     let kind = headers
         .get(CONTENT_TYPE)
@@ -36,8 +34,8 @@ fn is_stream(headers: &HeaderMap) -> bool {
         .starts_with("text/event-stream")
 }
 
-/// Returns whether a body looks like a stream of events, although the headers do not declare a
-/// stream.
+/// Returns whether a body looks like a stream of events. Some endpoints send a stream without
+/// declaring it in the headers.
 fn looks_like_stream(body: &str) -> bool {
     let begins = body.trim_start_matches(['\u{FEFF}', '\r', '\n']);
     ["data:", "event:", "id:", ":"]
@@ -107,8 +105,7 @@ impl<P: Protocol> Endpoint<P> {
         }
     }
 
-    /// Reads the answer in a response with a success status, whether the answer is streamed or
-    /// whole.
+    /// Reads the answer, streamed or whole, in a response with a success status.
     pub(super) async fn read(
         &self,
         response: Response,

@@ -1,8 +1,9 @@
-//! Collects the calls of a streamed answer, which arrive in fragments. Fragments with the same
-//! `index` are joined. If an endpoint omits the index or sends 0 for every call, fragments are
-//! joined by their ids. Fragments without ids are joined by their content. Invariant: a fragment is
-//! never joined to a call if the fragment recognizably belongs to another call. If two calls cannot
-//! be told apart, their arguments are joined to a text that no tool accepts.
+//! Collects the calls of a streamed answer, which arrive in fragments. A fragment is joined to the
+//! call with its `index`. If an endpoint omits the index or sends 0 for every call, the fragment is
+//! joined by its id. A fragment without an id is joined by its content.
+//!
+//! Invariant: a fragment that recognizably belongs to another call is never joined. If two calls
+//! cannot be told apart, their arguments are joined to a text that no tool accepts.
 
 use serde_json::{Map, Value, json};
 
@@ -15,9 +16,9 @@ use crate::model::protocol::PieceEmitter;
 /// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// If a call's name ends with at least this many bytes that may begin a secret, the name is emitted
-/// only when the call's arguments or the end of the answer come. The number is half of the minimum
-/// length of a secret that is redacted.
+/// A call's name is held back if at least this many bytes at its end may begin a secret. The name
+/// is emitted once the call's arguments or the end of the answer arrive. The number is half of the
+/// minimum length of a redacted secret.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls received so far. The calls are ordered by index; calls with the same index are ordered
@@ -35,13 +36,12 @@ struct PartialCall {
     arguments: String,
     /// The arguments, if the endpoint sent them as JSON instead of text.
     value: Option<Value>,
-    /// All other members. If a fragment had the member `function`, the other members include
-    /// `function` without the name and the arguments.
+    /// All other members. They include `function`, if the endpoint sent it, without the name and
+    /// the arguments.
     other_members: Map<String, Value>,
     emitted: EmittedPart,
 }
 
-/// How much of a call has been emitted, and the redacted arguments that wait for the name.
 struct EmittedPart {
     name_emitted: bool,
     cleaner: StreamCleaner,
@@ -264,16 +264,16 @@ impl PartialCall {
         }
     }
 
-    /// Returns whether a fragment with an id and with this call's index may continue the call.
-    /// Index and id are not enough to decide: some endpoints send index 0 for every call, and some
-    /// give each fragment of a call a new id. The name decides: among the fragments of a call that
-    /// have an id, only the first has a name.
+    /// Returns whether a fragment with an id and with this call's index may continue the call. The
+    /// index does not decide, because some endpoints send 0 for every call. The id does not decide,
+    /// because some endpoints give each fragment a new id. A fragment with a new id and a name
+    /// begins another call.
     fn may_continue_with(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
 
-    /// Returns whether the call is already complete and the fragment brings a name and arguments
-    /// again.
+    /// Returns whether the call is already complete and the fragment has a name and arguments
+    /// again. Such a fragment begins another call.
     fn is_complete_before(&self, fragment: &Fragment) -> bool {
         let restarts = !fragment.name.is_empty()
             && !self.name.is_empty()

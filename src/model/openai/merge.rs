@@ -3,16 +3,16 @@
 
 use serde_json::{Map, Value};
 
-/// The members whose texts are not extended by a later delta, because they identify something. A
-/// later delta repeats or replaces the text.
+/// Members whose text identifies something. A later delta replaces such a text instead of extending
+/// it.
 const REPLACED_MEMBERS: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
 /// The number of elements at the end of a list that are searched for the element that a delta
 /// continues.
 const MAX_SEARCHED_ELEMENTS: usize = 64;
 
 /// Merges the members `piece` of a delta into `merged`. A text (except in `REPLACED_MEMBERS`) or a
-/// list extends the known value, and an object is merged into the known object. Any other value
-/// replaces the known value. A `null` replaces nothing.
+/// list extends the known value, and an object is merged into the known object. A `null` changes no
+/// known value. Any other value replaces the known value.
 pub(super) fn members(merged: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
         match (merged.get_mut(&name), value) {
@@ -41,9 +41,8 @@ fn text(name: &str, known: &mut String, more: &str) {
 }
 
 /// Adds an element to a list. An element with an `index` is merged into the list's element with the
-/// same `index`, unless their types differ. An element without an `index` is merged into the last
-/// element if the new element continues the text or the thinking of the last element. Any other
-/// element is appended.
+/// same `index`, if their types agree. An element without an `index` is merged into the last
+/// element, if it continues the last element's text or thinking. Any other element is appended.
 fn element(all: &mut Vec<Value>, piece: Value) {
     let place = match piece.get("index").filter(|index| index.is_u64()) {
         Some(index) => {
@@ -67,8 +66,8 @@ fn same_type(one: &Value, other: &Value) -> bool {
     matches!((kind(one), kind(other)), (one, other) if one.is_none() || other.is_none() || one == other)
 }
 
-/// Returns whether a delta continues the last element of a list. A delta can continue only a text,
-/// or thinking that is not signed yet.
+/// Returns whether a delta continues the last element of a list. Text can be continued, and
+/// thinking until it is signed.
 fn continues(last: &Value, piece: &Value) -> bool {
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let is_text = |value: &Value| value.get("text").is_some_and(Value::is_string);

@@ -13,8 +13,6 @@ use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_call
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
-/// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
-/// repeated.
 pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let readable = replace_escapes(body, InvalidEscape::LoneSurrogates);
     let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&readable) else {
@@ -68,7 +66,6 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     )
 }
 
-/// The parts of an answer, whether streamed or not.
 pub(super) struct ReceivedAnswer {
     pub(super) message: Map<String, Value>,
     pub(super) calls: Vec<AnswerCall>,
@@ -107,7 +104,6 @@ pub(super) fn answer(received: ReceivedAnswer, cleaner: &Cleaner) -> AttemptOutc
     }))
 }
 
-/// The `finish_reason` of an answer that ended in an error.
 pub(super) const FINISH_ERROR: &str = "error";
 
 pub(super) fn ended_in_error() -> AttemptOutcome {
@@ -128,7 +124,6 @@ pub(super) fn text(message: &Map<String, Value>) -> String {
     }
 }
 
-/// Returns the text of a `content` member, which is a string or a list of parts.
 pub(super) fn text_of(content: Option<&Value>) -> String {
     match content {
         Some(Value::String(text)) => text.clone(),
@@ -146,8 +141,7 @@ fn part(part: &Value) -> Option<&str> {
 }
 
 /// Returns the calls, in the model's order; `None` if they cannot be read. `body` is the received
-/// JSON that contains the message. Without `body`, arguments that were not sent as text cannot be
-/// read.
+/// JSON that contains the message. It is needed for arguments that were not sent as text.
 pub(super) fn calls(
     message: &Map<String, Value>,
     body: Option<&str>,

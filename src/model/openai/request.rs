@@ -66,8 +66,8 @@ fn about_the_user(context: &BTreeMap<String, String>) -> Value {
     json!({"role": "user", "content": data_about_the_user(context)})
 }
 
-/// Returns the `content` of a message. If there is no part or only one text, the content is a
-/// string, because every endpoint accepts a string. Otherwise the content is a list of parts.
+/// Returns the `content` of a message. For no parts or a single text, the content is a string,
+/// which every endpoint accepts. Otherwise the content is a list of parts.
 fn content(parts: &[Part]) -> Value {
     match parts {
         [] => json!(""),
@@ -95,10 +95,10 @@ fn function_definition(tool: &OfferedTool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// Converts a turn into an assistant message. The message is the provider's own JSON, with the call
-/// ids that the results will name. A turn of another protocol is rebuilt from its parsed form; such
-/// turns exist because an agent's model may change while a task waits. Each element of `calls`
-/// holds the id of a call, the name of the tool, and the arguments.
+/// Converts a turn into an assistant message: the provider's own JSON, with the call ids that the
+/// results will name. An agent's model may change while a task waits, so a turn may come from
+/// another protocol. Such a turn is rebuilt from its parsed form. Each element of `calls` holds the
+/// id of a call, the name of the tool, and the arguments.
 fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw
         .as_object()

@@ -1,6 +1,5 @@
-//! Reads a streamed answer: chunks whose `delta`s add up to the message. Invariant: there is no
-//! answer without a `finish_reason` and the end marker `[DONE]`. The emitted pieces add up to the
-//! answer.
+//! Reads a streamed answer: chunks whose `delta`s add up to the message. Invariant: an answer needs
+//! a `finish_reason` and the end marker `[DONE]`. The emitted pieces add up to the answer.
 
 use serde_json::{Map, Value};
 
@@ -15,10 +14,8 @@ use crate::model::protocol::{
 };
 use crate::net::sse::Event;
 
-/// The end marker of a stream.
 const END_MARKER: &str = "[DONE]";
 
-/// Reads the chunks of one streamed answer.
 pub(in crate::model) struct ChatStreamReader {
     cleaner: Cleaner,
     /// The message without its calls.
@@ -57,8 +54,8 @@ impl ChatStreamReader {
     }
 
     /// Takes one choice of a chunk: its delta, its error, and its `finish_reason`. `chunk` is the
-    /// received text of the whole chunk. Arguments that are JSON are read from this text, so that
-    /// they keep their escapes.
+    /// received text of the whole chunk. Arguments that were sent as JSON are read from `chunk`, so
+    /// that they keep their escapes.
     fn take_choice(
         &mut self,
         mut choice: Map<String, Value>,
@@ -115,7 +112,6 @@ impl ChatStreamReader {
         Ok(())
     }
 
-    /// Takes the elements of a delta's `tool_calls`. `chunk` is the text of the whole chunk.
     fn take_fragments(
         &mut self,
         sent: Option<Value>,
@@ -152,8 +148,8 @@ impl ChatStreamReader {
         Ok(())
     }
 
-    /// Adds `more` to the text and emits `more`. If the text comes from a refusal and `more` from
-    /// the content, `more` replaces the text. In the opposite case, `more` is ignored.
+    /// Adds `more` to the text and emits `more`. Content replaces the text of a refusal. A refusal
+    /// after content is ignored.
     fn add_text(&mut self, more: &str, text_source: TextSource, emitter: &mut PieceEmitter<'_>) {
         if more.is_empty()
             || (self.text_source, text_source) == (TextSource::Content, TextSource::Refusal)
@@ -208,7 +204,6 @@ impl ChatStreamReader {
     }
 }
 
-/// Returns the approximate length of a value in bytes.
 fn byte_length(value: &Value) -> usize {
     if let Value::String(text) = value {
         text.len()

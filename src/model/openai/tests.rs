@@ -31,7 +31,6 @@ mod streamed;
 #[derive(Debug, Default)]
 struct Quick {
     slept: Mutex<Vec<Duration>>,
-    /// The value that `uptime` returns.
     up: Mutex<Duration>,
 }
 
@@ -50,7 +49,6 @@ impl Clock for Quick {
     }
 }
 
-/// A request as the endpoint received it.
 #[derive(Clone, Debug)]
 struct Seen {
     head: String,
@@ -175,7 +173,6 @@ fn prompt(messages: Vec<Message>) -> Prompt {
     }
 }
 
-/// Asks the model and returns the detail of its error.
 async fn failure(model: &OpenAi, sink: &dyn PieceSink) -> String {
     let prompt = prompt(vec![user("hi")]);
     model.answer(&prompt, sink).await.unwrap_err().detail

@@ -40,7 +40,6 @@ impl ResponseItem {
         self.str("type") == "function_call"
     }
 
-    /// Returns whether the item was cut off.
     pub(super) fn is_incomplete(&self) -> bool {
         self.str("status") == "incomplete"
     }
@@ -85,15 +84,14 @@ impl ResponseItem {
         })
     }
 
-    /// Returns whether the model refuses in this message.
     pub(super) fn refuses(&self) -> bool {
         self.parts()
             .any(|part| part.get("type").is_some_and(|kind| kind == "refusal"))
     }
 
-    /// Returns the JSON of the item as it is stored: exactly as received, unless it holds a secret
-    /// or U+0000. For a call, the JSON has the arguments of `call`. Returns `None` if the redacted
-    /// text is not valid JSON.
+    /// Returns the JSON of the item as it is stored: exactly as received, or redacted if it holds a
+    /// secret or U+0000. For a call, the JSON has the arguments of `call`. Returns `None` if the
+    /// redacted text is not valid JSON.
     pub(super) fn stored_json(
         &self,
         call: Option<&AnswerCall>,

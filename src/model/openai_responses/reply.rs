@@ -1,6 +1,6 @@
 //! Reads the items, the end and the token counts of a whole or streamed answer. Invariant:
-//! streaming does not change the parsed answer. An answer is rejected unless the endpoint has
-//! declared that the answer ended.
+//! streaming does not change the parsed answer. An answer is accepted once the endpoint has
+//! declared its end.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -32,7 +32,6 @@ const FINAL_ERROR_CODES: [&str; 11] = [
     "unsupported_parameter",
 ];
 
-/// How a response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseEnd {
     Completed,
@@ -77,8 +76,6 @@ pub(super) struct ReceivedResponse {
     pub(super) usage: Option<Value>,
 }
 
-/// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
-/// repeated.
 pub(super) fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let body = replace_escapes(body, InvalidEscape::LoneSurrogates);
     let Ok(Value::Object(mut response)) = serde_json::from_str::<Value>(&body) else {
@@ -110,7 +107,6 @@ pub(super) fn exact_output(response: &str) -> Option<Vec<&str>> {
     Some(response.output.into_iter().map(RawValue::get).collect())
 }
 
-/// Classifies an error event, or the error of a response that failed.
 pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     let code = error
         .get("code")
@@ -139,7 +135,6 @@ impl ReceivedResponse {
             .collect()
     }
 
-    /// Turns the response into the outcome of the attempt.
     pub(super) fn answer(self, cleaner: &Cleaner) -> AttemptOutcome {
         let call_items: Vec<_> = self.items.iter().filter(|item| item.is_call()).collect();
         if call_items.len() > MAX_CALLS {

@@ -95,8 +95,8 @@ fn input(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<Res
     input
 }
 
-/// Returns a user message. If there is no part or only one text, the content is a string, because
-/// every endpoint accepts a string. Otherwise the content is a list of parts.
+/// Returns a user message. For no parts or a single text, the content is a string, which every
+/// endpoint accepts. Otherwise the content is a list of parts.
 fn user_item(parts: &[Part]) -> ResponseItem {
     let content = match parts {
         [] => json!(""),

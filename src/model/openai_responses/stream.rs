@@ -1,7 +1,7 @@
 //! Reads a streamed answer: events that begin, extend and end items, and a last event that ends the
-//! response. Invariant: the answer has the items as their end events contain them, even if the
-//! deltas differ. Without the end event of the response there is no answer. The emitted pieces add
-//! up to the answer's texts.
+//! response. Invariant: each item of the answer comes from the item's end event, even if the deltas
+//! differ. A stream without the last event gives no answer. The emitted pieces add up to the
+//! answer's texts.
 
 use std::collections::BTreeMap;
 
@@ -18,25 +18,24 @@ use crate::model::protocol::{
 };
 use crate::net::sse::Event;
 
-/// Reads the events of one streamed response.
 pub(in crate::model) struct ResponseStreamReader {
     cleaner: Cleaner,
     /// The items by the endpoint's `output_index`; the value is `None` until the item has ended.
     items: BTreeMap<u64, Option<ResponseItem>>,
     /// The calls in the order in which they began, each with its item's `output_index`.
     calls: Vec<(u64, EmittedCall)>,
-    /// The unredacted form of the text so far. `text_cleaner` redacts it before it is emitted.
+    /// The text so far, unredacted. `text_cleaner` redacts each piece of it before the piece is
+    /// emitted.
     text: String,
     text_cleaner: StreamCleaner,
     end: Option<(ResponseEnd, Option<Value>)>,
     held_bytes: usize,
 }
 
-/// How much of a call has been emitted.
 struct EmittedCall {
-    /// The unredacted form of the emitted name; empty until the name is emitted.
+    /// The emitted name, unredacted; empty until the name is emitted.
     name: String,
-    /// The unredacted form of the arguments so far.
+    /// The arguments so far, unredacted.
     arguments: String,
     arguments_cleaner: StreamCleaner,
 }

@@ -1,7 +1,7 @@
 //! Writes an earlier turn of the model for the next request. A turn that came through this protocol
-//! is sent with its own items, if the items can be read. Any other turn is rebuilt from its parsed
-//! form. Such turns exist because an agent's model may change while a task waits. Invariant: a call
-//! and its output have the same id.
+//! is sent with its own items, if the items can be read. An agent's model may change while a task
+//! waits, so a turn may come from another protocol. Such a turn is rebuilt from its parsed form.
+//! Invariant: a call and its output have the same id.
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ pub(super) fn turn_items(
     }
 }
 
-/// Returns the items of `raw`; `None` unless `raw` is a turn of this protocol with `calls` calls.
+/// Returns the items of `raw`, if `raw` is a turn of this protocol with `calls` calls.
 fn own_items(raw: &Value, calls: usize) -> Option<Vec<ResponseItem>> {
     let is_stored = raw.get("type").is_some_and(|kind| kind == STORED_TYPE);
     let items = raw
@@ -59,8 +59,8 @@ fn sendable_items(
             members.insert("name".to_owned(), json!(tool_name(tool)));
         }
         if earlier_thinking == EarlierThinking::Omitted {
-            // If the item kept its id, the endpoint would recognize that the item belongs to
-            // reasoning, and would refuse the item without that reasoning.
+            // An item's id tells the endpoint that the item belongs to reasoning. The endpoint
+            // would refuse the item without that reasoning.
             members.remove("id");
         }
         if members == *item.members() {
@@ -91,7 +91,6 @@ fn rebuilt_items(
     message.into_iter().chain(calls).collect()
 }
 
-/// Builds an item whose members are texts.
 pub(super) fn text_item<const N: usize>(members: [(&str, &str); N]) -> ResponseItem {
     let members = members.map(|(name, text)| (name.to_owned(), json!(text)));
     ResponseItem::new(Map::from_iter(members))

@@ -49,13 +49,11 @@ pub(super) struct MatchInput<'a> {
     pub(super) text: String,
     /// The number of the answer within the task: 1, 2, 3 …
     pub(super) turn: u32,
-    /// The text of the user's last message.
     pub(super) user_text: String,
     /// The number, within the task, of the first answer to the user's last message.
     pub(super) user_turn: u32,
 }
 
-/// The author of the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastAuthor<'a> {
     User,
@@ -141,7 +139,6 @@ impl Script {
         (mistakes.found.len() == before).then_some(Self { rules })
     }
 
-    /// Returns the first rule that matches.
     pub(super) fn rule(&self, match_input: &MatchInput<'_>) -> Option<&Rule> {
         self.rules.iter().find(|rule| {
             rule.when
@@ -252,7 +249,6 @@ impl Condition {
                 .is_none_or(|matches| matches.is_match(text))
     }
 
-    /// Returns the names of the captures of `matches`.
     fn names(&self) -> Vec<String> {
         let names = self
             .matches

@@ -1,6 +1,6 @@
 //! Reads and fills templates: texts with `${captures}` in them, and JSON that is made of such
-//! texts. A name that no rule's `matches` captures is a mistake, which is found when the script is
-//! read. `$${` is a literal `${`.
+//! texts. A name that no rule's `matches` captures is a mistake, found when the script is read.
+//! `$${` is a literal `${`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,6 @@ impl Template {
         Ok(Self(segments))
     }
 
-    /// Returns the text with the captures filled in.
     pub(super) fn text(&self, captures: &Captures) -> String {
         let segments = self.0.iter().map(|segment| match segment {
             Segment::Text(text) => text.as_str(),
@@ -81,15 +80,14 @@ fn is_number(text: &str) -> bool {
         && serde_json::from_str::<Number>(text).is_ok()
 }
 
-/// The arguments of a call. They are either one template for the whole text, which need not be
-/// JSON, or JSON in which each string is a template.
+/// The arguments of a call: one template for the whole text, which may be invalid JSON, or JSON in
+/// which each string is a template.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Arguments {
     Text(Template),
     Json(Json),
 }
 
-/// JSON with templates as its strings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Json {
     String(Template),
@@ -111,7 +109,6 @@ impl Arguments {
         }
     }
 
-    /// Returns the text with the captures filled in.
     pub(super) fn text(&self, captures: &Captures) -> String {
         match self {
             Self::Text(template) => template.text(captures),

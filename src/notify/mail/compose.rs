@@ -1,8 +1,8 @@
 //! Writes a digest as a mail: plain text and HTML, in the person's language.
 //!
-//! Invariant: the function `visible` replaces the invisible characters of every name. Headers have
-//! only fixed words and words of the configuration, so that no name can begin a header. Long texts
-//! are cut, so that a mail with twenty questions has at most 50 KiB.
+//! Invariants: the invisible characters of every name are replaced (`visible`). Headers consist of
+//! fixed words and words of the configuration, so a name cannot inject a header. Long texts are
+//! cut, so that a mail with twenty questions has at most 50 KiB.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -19,21 +19,18 @@ use crate::people::language::Language;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
-/// The maximum number of characters of a name.
 const MAX_NAME_CHARS: usize = 80;
-/// The maximum number of bytes of a mail, in the form in which the mail is sent.
+/// The maximum number of bytes of an encoded mail.
 const MAX_MAIL_BYTES: usize = 50 * 1024;
 
-/// The limits of the texts that a mail shows of each question.
+/// The limits of the texts about each question in a mail.
 #[derive(Clone, Copy, Debug)]
 struct TextLimits {
-    /// The maximum number of characters of a text.
     max_chars: usize,
-    /// The maximum number of summaries.
     max_summaries: usize,
 }
 
-/// The limits, from the widest to the narrowest. A mail that exceeds [`MAX_MAIL_BYTES`] is built
+/// The limits, from the widest to the narrowest. If a mail exceeds [`MAX_MAIL_BYTES`], it is built
 /// again with the next limits.
 const TEXT_LIMITS: [TextLimits; 3] = [
     TextLimits {
@@ -58,12 +55,11 @@ pub(super) struct Head<'h> {
     pub(super) language: Language,
     /// The mail's id without the domain. A retry with the same deliveries has the same id.
     pub(super) id: &'h str,
-    /// The domain after the `@` in the ids of mails and threads.
+    /// The domain in the ids of mails and threads.
     pub(super) domain: &'h str,
     pub(super) now: Time,
 }
 
-/// Builds the mail of a digest; `None` if the mail cannot be built.
 pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
     let texts = MailTexts::for_language(head.language);
     let subject = subject(texts, digest);
@@ -88,7 +84,6 @@ pub(super) fn mail(head: &Head<'_>, digest: &Digest) -> Option<Message> {
     last
 }
 
-/// Builds the mail of a ping; `None` if the mail cannot be built.
 pub(super) fn ping(head: Head<'_>) -> Option<Message> {
     let texts = MailTexts::for_language(head.language);
     let html = page(
@@ -127,7 +122,7 @@ fn build(
     message.multipart(parts).ok()
 }
 
-/// Returns the text in one line of at most `max_chars` characters. Invisible characters are made
+/// Returns the text in one line of at most `max_chars` characters, with invisible characters made
 /// visible.
 fn visible_line(text: &str, max_chars: usize) -> String {
     let flat: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -160,7 +155,6 @@ fn subject(texts: &MailTexts, digest: &Digest) -> String {
     }
 }
 
-/// Returns the lines about a question, each as a pair of a label and a text.
 fn lines(
     texts: &'static MailTexts,
     question: &Question,
@@ -183,12 +177,10 @@ fn lines(
     lines
 }
 
-/// Returns the URL for a question in a mail: the recipient's link, or else the request's page.
 fn question_url(question: &Question) -> &str {
     question.link.as_deref().unwrap_or(&question.url)
 }
 
-/// Returns the sentences at the end of the mail.
 fn notes(texts: &'static MailTexts, digest: &Digest) -> [&'static str; 2] {
     let linked = digest
         .questions
@@ -222,8 +214,7 @@ fn plain(texts: &'static MailTexts, subject: &str, digest: &Digest, limits: Text
     }
     if digest.unlisted > 0 {
         let _ = write!(text, "\r\n{}\r\n", texts.more(digest.unlisted));
-        // The inbox is linked only if questions are unlisted. A mail that lists all its questions
-        // contains only the links of its questions.
+        // A mail that lists all its questions has no link to the inbox.
         if let Some(inbox) = &digest.inbox {
             let _ = write!(text, "{}{}{inbox}\r\n", texts.inbox, texts.label_separator);
         }

@@ -1,7 +1,7 @@
-//! Wraps a TCP stream so that each read returns at most one line. The wrapper prevents STARTTLS
-//! response injection: bytes that a server or an attacker sends right after the answer to STARTTLS
-//! must not be read as an answer inside TLS (RFC 3207, section 6: knowledge from before TLS must be
-//! discarded). With the wrapper, such bytes make the TLS handshake fail.
+//! Wraps a TCP stream so that a read returns at most one line. This prevents STARTTLS response
+//! injection: an attacker sends bytes right after the server's answer to STARTTLS, and the client
+//! takes them for an answer inside TLS. RFC 3207, section 6, demands that knowledge from before TLS
+//! is discarded. With this wrapper, such bytes make the TLS handshake fail.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,14 +13,13 @@ use lettre::transport::smtp::client::AsyncTokioStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The number of bytes that are read at once.
 const CHUNK: usize = 4096;
 
 /// A TCP stream that is read line by line.
 #[derive(Debug)]
 pub(super) struct LineStream {
     stream: TcpStream,
-    /// The bytes that were read from the stream and not returned yet.
+    /// The bytes that were read from the stream but not returned yet.
     buffered: BytesMut,
 }
 

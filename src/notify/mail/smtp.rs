@@ -1,6 +1,6 @@
 //! Sends one mail in one session with the mail server: connects, begins TLS, signs in, and sends
-//! the mail. Invariant: without TLS, a server that is not on loopback gets only EHLO and STARTTLS.
-//! A failure is reported in fixed words, never in the server's words.
+//! the mail. Invariants: without TLS, EHLO and STARTTLS are the only commands to a server outside
+//! loopback. A failure is reported in fixed words, never in the server's words.
 
 use std::io;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::notify::attempt_result::AttemptResult;
 use crate::notify::settings::{MailServer, MailServerAddress, Security};
 use crate::world::Clock;
 
-/// The maximum duration of an attempt, from connecting to sending. The timeout of lettre covers
-/// only connecting (lettre#1027).
+/// The maximum duration of an attempt, from connecting to sending. lettre's own timeout ends with
+/// the connecting (lettre#1027).
 pub(in crate::notify) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
-/// The maximum time to wait for the answer to QUIT after the server has accepted the mail.
+/// The maximum wait for the answer to QUIT.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const NO_TLS: &str = "no secure connection could be made (TLS)";
@@ -33,22 +33,20 @@ const NO_SESSION: &str = "the mail server refuses the session (5xx)";
 const NO_SIGN_IN: &str = "the mail server refuses the user or password (5xx)";
 const CONNECTION_LOST: &str = "the connection to the mail server was lost";
 
-/// The reply codes that reject the session and not the mail (RFC 4954, section 6).
+/// The reply codes with which a server rejects the session, not the mail (RFC 4954, section 6).
 const SESSION_REPLY_CODES: [&str; 4] = ["530", "534", "535", "538"];
 
-/// The mail server with everything that a session needs.
 pub(super) struct Server {
     address: MailServerAddress,
     /// The parameters of TLS; `None` if TLS is not needed or cannot be set up.
     tls: Option<TlsParameters>,
     credentials: Option<Credentials>,
-    /// The name of the service in EHLO.
     ehlo_name: ClientId,
 }
 
 impl Server {
-    /// Returns the server of these settings; `None` if the settings have mistakes. `sender_domain`
-    /// is the domain of the sender.
+    /// Returns the server of these settings; `None` if the settings have mistakes. The service
+    /// names itself `sender_domain` in EHLO.
     pub(super) fn from_settings(settings: &MailServer, sender_domain: &str) -> Option<Self> {
         let address = MailServerAddress::parse(&settings.url)?;
         let tls = match address.security {
@@ -65,7 +63,6 @@ impl Server {
         })
     }
 
-    /// Opens a session and sends one mail in it.
     pub(super) async fn send(
         &self,
         clock: &dyn Clock,
@@ -91,7 +88,6 @@ impl Server {
         }
     }
 
-    /// Opens a session that is ready for a mail.
     async fn open(&self) -> Result<AsyncSmtpConnection, &'static str> {
         let (host, port) = (self.address.host.as_str(), self.address.port);
         let mut connection = match (self.address.security, &self.tls) {
@@ -149,8 +145,8 @@ impl Server {
     }
 }
 
-/// Sends QUIT after the mail was accepted. The mail counts as sent, whatever the server answers to
-/// QUIT.
+/// Sends QUIT after the server has accepted the mail. The mail counts as sent, whatever the server
+/// answers.
 async fn quit(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     tokio::select! {
         _ = connection.quit() => {}
@@ -158,8 +154,8 @@ async fn quit(clock: &dyn Clock, mut connection: AsyncSmtpConnection) {
     }
 }
 
-/// Returns the reason why no session could be opened. Such a failure does not concern the mail, so
-/// the delivery is tried again.
+/// Returns the reason why no session could be opened. The mail itself was not refused, so the
+/// delivery is tried again.
 fn open_problem(error: &Error) -> &'static str {
     if error.is_tls() {
         NO_TLS

@@ -1,4 +1,4 @@
-//! The texts of mails in each language. Every language fills the same struct, so that a missing
+//! The texts of mails in each language. All languages fill the same struct, so a missing
 //! translation is a compile error.
 
 use crate::notify::digest::Reason;
@@ -6,11 +6,11 @@ use crate::people::language::Language;
 
 /// The texts of mails in one language. `{…}` marks a value to fill in.
 pub(super) struct MailTexts {
-    /// The subjects of mails about one question. They are also used as headings.
+    /// The subjects and headings of mails about one question.
     new: &'static str,
     expiring: &'static str,
     waiting: &'static str,
-    /// The subjects of mails about several questions. They are also used as headings.
+    /// The subjects and headings of mails about several questions.
     all_new: &'static str,
     all_expiring: &'static str,
     all_waiting: &'static str,
@@ -24,8 +24,8 @@ pub(super) struct MailTexts {
     /// The line about the questions that are not listed.
     pub(super) more: &'static str,
     pub(super) inbox: &'static str,
-    /// The sentences about the links in the mail: the person's own links, or links that ask for a
-    /// sign-in.
+    /// The sentences about the links in a mail: `own_link` if they are the person's own, otherwise
+    /// `sign_in`.
     pub(super) own_link: &'static str,
     pub(super) sign_in: &'static str,
     pub(super) reason: &'static str,
@@ -93,7 +93,6 @@ impl MailTexts {
         }
     }
 
-    /// Returns the subject of a mail about one question.
     pub(super) fn single_subject(&self, reason: Reason, tools: &str, agent: &str) -> String {
         let text = match reason {
             Reason::New => self.new,
@@ -103,7 +102,6 @@ impl MailTexts {
         text.replace("{agent}", agent).replace("{tools}", tools)
     }
 
-    /// Returns the subject of a mail about `count` questions.
     pub(super) fn digest_subject(&self, reason: Reason, count: u64) -> String {
         let text = match reason {
             Reason::New => self.all_new,
@@ -113,7 +111,6 @@ impl MailTexts {
         text.replace("{count}", &count.to_string())
     }
 
-    /// Returns the line about `count` questions that are not listed.
     pub(super) fn more(&self, count: u64) -> String {
         self.more.replace("{count}", &count.to_string())
     }

@@ -8,7 +8,6 @@ use super::parse_url;
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
-/// The default of `api_url`.
 const DEFAULT_SLACK_API: &str = "https://slack.com/api";
 const EXPECTED_URL: &str =
     "expected an address such as `https://host/path`, without user or fragment";
@@ -67,7 +66,7 @@ impl Default for Teams {
 }
 
 impl Slack {
-    /// Returns whether a bot posts the messages. Only a bot can update them.
+    /// Whether a bot posts the messages. An incoming webhook cannot update them.
     pub(super) fn is_bot(&self) -> bool {
         self.token.is_some()
     }

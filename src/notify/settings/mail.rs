@@ -41,7 +41,6 @@ pub(in crate::notify) struct MailServerAddress {
     pub(in crate::notify) security: Security,
 }
 
-/// The encryption of the connection to the mail server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::notify) enum Security {
     /// TLS from the first byte.

@@ -11,8 +11,7 @@ use crate::notify::sign;
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
-/// The headers that an operator may not set: headers that the service sets, and headers of the
-/// connection.
+/// The headers that an operator may not set, because the service or the connection sets them.
 const RESERVED_HEADERS: [&str; 8] = [
     "connection",
     "content-length",
@@ -23,7 +22,7 @@ const RESERVED_HEADERS: [&str; 8] = [
     "upgrade",
     "user-agent",
 ];
-/// The prefix of the headers of the signature, which an operator may not set either.
+/// The prefix of the signature's headers, which an operator may not set, either.
 const RESERVED_PREFIX: &str = "webhook-";
 
 /// A receiver of POST requests that are signed according to the specification Standard Webhooks.

@@ -1,14 +1,14 @@
 //! The body of a message to Slack, as blocks.
 //!
-//! Invariant: a text that this service did not write is `plain_text`, in which markup has no
-//! effect; `mrkdwn` is used only for links to this service. `&`, `<` and `>` are escaped
-//! everywhere.
+//! Invariants: a text that this service did not write is `plain_text`, in which markup has no
+//! effect. `mrkdwn` is used for links to this service and nowhere else. `&`, `<` and `>` are always
+//! escaped.
 
 use serde_json::{Map, Value, json};
 
 use crate::notify::chat::{ListedQuestion, RoomMessage, title};
 
-/// Returns the members `text` and `blocks` of a message.
+/// Returns the members `text` and `blocks` of the body of a message.
 pub(in crate::notify) fn content(message: &RoomMessage) -> Map<String, Value> {
     let mut blocks = Vec::new();
     if message.digest.questions.len() == 1 {
@@ -34,7 +34,7 @@ pub(in crate::notify) fn content(message: &RoomMessage) -> Map<String, Value> {
     message_members(&message.notification_text(), Some(blocks))
 }
 
-/// Returns the member `text` of a message without blocks.
+/// Returns the member `text` of the body of a message without blocks.
 pub(in crate::notify) fn plain_content(words: &str) -> Map<String, Value> {
     message_members(words, None)
 }
@@ -62,7 +62,6 @@ fn details(listed: &ListedQuestion<'_>, title: &str) -> Vec<Value> {
     blocks
 }
 
-/// Returns the block that shows a question in one line.
 fn summary_line(listed: &ListedQuestion<'_>) -> Value {
     let title = title(listed.question);
     let state = match listed.outcome {

@@ -1,9 +1,9 @@
-//! Reads the answers of Slack's API. Slack also answers failures with the HTTP status 200; the body
-//! of such an answer is, for example, `{"ok": false, "error": "not_authed"}`.
+//! Reads the answers of Slack's API. Slack answers failures with the HTTP status 200, too. The body
+//! then is, for example, `{"ok": false, "error": "not_authed"}`.
 //!
-//! Invariant: only the message's id is kept of an answer's body, and the id has only digits and a
-//! dot. The text of a problem never contains a part of the answer. A failure is retried unless the
-//! same message would surely fail again.
+//! Invariants: the message's id is all that is kept of an answer's body, and it consists of digits
+//! and a dot. The text of a problem never contains a part of the answer. If the same message would
+//! surely fail again, a failure is permanent. Every other failure is retried.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::notify::attempt_result::AttemptResult;
 
-/// The members that this module reads from the body of an answer. The other members only repeat the
-/// message, and may be cut off.
+/// The members that are read from the body of an answer. The further members repeat the message,
+/// and may be cut off.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     ok: Option<bool>,
@@ -22,17 +22,17 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Reads the members from the body of an answer. The body may be cut off.
+    /// Reads the members of a body. The body may be cut off.
     pub(super) fn parse(body: &[u8]) -> Self {
         let mut reply = Self::default();
         let mut json = serde_json::Deserializer::from_slice(body);
-        // An error is ignored: the members that were read before the error count.
+        // An error is ignored, because the members before it were read.
         let _ = json.deserialize_map(ReplyVisitor(&mut reply));
         reply
     }
 
-    /// Returns the result of the attempt to send the message. `result` is the result that follows
-    /// from the HTTP status alone.
+    /// Returns the result of the attempt. `result` is the result that the HTTP status alone would
+    /// give.
     pub(super) fn attempt_result(self, result: &AttemptResult) -> AttemptResult {
         let (problem, is_permanent_failure) = match (self.ok, self.error.as_deref()) {
             (Some(true), _) => ("", false),
@@ -50,8 +50,8 @@ impl Reply {
     }
 }
 
-/// Returns a fixed text for an error code of Slack, and whether Slack would refuse the same message
-/// again.
+/// Returns a fixed text for an error code of Slack. The `bool` says whether Slack would refuse the
+/// same message again.
 fn explain_error(error: &str) -> (&'static str, bool) {
     match error {
         "ratelimited" | "rate_limited" | "message_limit_exceeded" => ("Slack asks to wait", false),
@@ -93,7 +93,6 @@ fn explain_error(error: &str) -> (&'static str, bool) {
 /// The problem of an attempt to update a message that was deleted in Slack.
 pub(in crate::notify) const MESSAGE_DELETED: &str = "the message was deleted in Slack";
 
-/// Returns whether a text has the form of a message's id.
 fn is_message_id(ts: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_valid = |(seconds, rest): (&str, &str)| digits(seconds) && digits(rest);

@@ -100,9 +100,9 @@ fn rule_decides_who_may_decide_for_every_person() {
 #[test]
 fn reading_and_moving_a_tree_follow_role_and_rights() {
     let cases = [
-        // Columns: the caller; whether the caller is involved; seven rights of the caller. The
-        // rights are: to read; to message, cancel and retry while the owner may use the agent; to
-        // message, cancel and retry while the owner may not use the agent.
+        // Columns: the caller; whether the caller is involved; seven rights. The first right is to
+        // read. The next three are to message, cancel and retry while the owner may use the agent.
+        // The last three are to message, cancel and retry while the owner may not use the agent.
         (
             caller("alice", "acme", &[], false, Permissions::ALL),
             false,

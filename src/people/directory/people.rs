@@ -10,7 +10,7 @@ use crate::task::user::UserKey;
 use crate::task::verdict::Approvers;
 
 impl Directory {
-    /// Replaces the people whom messages reach. A person who has a key gets the groups of the key.
+    /// Replaces the people who get messages. A person who has a key gets the groups of the key.
     #[must_use]
     pub fn with_people(self, people: Vec<Person>) -> Self {
         let people = people.into_iter().map(|person| {
@@ -27,7 +27,6 @@ impl Directory {
         Self { people, ..self }
     }
 
-    /// Sets the permission that the links in messages give; `None` if messages have no links.
     #[must_use]
     pub fn with_links(self, links: Option<LinkMay>) -> Self {
         Self { links, ..self }
@@ -37,7 +36,6 @@ impl Directory {
         self.people.iter().map(|(_, person)| person)
     }
 
-    /// Returns the person who gets the messages for this user, if any.
     #[must_use]
     pub fn person(&self, tenant: &str, user: &str) -> Option<&Person> {
         let wanted = self.ids.key(user);
@@ -47,9 +45,8 @@ impl Directory {
             .map(|(_, person)| person)
     }
 
-    /// Returns the caller with the most rights that a person can have. If a key of the person may
-    /// decide, the caller comes with a key, otherwise with a link. The caller has the person's
-    /// current groups.
+    /// Returns a caller with the most rights that the person can have: by a key, if a key of the
+    /// person may decide, otherwise by a link.
     #[must_use]
     pub fn most_entitled_caller(&self, person: &Person) -> Caller {
         let by_link = self.link_caller(person);
@@ -70,7 +67,7 @@ impl Directory {
         }
     }
 
-    /// Returns the caller of a link that was made for this person, with the person's current
+    /// Returns the caller for a link that was made for this person, with the person's current
     /// groups. A link gives no right that the person's keys deny.
     #[must_use]
     pub fn link_caller(&self, person: &Person) -> Caller {
@@ -94,9 +91,9 @@ impl Directory {
         }
     }
 
-    /// Returns the people of a tenant who could decide under these approvers, by a key or by a
-    /// link, each with the person's groups. Only a person with a mail address can get a link. The
-    /// result may contain a person twice.
+    /// Returns the people of a tenant who may decide by a key, or by a link if `approvers` accepts
+    /// links. Each person comes with the person's groups. A person without a mail address gets no
+    /// links. The result may contain a person twice.
     pub(super) fn candidates<'d>(
         &'d self,
         tenant: &'d str,
@@ -114,8 +111,8 @@ impl Directory {
         by_key.chain(people.map(|(key, person)| (key, person.groups.as_slice())))
     }
 
-    /// Returns the current groups of a user who may decide by a link. `None` when messages do not
-    /// reach the user, or the user's links may not decide.
+    /// Returns the current groups of a user who may decide by a link. `None` if the user gets no
+    /// messages, or the user's links may not decide.
     #[must_use]
     pub fn groups_of_link_decider(&self, tenant: &str, user: &str) -> Option<&[String]> {
         let person = self.person(tenant, user)?;

@@ -10,7 +10,6 @@ fn root(number: u128) -> TaskId {
     TaskId(Uuid::from_u128(number))
 }
 
-/// Returns a queued change that adds this number of items to a root.
 fn waiting(root: TaskId, items: usize) -> QueuedChange {
     let part = Part {
         content_type: PartType::Text,
@@ -49,7 +48,6 @@ fn waiting(root: TaskId, items: usize) -> QueuedChange {
     }
 }
 
-/// Takes the next batch, and returns the roots of its changes.
 fn taken(writer: &Writer) -> Vec<TaskId> {
     let batch = writer.take();
     batch.iter().map(|waiting| waiting.rows.root).collect()

@@ -1,5 +1,6 @@
 //! Notifies the readers of a tenant's inboxes of the requests that a commit has opened, answered or
-//! closed. A reader that misses a notification is only delayed, because the rows hold the state.
+//! closed. A missed notification delays its reader but loses nothing, because the rows hold the
+//! state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use tokio::time::Instant;
 use super::{Feed, MAX_REMOTE_SUBSCRIPTIONS, SUBSCRIPTION_TTL, lock};
 use crate::task::id::RequestId;
 
-/// The maximum number of commits that a reader may fall behind before it misses notifications.
+/// How many commits a reader may fall behind before it misses notifications.
 const INBOX_BUFFER: usize = 256;
 
-/// The requests that a commit has opened, answered or closed; `None` if commits may have been
+/// The requests that a commit has opened, answered or closed. `None` if commits may have been
 /// missed, so that any request may have changed.
 type RequestIds = Option<Arc<[RequestId]>>;
 
@@ -38,8 +39,7 @@ impl InboxListener {
 }
 
 impl Feed {
-    /// Subscribes to the requests of a tenant, and announces the subscription to the other
-    /// replicas.
+    /// Subscribes to the requests of a tenant. Announces the subscription to the other replicas.
     pub(in crate::store) fn listen_to_inbox(&self, tenant: &str) -> InboxListener {
         let mut inboxes = lock(&self.inboxes);
         inboxes.0.retain(|_, sender| sender.receiver_count() > 0);
@@ -53,7 +53,6 @@ impl Feed {
         listener
     }
 
-    /// Publishes the requests that a commit of this process has opened, answered or closed.
     pub(in crate::store) fn publish_requests(
         &self,
         tenant: &str,
@@ -81,8 +80,7 @@ impl Feed {
         });
     }
 
-    /// Notifies the local readers of the requests of a commit. This replica or another replica made
-    /// the commit.
+    /// Notifies the local readers of the requests of a commit, which any replica may have made.
     pub(in crate::store) fn deliver_requests(&self, tenant: &str, ids: &Arc<[RequestId]>) {
         if let Some(sender) = lock(&self.inboxes).0.get(tenant) {
             // The send fails if the tenant has no reader. Then the notification is not needed.
@@ -90,7 +88,7 @@ impl Feed {
         }
     }
 
-    /// Notifies all readers that commits may have been missed, so that any request may have
+    /// Notifies the local readers that commits may have been missed, so that any request may have
     /// changed.
     pub(super) fn publish_unknown_requests(&self) {
         for sender in lock(&self.inboxes).0.values() {
@@ -98,7 +96,6 @@ impl Feed {
         }
     }
 
-    /// Records that another replica subscribes to the inboxes of these tenants.
     pub(in crate::store) fn record_inbox_subscriptions(
         &self,
         tenants: impl IntoIterator<Item = String>,
@@ -112,7 +109,6 @@ impl Feed {
             .extend(tenants.map(|tenant| (tenant, now + SUBSCRIPTION_TTL)));
     }
 
-    /// Returns the tenants whose inboxes are read on this replica.
     pub(super) fn subscribed_inboxes(&self) -> Vec<String> {
         let inboxes = lock(&self.inboxes);
         let read = inboxes.0.iter();

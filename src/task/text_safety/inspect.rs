@@ -16,13 +16,11 @@ use crate::task::request::Warning;
 use crate::task::text::cut;
 
 /// Maximum number of places reported for one warning code. If there are more places, a warning
-/// about the arguments as a whole says so. So there are at most 49 warnings: for each of 6 codes, 7
-/// about places and 1 about the arguments as a whole; and one `LARGE` warning.
+/// about the arguments as a whole says so.
 const MAX_PLACES_PER_CODE: usize = 7;
 /// Maximum size of a pointer in bytes. A longer pointer is cut so that it leads to an enclosing
 /// value.
 const MAX_POINTER_BYTES: usize = 1024;
-/// Maximum size of a detail in bytes.
 const MAX_DETAIL_BYTES: usize = 200;
 /// Maximum number of blanks or line ends in a row without a warning.
 const MAX_BLANKS: usize = 8;
@@ -35,7 +33,6 @@ const COMPATIBLE_SCRIPTS: [&[Script]; 3] = [
     &[Script::Han, Script::Bopomofo],
 ];
 
-/// The warnings found so far.
 #[derive(Default)]
 pub struct Findings {
     found: Vec<Warning>,
@@ -110,8 +107,8 @@ impl Findings {
     }
 }
 
-/// Reads a JSON value and inspects each string in it. A finding has the pointer of the inspected
-/// string.
+/// Reads a JSON value and inspects each string in it. The pointer of a finding leads to the
+/// inspected string.
 pub struct StringInspector<'l> {
     pointer: String,
     /// For each segment of `pointer`, the byte offset where the segment ends.
@@ -120,7 +117,6 @@ pub struct StringInspector<'l> {
 }
 
 impl<'l> StringInspector<'l> {
-    /// Creates an inspector for the outermost value.
     pub fn new(findings: &'l mut Findings) -> Self {
         Self {
             pointer: String::new(),
@@ -262,8 +258,8 @@ pub(super) fn inspect_between_strings(json: &str, findings: &mut Findings) {
     }
 }
 
-/// Finds invisible characters. Tabs and line ends do not count as invisible. But a `\r` without a
-/// following `\n` counts as invisible.
+/// Finds invisible characters other than tabs and line ends. A `\r` without a following `\n` is no
+/// line end.
 fn find_hidden(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let mut listed: Vec<char> = Vec::new();
     let mut more = false;
@@ -403,9 +399,8 @@ fn script_of(letter: char) -> Script {
     }
 }
 
-/// Returns the Latin letters that a letter of another script looks like. `None` if the letter looks
-/// like none. Also `None` if the script is written from right to left, because such scripts have
-/// their own warning.
+/// Returns the Latin letters that a letter of another script looks like, if any. `None` for
+/// right-to-left scripts, which have their own warning.
 fn latin_look_alike(letter: char) -> Option<String> {
     if letter.is_ascii() || bidi_class(letter) != BidiClass::L {
         return None;
@@ -446,7 +441,7 @@ fn find_mixed_scripts(text: &str, pointer: &str, prefix: &str, findings: &mut Fi
     }
 }
 
-/// The scripts of the letters of a word that were read so far.
+/// The scripts of the letters of a word, as far as the word has been read.
 struct Word {
     /// The scripts in which every letter of the word is used.
     common: ScriptExtension,

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Returns the code and the pointer of each warning.
 fn found(text: &str) -> Vec<(String, String)> {
     warnings(text)
         .into_iter()

@@ -23,7 +23,7 @@ fn nested(depth: usize) -> String {
     )
 }
 
-/// Arguments of a refund that must be refused, each with a part of the refusal's text.
+/// Argument texts that must be refused, each with a part of the error.
 const HOSTILE: &[(&str, &str)] = &[
     (
         r#"{"order":1,"amount":"20"}"#,
@@ -279,7 +279,6 @@ fn hostile_arguments_never_fit_and_the_place_is_named() {
     }
 }
 
-/// Returns argument texts that fit the schema, each with the value that is read.
 fn good_arguments() -> Vec<(&'static str, Value)> {
     vec![
         (
@@ -451,8 +450,8 @@ proptest! {
                 prop_assert_eq!(&read, &serde_json::from_str::<Value>(&text).unwrap());
                 prop_assert_eq!(parse(&read.to_string()).unwrap(), read);
             }
-            // The only generated values that are refused are numbers that a double cannot hold
-            // exactly.
+            // A number that a double cannot hold exactly is the only reason to refuse a generated
+            // value.
             Err(refused) => prop_assert!(refused.to_string().contains("double"), "{}", refused),
         }
     }

@@ -10,8 +10,8 @@ use crate::tool::url_template::UrlTemplate;
 use crate::tool::{external, http, names};
 use crate::world::Mistakes;
 
-/// Adds the mistakes in `wrong` to `mistakes`. Each pair in `wrong` holds a path of keys, which is
-/// relative to `at`, and a description of the mistake.
+/// Adds the mistakes in `wrong` to `mistakes`. Each pair holds a path of keys below `at`, and a
+/// description of the mistake.
 pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
     for (keys, detail) in wrong {
         let place: Vec<&str> = at
@@ -24,8 +24,7 @@ pub(super) fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<Stri
     }
 }
 
-/// Adds `flaws` to `mistakes`. The schema with the flaws is at `place`, and the messages call the
-/// schema `noun`.
+/// Adds `flaws` of the schema at `place` to `mistakes`. The messages call the schema `noun`.
 pub(super) fn add_schema_flaws(
     mistakes: &mut Mistakes,
     place: &[&str],
@@ -54,8 +53,8 @@ pub(super) fn external_result_schema(
     })
 }
 
-/// Checks the settings of an HTTP tool and adds all mistakes to `mistakes`. Returns `None` only if
-/// the `url` is invalid.
+/// Checks the settings of an HTTP tool and adds all mistakes to `mistakes`. Returns `None` if the
+/// `url` is invalid.
 pub(super) fn check_http(
     name: &str,
     settings: &http::Settings,
@@ -70,8 +69,8 @@ pub(super) fn check_http(
     checked
 }
 
-/// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean.
-/// Checks the query too, if the tool sends no body.
+/// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean. If
+/// the tool sends no body, also runs [`check_query`].
 fn check_url_arguments(
     name: &str,
     http: &CheckedSettings,
@@ -115,8 +114,8 @@ fn check_url_arguments(
     }
 }
 
-/// Checks that every argument can be sent in the query. No argument may have the name of a
-/// parameter in the configured query of the `url`.
+/// Checks that every argument can be sent in the query: the argument must be a scalar, and the
+/// query in the `url` must not already have a parameter of its name.
 fn check_query(
     name: &str,
     http: &CheckedSettings,
@@ -162,8 +161,8 @@ fn check_query(
     }
 }
 
-/// Refuses a summary that names unknown arguments, because they would leave a gap in the line that
-/// an approver reads.
+/// Reports arguments that the summary names and the parameters lack: each would be a gap in the
+/// line that an approver reads.
 pub(super) fn check_summary(
     name: &str,
     summary: &str,
@@ -187,7 +186,6 @@ pub(super) fn check_summary(
     }
 }
 
-/// Checks that a shell tool's parameters declare the text argument `command`.
 pub(super) fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
     let is_text = parameters
         .pointer("/properties/command/type")

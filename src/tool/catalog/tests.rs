@@ -73,8 +73,7 @@ fn built(settings: Settings) -> CatalogEntry {
     catalog.get("t").unwrap().clone()
 }
 
-/// Returns pairs. Each pair holds settings with one mistake, and a part of the message about this
-/// mistake.
+/// Settings with one mistake each, and a part of the message about the mistake.
 fn mistaken() -> Vec<(Settings, &'static str)> {
     let object =
         |properties: Value| json!({"type": "object", "properties": properties, "required": ["id"]});

@@ -1,6 +1,6 @@
-//! Runs a program that communicates through the guard. The guard passes the guard's input to the
-//! program, and passes the program's output to the guard's output. Once the guard's input closes,
-//! the program has two seconds to end. Then the program gets SIGTERM and has three more seconds.
+//! Runs a program whose input and output the guard passes on. Once the guard's input closes, the
+//! program has two seconds to end. Then the program gets SIGTERM and has three more seconds, before
+//! the guard kills its process group.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt as _;
@@ -18,7 +18,6 @@ use super::{DRAIN_TIMEOUT, GuardLine, Order, end_group, pid_of, write_line};
 
 /// How long the program has to end once its input is closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the program has to end after SIGTERM.
 const SIGTERM_TIMEOUT: Duration = Duration::from_secs(3);
 
 enum Event {
@@ -33,7 +32,7 @@ pub(super) fn relay(
     input: impl Read + Send + 'static,
     output: &mut impl Write,
 ) -> io::Result<()> {
-    // A core file would hold the program's environment.
+    // A core file would hold the program's environment, which may have secrets.
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
@@ -104,8 +103,8 @@ fn connect(
         let _ = exited.send(Event::Exited);
     })?;
     thread::Builder::new().spawn(move || {
-        // A separate thread watches for the end of the guard's input. The thread that copies the
-        // input cannot notice the end while that thread waits for the program to read.
+        // While the copying thread waits for the program to read, it cannot notice the end of the
+        // guard's input. Therefore this thread watches for that end.
         let stdin = io::stdin();
         let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
         while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}
@@ -115,8 +114,8 @@ fn connect(
         if let Some(mut stdin) = stdin {
             let _ = copy_flushing(&mut input, &mut stdin);
         }
-        // If the program closed its input first, the thread still waits until the guard's input
-        // closes.
+        // If the program closed its input early, the rest of the guard's input is discarded, so
+        // that `InputClosed` still means the end of the guard's input.
         let _ = io::copy(&mut input, &mut io::sink());
         let _ = sender.send(Event::InputClosed);
     })?;
@@ -129,7 +128,6 @@ fn connect(
     Ok((events, passed_on))
 }
 
-/// Copies `from` to `to` until the end of the input, and flushes after each read.
 fn copy_flushing(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -144,20 +142,19 @@ fn copy_flushing(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// Waits until the program ends. Once the guard's input has closed, the wait is limited by
-/// [`EXIT_TIMEOUT`] and, after SIGTERM, by [`SIGTERM_TIMEOUT`].
+/// Waits until the program ends. Once the guard's input has closed, the program has
+/// [`EXIT_TIMEOUT`] and, after SIGTERM, [`SIGTERM_TIMEOUT`] to end.
 fn wait(events: &Receiver<Event>, pid: Pid) {
     if !matches!(events.recv(), Ok(Event::InputClosed)) {
         return;
     }
     if !exits_within(events, EXIT_TIMEOUT) {
-        // An error only means that the group is already empty.
+        // An error means that the group is already empty.
         let _ = kill_process_group(pid, Signal::TERM);
         exits_within(events, SIGTERM_TIMEOUT);
     }
 }
 
-/// Waits for the program to end. Returns whether the program ended within `timeout`.
 fn exits_within(events: &Receiver<Event>, timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
     loop {

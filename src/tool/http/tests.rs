@@ -97,7 +97,7 @@ fn any() -> Value {
         "id": {"type": "string"}, "amount": {"type": "number"}, "note": {"type": "string"}}})
 }
 
-/// The value that all tests share, because reading the machine's certificates is slow.
+/// Shared by all tests, because reading the machine's certificates is slow.
 static NET: LazyLock<Net> = LazyLock::new(|| Net::new().unwrap());
 
 fn tool_of(

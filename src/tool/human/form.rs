@@ -17,14 +17,10 @@ pub(super) const DESCRIPTION: &str = "JSON Schema of the answer, if a text will 
 
 /// The maximum number of fields of an agent's form.
 const MAX_FIELDS: usize = 20;
-/// The maximum number of choices of a field.
 const MAX_CHOICES: usize = 100;
-/// The maximum length of a field's name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
-/// The allowed formats of a text.
 pub(super) const FORMATS: [&str; 3] = ["email", "uri", "date"];
-/// Names of secrets, in folded form and without separators. A text that contains such a name names
-/// a secret.
+/// Names of secrets, folded and without separators. [`names_secret`] searches texts for them.
 const SECRET_NAMES: [&str; 33] = [
     "password",
     "passwd",
@@ -60,11 +56,11 @@ const SECRET_NAMES: [&str; 33] = [
     "验证码",
     "驗證碼",
 ];
-/// Names of secrets that count only as whole words, because other words may contain them by chance.
+/// Names of secrets that count only as whole words: `pin` also occurs in `shipping`.
 const SECRET_WORDS: [&str; 13] = [
     "pin", "pins", "otp", "otps", "totp", "2fa", "mfa", "cvv", "cvvs", "cvc", "cvcs", "pwd", "pwds",
 ];
-/// Words that contain a name of a secret by chance.
+/// Harmless words that contain a name from [`SECRET_NAMES`].
 const HARMLESS_WORDS: [&str; 2] = ["secretary", "secretari"];
 
 /// Returns the form of a question for which the agent gives no form: one required text.
@@ -75,7 +71,6 @@ pub(super) fn text_answer() -> Value {
     })
 }
 
-/// Returns the form of a confirmation: a boolean and an optional comment.
 pub(super) fn confirmation() -> Value {
     json!({
         "type": "object", "properties": {"confirmed": {"type": "boolean"}, "comment": {"type": "string"}},
@@ -83,21 +78,20 @@ pub(super) fn confirmation() -> Value {
     })
 }
 
-/// Checks a form that an agent wrote; fails if the form has an unknown keyword. The returned form
-/// also refuses answers with undeclared members.
+/// Checks a form that an agent wrote, as [`read_form`] does.
 pub(super) fn from_agent(written: &Value) -> Result<Value, String> {
     read_form(written, MAX_FIELDS, &SCALAR_TYPES).map_err(|detail| format!("`form`: {detail}"))
 }
 
 /// The allowed types of fields in an agent's form: plain values, which every client can render.
 const SCALAR_TYPES: [&str; 4] = ["string", "number", "integer", "boolean"];
-/// The allowed types of fields in an MCP server's form. A field of type `array` is a choice of
-/// several texts.
+/// The allowed types of fields in an MCP server's form. A field of type `array` lets the person
+/// choose several texts.
 pub(super) const SCALAR_AND_LIST_TYPES: [&str; 5] =
     ["string", "number", "integer", "boolean", "array"];
 
-/// Checks a form, and returns it closed: the returned form refuses undeclared members. The form may
-/// have at most `max_fields` fields, each of a type in `kinds`.
+/// Checks a form, and returns a form that also refuses undeclared members. Fails if the form has an
+/// unknown keyword, more than `max_fields` fields, or a field whose type is not in `kinds`.
 pub(super) fn read_form(
     written: &Value,
     max_fields: usize,
@@ -179,7 +173,7 @@ fn is_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(letter)
 }
 
-/// Reads `required`, which may name only existing fields, and each field only once.
+/// Reads `required`. Fails if it names an unknown field, or a field twice.
 fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result<Value, String> {
     let Some(written) = members.get("required") else {
         return Ok(json!([]));
@@ -253,7 +247,6 @@ fn field(written: &Value, at: &str, kinds: &[&str]) -> Result<Value, String> {
     Ok(Value::Object(field))
 }
 
-/// Refuses keywords that are not in `known`.
 fn refuse_unknown_keywords(
     members: &Map<String, Value>,
     known: &[&str],
@@ -383,9 +376,8 @@ fn secret_error(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text names a secret: the text's letters and digits, joined without the characters
-/// between them, contain one of `SECRET_NAMES`, or one of the text's words is in `SECRET_WORDS`.
-/// Case does not count.
+/// Whether a text names a secret. [`SECRET_NAMES`] are searched for in the text's letters and
+/// digits, joined and folded. [`SECRET_WORDS`] are compared with the text's words.
 pub(super) fn names_secret(text: &str) -> bool {
     let joined: String = folded(text)
         .chars()

@@ -1,5 +1,5 @@
-//! The form of a question from a tool's server. Invariant: the form that a person sees is rebuilt
-//! from keywords that every client can render, and asks for no secret.
+//! The form of a question that an MCP server asks (elicitation). Invariant: the form that a person
+//! sees is rebuilt from keywords that every client can render, and asks for no secret.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::form::{FORMATS, SCALAR_AND_LIST_TYPES, names_secret, read_form};
 
 /// The maximum number of fields of a server's form.
 const MAX_FIELDS: usize = 32;
-/// The JSON Schema keywords of a server's field that the field in the shown form keeps.
+/// The JSON Schema keywords that a server's field keeps in the form that a person sees.
 const KEPT_KEYWORDS: [&str; 13] = [
     "type",
     "title",
@@ -27,17 +27,17 @@ const KEPT_KEYWORDS: [&str; 13] = [
 /// The reason why a server's form is not shown to a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FormError {
-    /// The field with this name asks for a secret, which the specification forbids.
+    /// The field with this name asks for a secret, which the MCP specification forbids.
     AsksForSecret(String),
     /// The form is not flat, is too large, or has a field that some clients cannot render. The text
-    /// continues a sentence that begins with the name of the form.
+    /// is the end of a sentence that begins with the form's name.
     NotRenderable(String),
 }
 
 /// Checks the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation),
-/// and returns a form that refuses undeclared members. Unknown keywords are left out. A choice that
-/// is written as `oneOf` or `anyOf` of `const`s becomes an `enum`, in a field as well as in the
-/// items of a list. The titles of the choice's values become part of the field's description.
+/// and returns a form that refuses undeclared members. Unknown keywords are left out. A `oneOf` or
+/// `anyOf` of `const`s becomes an `enum`, also in the items of a list. The titles of the choices
+/// become part of the field's description.
 ///
 /// # Errors
 /// Fails if the form cannot be shown to a person. The error is the reason.
@@ -65,7 +65,7 @@ pub(crate) fn read_server_form(written: &Value) -> Result<Value, FormError> {
     }
     let required = written.get("required").cloned().unwrap_or(json!([]));
     if properties.is_empty() && required == json!([]) {
-        // A form without fields is valid. With such a form, the server asks only for consent.
+        // A server that asks for consent alone sends a form without fields.
         return Ok(json!({
             "type": "object", "properties": {}, "required": [], "additionalProperties": false,
         }));
@@ -74,7 +74,6 @@ pub(crate) fn read_server_form(written: &Value) -> Result<Value, FormError> {
     read_form(&form, MAX_FIELDS, &SCALAR_AND_LIST_TYPES).map_err(FormError::NotRenderable)
 }
 
-/// Returns the field reduced to the keywords that every client can render.
 fn renderable_field(field: &Value) -> Value {
     let Value::Object(members) = field else {
         return field.clone();
@@ -125,7 +124,7 @@ fn choices_with_titles(members: &Map<String, Value>) -> (Option<Value>, String) 
     (Some(consts.cloned().collect()), titles)
 }
 
-/// Returns the form of a question that refers to a page. With this form, the person confirms that
+/// Returns the form of a question that sends the person to a web page. The person confirms that
 /// they have opened the page.
 pub(crate) fn page_visit_form() -> Value {
     json!({

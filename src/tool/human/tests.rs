@@ -35,8 +35,6 @@ fn built(kind: RequestKind) -> CatalogEntry {
     catalog_entry(kind, &[jira()]).unwrap()
 }
 
-/// Returns the question that a call with these arguments asks. The arguments are checked as in
-/// every call.
 fn asks(kind: RequestKind, args: &Value) -> Result<Question, String> {
     let args = arguments::read(&args.to_string(), &built(kind).schema)
         .map_err(|misfits| misfits.to_string())?;

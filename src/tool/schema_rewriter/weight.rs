@@ -8,12 +8,11 @@ use serde_json::{Map, Value};
 use super::{CONDITION_KEYWORDS, IN_PLACE_KEYWORDS, IN_PLACE_LIST_KEYWORDS, IN_PLACE_MAP_KEYWORDS};
 use crate::tool::schema::SchemaFlaw;
 
-/// The maximum number of schemas that may apply to one value.
 const MAX_WEIGHT: u64 = 10_000;
 
-/// Finds each schema by which more than [`MAX_WEIGHT`] schemas apply to one value. Also finds each
-/// `$ref` that leads back to itself for the same value. `copies` maps numbers to copies of the
-/// targets of `$ref`. `places` maps the number of each copy to the JSON Pointer to its original.
+/// Finds each schema that applies more than [`MAX_WEIGHT`] schemas to one value, and each `$ref`
+/// that leads back to itself for the same value. `copies` maps numbers to the copied targets of
+/// `$ref`. `places` maps the same numbers to the JSON Pointers of the originals.
 pub(super) fn flaws(
     schema: &Value,
     copies: &Map<String, Value>,
@@ -34,21 +33,20 @@ pub(super) fn flaws(
     weights.flaws
 }
 
-/// Counts the schemas that apply to one value.
 struct Weights<'s> {
     copies: &'s Map<String, Value>,
     places: &'s BTreeMap<String, String>,
-    /// The weights of copies, by their numbers.
+    /// The weights computed so far, by the copies' numbers.
     known: BTreeMap<&'s str, u64>,
-    /// The numbers of the copies that are being counted, from the outermost.
+    /// The numbers of the copies that are being counted, the outermost first.
     path: Vec<&'s str>,
     flaws: BTreeSet<SchemaFlaw>,
 }
 
 impl<'s> Weights<'s> {
-    /// Returns the weight of a copy: the number of schemas that the copy applies to one value. The
-    /// weight of each copy is computed only once. A copy with a flaw has the weight 1, so that a
-    /// schema that refers to this copy is not reported for the same flaw.
+    /// Returns the weight of a copy: the number of schemas that the copy applies to one value. A
+    /// copy with a flaw has the weight 1, so that a schema that refers to the copy is not reported
+    /// as well.
     fn of_copy(&mut self, number: &'s str, copy: &'s Value) -> u64 {
         if let Some(weight) = self.known.get(number) {
             return *weight;

@@ -14,7 +14,6 @@ use super::super::template::Template;
 use crate::secret::Secret;
 use crate::task::units::{duration_text, size_text};
 
-/// The maximum `timeout` that the configuration may give a shell tool.
 const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 /// The number of bytes reserved for the labels and notes around the output.
 const NOTES_BYTES: usize = 256;
@@ -50,9 +49,8 @@ impl Default for Settings {
     }
 }
 
-/// A command's environment. The configuration may give only the name of a variable. Such a variable
-/// gets its value from the service's own environment after the configuration file is read. The
-/// value stays `None` if the service does not have the variable.
+/// A command's environment: variables by name. If the configuration gives no value, the value comes
+/// from the service's own environment. The value stays `None` if the service lacks the variable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Env(pub BTreeMap<String, Option<Secret<String>>>);
 
@@ -124,7 +122,6 @@ impl JsonSchema for Env {
 }
 
 impl Settings {
-    /// Returns each mistake in the settings, with its key.
     pub(in crate::tool) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
         let mut mistakes = Vec::new();
         let mut add =
@@ -146,7 +143,6 @@ impl Settings {
 }
 
 impl Settings {
-    /// Returns the names of the credentials to which the values of `env` refer.
     pub(in crate::tool) fn credential_names(&self) -> BTreeSet<String> {
         let values = self
             .env

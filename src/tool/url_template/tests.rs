@@ -274,8 +274,8 @@ fn in_its_segment(url: &Url, text: &str) -> Vec<(String, String)> {
     url.query_pairs().into_owned().collect()
 }
 
-/// Whether a text, at any level of decoding, has `.` or `..` between slashes, backslashes or its
-/// ends.
+/// Whether `.` or `..` stands between slashes, backslashes or the ends of a text, at any level of
+/// percent-decoding.
 fn climbs(text: &str) -> bool {
     let dots = |part: &[u8]| part == b"." || part == b"..";
     if text

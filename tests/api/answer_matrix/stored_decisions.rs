@@ -9,7 +9,6 @@ use super::EDITED;
 use super::taken_answers::Taken;
 use crate::support::test_app::TestApp;
 
-/// Returns the expected decision, as the API shows it.
 pub fn decision(question: &Question, taken: &Taken, at: &Value) -> Value {
     let result = if taken.answer.ends_with("result") {
         json!({"by": "hand"})
@@ -39,7 +38,6 @@ pub fn decision(question: &Question, taken: &Taken, at: &Value) -> Value {
     })
 }
 
-/// Asserts that the journal and the request have the expected content after an accepted answer.
 pub async fn is_stored(app: &TestApp, question: &Question, taken: &Taken) {
     let about = format!("{} {}", taken.kind, taken.answer);
     let after = request(app, &question.id).await;

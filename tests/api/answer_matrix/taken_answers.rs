@@ -18,11 +18,9 @@ pub const ANSWERS: [&str; 11] = [
     "/reject",
 ];
 
-/// An accepted answer and its consequences.
 pub struct Taken {
     pub kind: &'static str,
     pub answer: &'static str,
-    /// The outcome of the call.
     pub outcome: &'static str,
     /// The content of the call's result, or a part of that content.
     pub says: &'static str,
@@ -31,7 +29,6 @@ pub struct Taken {
     /// The `action` of the request's `decision`.
     pub action: &'static str,
     pub then: Option<&'static str>,
-    /// The task's final status.
     pub status: &'static str,
 }
 
@@ -50,7 +47,6 @@ pub const ON: Option<&str> = Some("continue");
 
 #[rustfmt::skip]
 pub const TAKEN: [Taken; 26] = [
-    //     kind               answer              outcome      says                                     runs action    then  task
     taken("approval",        "approve",          "succeeded", RAN,                                       1, "approve", None, "Completed"),
     taken("approval",        "reject",           "rejected",  "human rejected",                          0, "reject",  END,  "Canceled"),
     taken("approval",        "each approve",     "succeeded", RAN,                                       1, "approve", None, "Completed"),
@@ -79,8 +75,7 @@ pub const TAKEN: [Taken; 26] = [
     taken("reconcile",       "retry",            "succeeded", RAN,                                       1, "retry",   None, "Completed"),
 ];
 
-/// The `allowed_actions` of each kind of request. A caller who may decide the request sees these
-/// actions.
+/// The `allowed_actions` that a caller who may decide sees, for each kind of request.
 #[rustfmt::skip]
 pub const ALLOWED: [(&str, &[&str]); 6] = [
     ("approval",        &["approve", "reject", "edit", "respond"]),

@@ -1,5 +1,6 @@
-//! Tests of the deltas of model calls. A delta is streamed as it arrives, unless the answer to its
-//! model call is already stored or a later model call has replaced that model call.
+//! Tests of the deltas of model calls. A delta is dropped if the answer to its model call is
+//! already stored, or if a later model call has replaced that call. Every other delta is streamed
+//! as it arrives.
 
 use holdpoint::store::Store;
 use holdpoint::task::delta::{Delta, DeltaContent};
@@ -111,8 +112,8 @@ on_both! {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let mut whole = app.owner().watch(&held.task, None).await;
-        // This stream has sent no item of the task, so the service has to look up which items are
-        // stored.
+        // The stream `later` has sent no item of the task, so the service has to look up which
+        // items are stored.
         let mut later = app.owner().watch(&held.task, Some(6)).await;
         whole.until("caught_up").await;
         later.until("caught_up").await;
@@ -130,13 +131,12 @@ on_both! {
         watch.until("caught_up").await;
         let first = asking(&app, &held, 6);
         let second = Asking { which: 2, ..asking(&app, &held, 6) };
-        // The stream has sent no delta of the first model call, so it does not send that call's
-        // reset either.
+        // The stream has sent no delta of the first model call, so it drops the reset of this call.
         first.says(DeltaContent::Reset);
         first.text(0, "one");
         second.text(0, "two");
-        // Before the first delta of the second model call, the stream has sent a reset for the
-        // first model call. So the stream does not send the following reset.
+        // The stream already reset the first model call when the second one began. So it drops this
+        // reset.
         first.says(DeltaContent::Reset);
         second.text(3, "three");
         second.says(DeltaContent::Reset);

@@ -12,7 +12,6 @@ use crate::support::event_stream::{Event, durable, names};
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
 
-/// The names of all durable events.
 const TABLE: [&str; 23] = [
     "task.created",
     "task.paused",
@@ -40,8 +39,8 @@ const TABLE: [&str; 23] = [
 ];
 
 /// Reads the event stream of the tree of `root` to the end. Returns the durable events. Asserts
-/// that the events are numbered from 1, and that they equal the journal items of the tree's tasks,
-/// apart from the members that only events have.
+/// that the events are numbered from 1. Also asserts that they equal the journal items of the
+/// tree's tasks, apart from the members that an item does not have.
 async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
     let events = durable(&app.owner().events(root, None).await);
     assert!(
@@ -102,7 +101,6 @@ async fn a_tree(on: On) -> Vec<Event> {
     events
 }
 
-/// Runs a task whose request expires. Returns the task's events.
 async fn an_expiry(on: On) -> Vec<Event> {
     let app = asking(on, &short("1s", "")).await;
     app.model.otherwise(|_| says("nobody came"));
@@ -191,7 +189,6 @@ async fn shown(app: &TestApp, request: &str) -> Value {
     about(&app.owner().get(&format!("/resume/{request}")).await.body)
 }
 
-/// Returns the request `request` as it appears in each event with the name `name`.
 fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {
     let about =
         |event: &&Event| event.name == name && event.data["request"]["request_id"] == request;

@@ -59,8 +59,8 @@ async fn round_trips(readers: usize) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_streams_of_a_task_read_its_new_events_as_often_as_one() {
-    // The worker and the relay read from time to time, and fifty streams take longer than one. So
-    // the numbers are compared again on a slow machine.
+    // The worker and the relay also read from time to time. On a slow machine, this adds many reads
+    // to the count of the fifty streams. So the test compares up to three times.
     let mut measured = Vec::new();
     for _ in 0..3 {
         let (one, many) = (round_trips(1).await, round_trips(READERS).await);
@@ -69,8 +69,8 @@ async fn fifty_streams_of_a_task_read_its_new_events_as_often_as_one() {
         }
         measured.push((one, many));
     }
-    // If an event is committed during a read, the next read gets it, so the number of reads varies.
-    // But if each stream read for itself, every message would cost at least one read per stream.
+    // A read may miss an event that is committed meanwhile, so the number of reads varies. If each
+    // stream read for itself, fifty streams would need far more than twice the reads of one stream.
     panic!("round trips with one stream, and with {READERS}: {measured:?}");
 }
 
@@ -104,12 +104,12 @@ on_both! {
     }
 }
 
-/// The slow client reads its stream up to `caught_up`, and the rest once the task has completed. On
-/// a busy machine, the task may take longer than the service waits for a client that does not read.
+/// The slow client reads its stream up to `caught_up`, and the rest after the task has completed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_stream_beside_a_fast_one_misses_no_event() {
     let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
-    // The time limit for a client that does not read never passes.
+    // Disables the service's time limit of 30 s for a client that does not read, because the task
+    // may take longer on a busy machine.
     let patient = EndlessSleep::new(|time| time == Duration::from_secs(30));
     let app = TestApp::timed(On::Sqlite, &yaml, patient).await;
     let held = app.held().await;

@@ -1,5 +1,5 @@
-//! Tests of the event stream of a sub-agent's task. The stream has exactly those events of the
-//! root's stream that belong to the sub-agent's task or to the task's descendants.
+//! Tests of the event stream of a sub-agent's task: the events of the root's stream that belong to
+//! the sub-agent's task or to the task's descendants.
 
 use serde_json::{Value, json};
 

@@ -44,8 +44,8 @@ on_both! {
             assert_eq!(told(&invalid), expected(200, "deny", "settled", "invalid"), "{body}: {}", invalid.text);
             assert_eq!(invalid.body["digest"], Value::Null);
         }
-        // A repeated member inside `arguments` is the agent's mistake. Elsewhere in the body it is
-        // the caller's mistake.
+        // A repeated member in `arguments` is the agent's mistake, so the call is denied. A
+        // repeated member elsewhere in the body is the client's mistake: 400.
         let inside = r#"{"tool":"refund","arguments":{"order":17,"amount":5,"amount":500}}"#;
         let inside = ask_in_text(&app, inside).await;
         assert_eq!(told(&inside), expected(200, "deny", "settled", "invalid"), "{}", inside.text);
@@ -104,7 +104,7 @@ on_both! {
         let app = gate(on, "").await;
         let held = ask_by_key(&app, "k1", &refund(120), 0).await;
         let path = format!("/resume/{}/approve", held.str("/request/request_id"));
-        // A POST without `wait` in its `Prefer` header waits for 10 seconds.
+        // A POST without `wait` waits up to 10 seconds by default. These replies must come at once.
         for (prefer, replayed) in [("x=1", ""), ("x=1", "true"), ("wait=60", "true")] {
             let began = Instant::now();
             let approver = app.approver().header("idempotency-key", "yes").header("prefer", prefer);

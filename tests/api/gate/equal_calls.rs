@@ -11,7 +11,6 @@ use super::{
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
 
-/// Rejects the call as Bob, and asserts that the rejection cancels the call's task.
 async fn reject(app: &TestApp, call: &Reply) {
     let path = format!("/resume/{}", call.str("/request/request_id"));
     let reply = app

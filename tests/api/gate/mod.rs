@@ -121,8 +121,8 @@ pub fn expected(
     )
 }
 
-/// Waits until `is` accepts the stored `asker_until` of a call's task. `asker_until` is the time up
-/// to which the client that asks about the call counts as present.
+/// Waits until `is` accepts the stored `asker_until` of a call's task: the time until which the
+/// client that asks about the call counts as present.
 pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -> bool) {
     let id = call.str("/task_id").parse().unwrap();
     while !app
@@ -138,7 +138,6 @@ pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -
     }
 }
 
-/// Returns the journal items of a call's task.
 pub(super) async fn items(app: &TestApp, call: &Reply) -> Vec<Value> {
     let path = format!("/v1/tasks/{}/items", call.str("/task_id"));
     let reply = app.owner().get(&path).await;

@@ -62,7 +62,8 @@ on_both! {
     }
 
     async fn permit_that_runs_out_makes_a_once_call_doubtful_and_its_report_answers(on: On) {
-        // The permit is still valid when the service writes its answer, even on a busy machine.
+        // `run_within` is so long that the permit is still valid when the service answers, even on
+        // a busy machine.
         let app = gate(on, "run_within: 2s").await;
         let call = ask(&app, &bash("ls"), 5).await;
         assert_eq!(told(&call), expected(200, "allow", "started", Value::Null), "{}", call.text);
@@ -194,8 +195,7 @@ on_both! {
         assert_eq!((again.status, again.str("/state").as_str()), (200, "approved"), "{}", again.text);
         let second = ask(&app, &bash("ls"), 5).await;
         assert_eq!((second.str("/task_id"), &second.body["permit"]["attempt"]), (call.str("/task_id"), &json!(2)), "{}", second.text);
-        // The permit of the second attempt is in use now, so another equal proposal begins a new
-        // call instead of a third attempt.
+        // The permit of the second attempt is in use, so this equal proposal begins a new call.
         let third = ask(&app, &bash("ls"), 0).await;
         assert_ne!(third.str("/task_id"), call.str("/task_id"));
         assert_eq!((third.status, &third.body["permit"]), (202, &Value::Null), "{}", third.text);

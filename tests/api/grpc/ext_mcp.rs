@@ -52,7 +52,6 @@ impl Told {
         String::from_utf8(at(&self.message, path).unwrap_or_default()).unwrap()
     }
 
-    /// Returns whether the request passes unchanged.
     fn passes(&self) -> bool {
         at(&self.message, &[1]).is_some() && !self.is_refused()
     }
@@ -61,7 +60,7 @@ impl Told {
         at(&self.message, &[3]).is_some()
     }
 
-    /// Returns the JSON in a refusal, which has the gate's own members.
+    /// Returns the JSON object that a refusal carries.
     fn members(&self) -> Value {
         assert_eq!(self.text(&[3, 1]), "1", "PERMISSION_DENIED");
         serde_json::from_str(&self.text(&[3, 3])).unwrap()
@@ -71,7 +70,6 @@ impl Told {
         self.text(&[3, 2])
     }
 
-    /// Returns the parameters that replace the parameters of the request.
     fn mutated(&self) -> String {
         assert!(!self.is_refused() && at(&self.message, &[1]).is_none());
         self.text(&[2])

@@ -19,8 +19,8 @@ fn response(task: &str, result: &str) -> Vec<u8> {
     .concat()
 }
 
-/// Reports a result with the key `key`. Asserts that the service lets the result pass, as it does
-/// with every report.
+/// Reports a result with the API key `key`. Asserts that the service lets the result pass, as it
+/// does with every report.
 async fn report_as(grpc: &mut Grpc, key: &str, task: &str, result: &str) {
     let answered = grpc.call(RESPONSE, key, &response(task, result)).await;
     let told = (answered.status, fields(&answered.message));
@@ -61,7 +61,7 @@ on_both! {
         report(&mut grpc, &task, DONE).await;
         let stored = vec![result("tool_result", "succeeded", DONE)];
         assert_eq!(results(&app, &task).await, stored);
-        // Neither the same report again nor a different report changes the stored results.
+        // A repeated report, or a different report, does not change the stored results.
         report(&mut grpc, &task, DONE).await;
         report(&mut grpc, &task, r#"{"isError":true,"content":[]}"#).await;
         assert_eq!(results(&app, &task).await, stored);

@@ -48,7 +48,7 @@ async fn frames_that_lie_are_refused_and_the_connection_lives() {
         Some(13),
         "equal keys"
     );
-    // Envoy sends the headers in this field with `encode_raw_headers`.
+    // With `encode_raw_headers`, Envoy sends the headers in field 13.
     let value = [field(1, b"x-user"), field(3, b"alice")].concat();
     let raw = field(13, &field(1, &value));
     let http = [

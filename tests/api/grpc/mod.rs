@@ -47,7 +47,6 @@ struct Grpc {
     authority: String,
 }
 
-/// The answer to a gRPC call: its HTTP status, its gRPC status, and its message.
 struct Answered {
     http: StatusCode,
     status: Option<u32>,
@@ -87,7 +86,7 @@ impl Grpc {
         })
     }
 
-    /// Sends a well-formed gRPC call with the key `key`.
+    /// Sends a well-formed gRPC call with the API key `key`.
     async fn call(&mut self, path: &str, key: &str, message: &[u8]) -> Answered {
         let key = format!("Bearer {key}");
         let headers = [
@@ -133,7 +132,6 @@ fn varint(mut number: usize) -> Vec<u8> {
     bytes
 }
 
-/// Encodes a protobuf field whose value is `bytes`.
 fn field(number: usize, bytes: &[u8]) -> Vec<u8> {
     [varint(number * 8 + 2), varint(bytes.len()), bytes.to_vec()].concat()
 }

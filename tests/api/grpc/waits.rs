@@ -23,7 +23,7 @@ async fn patient(mut grpc: Grpc, command: &str) -> Verdict {
     verdict(&answered.message)
 }
 
-/// Waits until this person sees a request, and returns the first one.
+/// Waits until the person sees a request in their list, and returns the first one.
 async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
     loop {
         let list = actor().get("/v1/requests").await;
@@ -34,20 +34,19 @@ async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
     }
 }
 
-/// Returns the stored time up to which a client counts as waiting for the call of this request.
+/// Returns the stored time until which a client counts as waiting for the call of this request.
 async fn asker_until(app: &TestApp, request: &Value) -> Time {
     let task = request["task_id"].as_str().unwrap().parse().unwrap();
     let row = app.store().task(task).await.unwrap().unwrap();
     row.asker_until.unwrap_or(Time(0))
 }
 
-/// Returns whether a client waits for the call of this request.
 async fn is_present(app: &TestApp, request: &Value) -> bool {
     asker_until(app, request).await > Time(0)
 }
 
-/// Returns whether a client waits for the call of this request for minutes. A client that may not
-/// wait also counts as present, but only for seconds, until its answer is ready.
+/// Returns whether a client counts as present for another minute. A client that may not wait counts
+/// as present for a few seconds, until its answer is ready.
 async fn waits_for_minutes(app: &TestApp, request: &Value) -> bool {
     asker_until(app, request).await > SystemClock.now() + Duration::from_mins(1)
 }
@@ -73,7 +72,7 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
         300,
     ));
     first_request(|| app.owner()).await;
-    // The call proposed over REST takes the only place for a waiting client.
+    // The call proposed over REST takes the one place for a waiting client.
     assert_eq!(patient(grpc.clone(), "make").await.state(), "pending");
     rest.abort();
     assert!(rest.await.unwrap_err().is_cancelled());

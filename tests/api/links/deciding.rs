@@ -1,5 +1,5 @@
 //! Tests of decisions by link. A decision by link belongs to the person for whom the link was made.
-//! The decision counts while that person may decide.
+//! It counts if that person may still decide.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -11,7 +11,6 @@ use crate::support::fake_chat_completions::says;
 use crate::support::links::{DECIDING, OTHER_KEY, PEOPLE, SEALING_KEY, link};
 use crate::support::test_app::{ACCOUNTS, On, TestApp};
 
-/// Returns the decisions in a task's journal.
 async fn decisions(app: &TestApp, task: &str) -> Vec<Value> {
     let items = items(app, task).await;
     let decided = items.iter().filter(|item| item["type"] == "decision");

@@ -1,5 +1,5 @@
 //! Tests of answers that a link cannot give. The rule or the kind of the request may forbid an
-//! answer by link. A link can never answer any other request than its own.
+//! answer by link. A link can never answer a different request.
 
 use reqwest::Method;
 use serde_json::json;
@@ -16,8 +16,8 @@ const SIGN_IN: [(&str, &str); 2] = [
     ("zh", "请登录后执行此操作。"),
 ];
 
-/// Asserts that a link's page shows the request in both languages without a form, and that a POST
-/// of each of `answers` to the link is refused.
+/// Asserts that a link's page shows the request in both languages without a form. Also asserts that
+/// the link refuses a POST of each of `answers`.
 async fn is_only_read(app: &TestApp, path: &str, request: &str, answers: &[&[(&str, &str)]]) {
     for (language, words) in SIGN_IN {
         let shown = page_in(app, path, language).await;

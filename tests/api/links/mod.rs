@@ -23,7 +23,6 @@ fn yaml(approvers: &str) -> String {
     format!("{refunds}{ACCOUNTS}{PEOPLE}{}", sealed())
 }
 
-/// Returns two settings: the sealing key, and the permission to decide by link.
 fn sealed() -> String {
     format!("secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}\n{DECIDING}")
 }
@@ -38,7 +37,6 @@ async fn page_in(app: &TestApp, path: &str, language: &str) -> Reply {
     browser.header("accept-language", language).get(path).await
 }
 
-/// Returns the digest in the page's first form.
 fn digest(page: &Reply) -> String {
     let (_, rest) = page.text.split_once("name=\"digest\" value=\"").unwrap();
     rest.split_once('"').unwrap().0.to_owned()
@@ -63,8 +61,8 @@ async fn press_from(app: &TestApp, path: &str, fields: &[(&str, &str)], origin: 
     browser.send(Method::POST, path, Some((kind, body))).await
 }
 
-/// Waits until a task has ended. Asserts that its status is `status`. The reply to an answer by link
-/// does not wait for the task.
+/// Waits until a task has ended, because the reply to an answer by link does not wait for it.
+/// Asserts the task's status.
 async fn ended(app: &TestApp, task: &str, status: &str) {
     app.owner().events(task, None).await;
     let task = app.owner().get(&format!("/v1/tasks/{task}")).await;

@@ -13,7 +13,6 @@ use crate::support::fake_chat_completions::says;
 use crate::support::links::link;
 use crate::support::test_app::{Actor, BOB, Held, On, TestApp};
 
-/// The headers that scanners of mails and previews in chats send.
 const PROFILES: [&[(&str, &str)]; 5] = [
     &[(
         "user-agent",
@@ -86,7 +85,7 @@ async fn rows(app: &TestApp, on: On) -> BTreeMap<String, String> {
     hashes
 }
 
-/// Follows a link. Reads the body of the reply unless the body is an event stream.
+/// Follows a link. Reads the body of the reply, except for an endless event stream.
 async fn follow(actor: &Actor<'_>, method: Method, path: &str) {
     let reply = actor.sent(method, path, None).await;
     assert!(reply.status().as_u16() < 500, "{path}: {}", reply.status());

@@ -16,8 +16,8 @@ async fn with_state(app: &TestApp, state: &Value, amount: u32, wait: &str) -> Re
     post(app, wait, &newest("tools/call", params)).await
 }
 
-/// Returns the `requestState` in the reply to a held call, and the id of the call's task. The call
-/// is continued with this state.
+/// Returns the `requestState` in the reply to a held call, and the id of the call's task. A client
+/// continues the call with the `requestState`.
 fn state_of(leg: &Reply) -> (Value, String) {
     let result = &leg.body["result"];
     assert_eq!(result["resultType"], "input_required", "{}", leg.text);
@@ -32,7 +32,7 @@ async fn held(app: &TestApp) -> (Value, String) {
     state_of(&post(app, "1", &newest("tools/call", refund(120))).await)
 }
 
-/// Returns the time until which the asker of a task's call counts as present.
+/// Returns the time until which a client counts as waiting for the call of this task.
 pub(super) async fn asker_until(app: &TestApp, task: &str) -> Option<Time> {
     let row = app.store().task(task.parse().unwrap()).await.unwrap();
     row.unwrap().asker_until
@@ -85,7 +85,7 @@ on_both! {
             assert_eq!(state, format!("hp1.{task}.{repetition}"));
             reply = with_state(&app, &state, 120, "0").await;
             let later = asker_until(&app, &task).await;
-            // Each repetition but the last renews the presence of the asker.
+            // The ninth reply ends the exchange, so it does not postpone `asker_until`.
             assert_eq!(later > until, repetition < 9, "{repetition}: {later:?} after {until:?}");
             until = later;
         }

@@ -1,4 +1,4 @@
-//! Tests of the result of a call that has ended, for each way in which a call can end.
+//! Tests of the result of a call that has ended, for each possible end of a call.
 
 use serde_json::json;
 

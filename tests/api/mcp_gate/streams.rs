@@ -52,8 +52,8 @@ async fn call_that_waits_is_a_stream_with_comments_and_progress_and_then_its_res
         .to_str()
         .unwrap()
         .to_owned();
-    // The request is stored a moment before the waiting call reads it. Until then, the progress
-    // says only that the call is under way.
+    // The waiting call reads the request a moment after it is stored. Until then, its progress
+    // message is "The call is under way."
     let (under_way, waiting) = ("The call is under way.", "Waiting for finance to approve.");
     let mut text = String::new();
     while !text.contains(waiting) {
@@ -105,7 +105,7 @@ async fn canceled_request_gets_no_answer_and_its_approval_waits_for_the_next_cal
     assert_eq!((told.status, reply.status), (202, 200));
     let said = messages(reply.header("content-type"), &reply.text);
     assert_eq!(said, Vec::<Value>::new(), "{}", reply.text);
-    // The service stores a moment after the reply that the client has left.
+    // A moment after the reply, the service stores that the client has left.
     while asker_until(&app, &task).await != Some(Time(0)) {
         crate::support::pause().await;
     }

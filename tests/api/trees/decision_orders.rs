@@ -113,8 +113,8 @@ on_both! {
 
     async fn agent_asks_for_itself_before_its_sub_agents_start(on: On) {
         let app = trees(on, "").await;
-        // No call of a turn runs while one of the turn's approvals is open. Sub-agents do not start
-        // either.
+        // While one of a turn's approvals is open, no call of the turn runs and no sub-agent
+        // starts.
         let root = paused(&app, &[turn(&[pays("analyst", 1), refund(2), pays("clerk", 3)]), json!("end")]).await;
         let root_id = root.str("/task_id");
         assert_eq!(root.body["pending"][0]["agent_path"], json!(["supervisor"]));

@@ -18,7 +18,7 @@ async fn cancel(app: &TestApp, task: &str) -> Reply {
     app.owner().hit(&format!("/v1/tasks/{task}/cancel")).await
 }
 
-/// Sends the user's next message. Its text scripts the supervisor: it lists the turns to give next.
+/// Sends the user's next message: the list of the turns that the supervisor makes next.
 async fn message(app: &TestApp, task: &str, turns: &[serde_json::Value], supersede: bool) -> Reply {
     let body = json!({"input": json!(turns).to_string(), "supersede": supersede});
     app.owner()

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::support::test_app::On;
 
-/// Returns a call that starts a chain of `depth` sub-agents, of which the last has the turns
+/// Returns a call that starts a chain of `depth` sub-agents. The last sub-agent has the turns
 /// `last`.
 fn chain(depth: usize, last: &[Value]) -> Value {
     let agent = |level: usize| if level % 2 == 1 { "analyst" } else { "clerk" };

@@ -1,5 +1,5 @@
-//! Tests of permissions in a tree. A person who may read one task of the tree may read all of the
-//! tree's tasks. The same person may decide only the requests whose rule names that person.
+//! Tests of permissions in a tree. A person who may read one task of the tree may read all its
+//! tasks. A person may decide the requests whose rule names that person.
 
 use reqwest::Method;
 use serde_json::json;

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::support::test_app::{On, TestApp};
 
-/// The number of runs of each race.
 const TIMES: usize = 12;
 
 /// Asserts that every task of a tree has ended and that no request is open.
@@ -27,9 +26,8 @@ async fn all_over(app: &TestApp, root: &str) {
     lawful(app, root).await;
 }
 
-/// Returns the number of calls that the tasks of a tree made. A call that was in flight when its
-/// tree was canceled may arrive during the next run of the race, so the calls of other trees do not
-/// count.
+/// Returns the number of calls that the tasks of a tree made. Calls of other trees do not count: a
+/// call that was in flight when its tree was canceled may arrive during the next run of the race.
 async fn ran_in(app: &TestApp, root: &str) -> usize {
     let tasks: Vec<String> = tree(app, root).await.iter().map(id).collect();
     let calls = app.tool.ledger();

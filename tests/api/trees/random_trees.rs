@@ -121,7 +121,6 @@ async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
     panic!("{root} does not come to its end");
 }
 
-/// Asserts everything that must hold for a finished tree.
 async fn sound(app: &TestApp, root: &str) {
     lawful(app, root).await;
     let tasks = tree(app, root).await;

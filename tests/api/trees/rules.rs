@@ -29,7 +29,7 @@ on_both! {
         assert_eq!(judged(&app, &root.str("/task_id")).await, (json!("deny"), json!("top"), json!("denied")));
         assert!(results(prompts(&app, "analyst").last().unwrap())[0].contains("Not the supervisor."));
         assert!(app.tool.ledger().is_empty());
-        // If the analyst's task is a root, the analyst may refund.
+        // As a root task, without the supervisor above it, the analyst may refund.
         let body = json!({"agent": "analyst", "input": json!([[refund(2)], "paid"]).to_string()});
         let alone = app.owner().post("/v1/tasks", &body).await;
         assert_eq!((alone.str("/status"), app.tool.ledger().len()), ("Completed".to_owned(), 1), "{}", alone.text);
@@ -147,7 +147,7 @@ on_both! {
         let outcomes_of = items(&app, &root.str("/task_id")).await;
         assert!(outcomes(&outcomes_of).iter().all(|(_, outcome)| *outcome == "invalid"), "{outcomes_of:#?}");
         assert_eq!((outcomes(&outcomes_of).len(), tree(&app, &root.str("/task_id")).await.len()), (5, 1));
-        // The scribe has no sub-agents, so the call by which it starts the clerk is invalid.
+        // The scribe has no sub-agents, so its call of the clerk is invalid.
         let body = json!({"agent": "scribe", "input": json!([[give("clerk", &[json!("x")])], "end"]).to_string()});
         let scribe = app.owner().post("/v1/tasks", &body).await;
         assert_eq!(outcomes(&items(&app, &scribe.str("/task_id")).await), [("clerk", "invalid")]);

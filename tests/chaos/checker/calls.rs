@@ -11,7 +11,6 @@ use holdpoint::task::request::RequestKind;
 use super::super::world::Execution;
 use super::{Evidence, Findings, Kind, Told};
 
-/// The facts that a journal has about one call.
 #[derive(Default)]
 pub struct Call {
     pub name: String,
@@ -25,11 +24,9 @@ pub struct Call {
     /// The number of the call's reconcile requests that were opened because the connection broke.
     /// The others were opened because a process ended.
     pub broken: usize,
-    /// The sub-agents' tasks that were started for the call.
     pub children: Vec<TaskId>,
 }
 
-/// The tools whose calls start a sub-agent.
 pub const AGENTS: [&str; 3] = ["scout", "clerk", "hand"];
 
 impl Call {
@@ -287,7 +284,6 @@ pub fn one_call(
     }
 }
 
-/// Compares each execution of a call with the call's start in the journal.
 pub fn executed_as_started(
     task: TaskId,
     id: CallId,
@@ -326,7 +322,6 @@ pub fn executed_as_started(
     }
 }
 
-/// Compares the results of a call with its executions.
 pub fn results_match_executions(
     task: TaskId,
     id: CallId,
@@ -341,7 +336,7 @@ pub fn results_match_executions(
         .chain(&call.late)
         .filter(|result| result.outcome == Outcome::Succeeded)
     {
-        // The receipt from the fake tool server contains the idempotency key: the call's id.
+        // The world's receipt contains the idempotency key, which is the call's id.
         if executions.is_empty() || !result.content.contains(&id.to_string()) {
             found.add(
                 Kind::Lost,

@@ -72,7 +72,6 @@ impl Process {
         task
     }
 
-    /// Waits until the task has stopped running, and returns the task.
     pub async fn settled(&self, task: &str) -> Value {
         loop {
             let request = self

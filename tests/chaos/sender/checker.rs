@@ -27,7 +27,6 @@ const USUAL: [&str; 8] = [
     "request.expired",
     "request.withdrawn",
 ];
-/// The maximum number of questions that a mail lists.
 const LISTED: usize = 20;
 
 /// All evidence at the end of a run: the stored rows, and the messages and mails that arrived.
@@ -36,7 +35,6 @@ pub struct Evidence {
     pub stored: Stored,
     pub arrivals: Vec<Arrival>,
     pub mails: Vec<Mail>,
-    /// The configuration's entries that send mails.
     pub mail_entries: Vec<&'static str>,
 }
 
@@ -48,13 +46,13 @@ pub struct Findings {
     pub arrived: usize,
     /// The number of messages that arrived more than once.
     pub repeated: usize,
-    /// The number of times that a message arrived and got another answer than a 200.
+    /// The number of arrivals that were not answered with a 200.
     pub refused: usize,
     pub mails: usize,
     /// The number of mails that arrived more than once.
     pub repeated_mails: usize,
-    /// The number of pairs of a question and an approver. `told` counts the pairs for which a mail
-    /// was sent. `dropped` counts the pairs whose question was closed before a mail was sent.
+    /// `told` and `dropped` count pairs of a question and an approver. In a pair of `told`, a mail
+    /// was sent. In a pair of `dropped`, the question was closed before a mail was sent.
     pub told: usize,
     pub dropped: usize,
     /// The number of claims that took a delivery over: another replica had held the delivery's
@@ -68,7 +66,6 @@ struct Told<'e> {
     name: &'static str,
 }
 
-/// Returns the events about which messages may be sent.
 fn told(stored: &Stored) -> Vec<Told<'_>> {
     let named = stored.events.iter().map(|event| {
         let fact: Fact = serde_json::from_str(&event.body).unwrap();
@@ -80,7 +77,6 @@ fn told(stored: &Stored) -> Vec<Told<'_>> {
         .collect()
 }
 
-/// Returns whether an entry asks for events with this name.
 fn wants(entry: &str, name: &str) -> bool {
     entry == ENTRIES[0] || USUAL.contains(&name)
 }
@@ -135,7 +131,6 @@ fn messages(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
 }
 
 impl Told<'_> {
-    /// Returns the id of the messages about this event.
     fn id(&self) -> String {
         format!("evt_{}_{}", self.event.change, self.event.number)
     }
@@ -207,8 +202,8 @@ fn every_event_arrived(evidence: &Evidence, told: &[Told<'_>], found: &mut Findi
     }
 }
 
-/// Checks that each approver got each of their questions in a mail, unless the question was closed
-/// before.
+/// For each question and each of its approvers, checks that a mail was sent, or that the question
+/// was closed before.
 fn every_question_was_mailed(evidence: &Evidence, told: &[Told<'_>], found: &mut Findings) {
     let mailed = mailed(evidence);
     let closed_by = |request: &str, at: i64| {
@@ -324,7 +319,7 @@ fn mails(evidence: &Evidence, found: &mut Findings) {
     }
 }
 
-/// Checks that an attempt at a delivery is recorded only by the replica that holds the delivery's
+/// Checks that each attempt at a delivery is recorded by the replica that holds the delivery's
 /// lease.
 fn leases(stored: &Stored, found: &mut Findings) {
     let mut holders: HashMap<&str, Option<&str>> = HashMap::new();

@@ -43,11 +43,9 @@ const AUDITED: &str = "select delivery_id, who, what, tx::text as tx from test_a
 const LEFT: &str = "
 select (select count(*) from notice) + (select count(*) from delivery where state = 'due' and target <> $dead$) as left_over";
 
-/// A statement that ends every lease, as if the process of its holder had stood still for a long
-/// time.
+/// A statement that ends every lease, as a long freeze of the lease's holder would.
 const END_LEASES: &str = "update delivery set lease_until = null where lease_until is not null";
 
-/// An item of a journal.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Event {
     /// The id of the item's change, as it is written in the ids of messages.
@@ -65,7 +63,6 @@ pub struct Event {
     pub body: String,
 }
 
-/// A delivery as it is stored at the end of the run.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Row {
     pub delivery_id: String,
@@ -78,8 +75,8 @@ pub struct Row {
     pub ended_at: Option<i64>,
 }
 
-/// A change of a delivery that the trigger recorded: a claim, an attempt that counts, or the end of
-/// a lease.
+/// A change of a delivery that the trigger recorded: a claim, the result of an attempt, or the end
+/// of a lease.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Audited {
     pub delivery_id: String,
@@ -89,7 +86,6 @@ pub struct Audited {
     pub tx: String,
 }
 
-/// Everything that the database has stored at the end of the run.
 #[derive(Debug)]
 pub struct Stored {
     pub events: Vec<Event>,
@@ -97,7 +93,7 @@ pub struct Stored {
     pub audit: Vec<Audited>,
 }
 
-/// The database of one run under faults. The test connects to the database with its own role.
+/// The database of one run. The test connects with a role that no replica uses.
 pub struct Books {
     url: String,
 }

@@ -1,5 +1,6 @@
-// The whole cycle by the client of openapi-typescript and openapi-fetch, against the built-in demonstration: a refund is held,
-// read and approved, another one is rejected, both are listed, and the journal says what ran.
+// Runs a whole cycle of the built-in demonstration with the clients openapi-typescript and
+// openapi-fetch. One refund is held, read and approved, and another one is rejected. Both are
+// listed, and the journal says which calls ran.
 import assert from "node:assert/strict";
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";
@@ -70,7 +71,7 @@ assert.deepEqual(ran, ["succeeded"], "the approved call ran exactly once");
 const grants = await client.GET("/v1/grants");
 assert.deepEqual(grants.data?.grants, [], "nothing was remembered");
 
-// The member `event` of an event's data alone tells which members the data has.
+// The member `event` is the discriminator of the type `Event`.
 const decided = (event: Event): string | undefined =>
   event.event === "request.decided" ? event.decision.by : event.event === "task.completed" ? event.status : undefined;
 const stream = await client.GET("/v1/tasks/{task_id}/events", {
@@ -81,7 +82,8 @@ const data = (stream.data ?? "").split("\n").filter((line) => line.startsWith("d
 const told = data.map((line) => decided(JSON.parse(line.slice("data: ".length)) as Event)).filter((one) => one);
 assert.deepEqual(told, ["local", "Completed"]);
 
-// A call that its caller runs: proposed, held, approved, claimed by the same key, and reported.
+// A call that the caller runs itself is proposed, held, approved, claimed with the same key, and
+// reported.
 const proposal = {
   params: { header: { "Idempotency-Key": "fetch-1", Prefer: "wait=0" } },
   body: { gate: "refunds", tool: "deploy", arguments: { version: 17 } },

@@ -1,5 +1,6 @@
-// The whole cycle by the client of @hey-api/openapi-ts, against the built-in demonstration: a refund is held, read and
-// approved, another one is rejected, both are listed, and the journal and the stream say what happened.
+// Runs a whole cycle of the built-in demonstration with the client @hey-api/openapi-ts. One refund
+// is held, read and approved, and another one is rejected. Both are listed, and the journal and the
+// stream say which calls ran.
 import assert from "node:assert/strict";
 import { client } from "./hey/client.gen.js";
 import * as api from "./hey/sdk.gen.js";
@@ -57,7 +58,7 @@ const ran = journal.data.items.flatMap((item) =>
 );
 assert.deepEqual(ran, ["succeeded"], "the approved call ran exactly once");
 
-// The member `event` of an event's data alone tells which members the data has.
+// The member `event` is the discriminator of the type `StreamedEvent`.
 const told: unknown[] = [];
 const { stream } = await api.streamTaskEvents({ path: { task_id: task.task_id } });
 for await (const data of stream) {
@@ -70,7 +71,8 @@ for await (const data of stream) {
 }
 assert.deepEqual(told, ["local", "Completed"]);
 
-// A call that its caller runs: proposed, held, approved, claimed by the same key, and reported.
+// A call that the caller runs itself is proposed, held, approved, claimed with the same key, and
+// reported.
 const proposal = {
   headers: { "Idempotency-Key": "hey-1", Prefer: "wait=0" },
   body: { gate: "refunds", tool: "deploy", arguments: { version: 27 } },

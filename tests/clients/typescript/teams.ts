@@ -1,10 +1,12 @@
-// A workflow of Teams, which parses and renders the card of each message with the library `adaptivecards`: without a warning, with
-// every member known, and with one action, which opens the page of the question. Ends once it has one message.
+// A Teams workflow. It parses and renders the card of one message with the library `adaptivecards`.
+// The card must give no warning, have no unknown member, and have one action, which opens the page
+// of the request.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 
-// The library renders into the document of a browser. The types of `happy-dom` need those of a newer Node, so it is imported without.
+// The library renders into the document of a browser. The types of `happy-dom` need the types of a
+// newer Node, so `happy-dom` is imported without its types.
 const browser: string = "happy-dom";
 const { Window } = await import(browser);
 const window = new Window();

@@ -9,7 +9,6 @@ use rusqlite::Connection;
 use super::super::engine_harness::EngineHarness;
 use crate::support::sqlite_file;
 
-/// A stored value before one of its bits flips.
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub table: &'static str,
@@ -64,7 +63,6 @@ pub const COLUMNS: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// A second connection to the database of the store.
 pub struct Beside(Connection);
 
 impl Beside {
@@ -82,8 +80,8 @@ impl Beside {
             .unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
     }
 
-    /// Updates rows while the trigger `intervention_request_end` is dropped. The trigger would
-    /// refuse some updates.
+    /// Updates rows without the trigger `intervention_request_end`, which would refuse some
+    /// updates.
     pub fn changes(&self, updates: &str) {
         let guard = "select sql from sqlite_master where name = 'intervention_request_end'";
         let guard: String = self.0.query_row(guard, [], |row| row.get(0)).unwrap();

@@ -133,13 +133,14 @@ both! {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         harness.tool.answers(504, "late");
-        // An asker of a doubtful call waits to the end, and the call must be doubtful by then.
+        // Long enough for the attempt to end. An ask about a call of unknown outcome lasts for its
+        // whole wait.
         let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, Duration::from_secs(5));
         let call = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
-        // The outcome of the call is unknown, so a proposal of an equal call does not send the call
-        // again. The proposal waits for a person, too.
+        // The outcome is unknown, so a proposal of an equal call does not send the call again, but
+        // waits for the same person's answer.
         harness.tool.answers(200, "{}");
         let again = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((again.task_id, again.state), (call.task_id, GateState::Doubtful));

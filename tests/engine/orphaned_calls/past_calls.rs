@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::TURNS;
 use crate::store::store_fixture::{fresh, said, status};
 
-/// A call of an imported journal.
 #[derive(Clone)]
 pub struct Past {
     pub id: CallId,
@@ -99,7 +98,6 @@ impl Past {
     }
 }
 
-/// Returns a turn of the model with these calls.
 pub fn asks(number: u32, calls: &[&Past]) -> Fact {
     let tool_calls = calls.iter().map(|call| ToolCall {
         tool_call_id: call.id,

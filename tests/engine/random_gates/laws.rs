@@ -17,7 +17,6 @@ use super::super::invariants::{check, every_call_has_one_result};
 use super::{Ask, CALLS, Handed, World};
 
 impl World<'_> {
-    /// Handles the answers that have arrived.
     pub(super) async fn answers(&mut self) {
         let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.asks)
             .into_iter()
@@ -88,9 +87,9 @@ impl World<'_> {
         }
     }
 
-    /// Asserts that only one of the asks that identify a call by its arguments (`by_bytes`) gets
-    /// the result. A second ask may get the result if a process has crashed in between or if the
-    /// ask went to another replica, unless the row already said that the result was delivered.
+    /// Asserts that one of the asks that identify a call by its arguments (`by_bytes`) gets the
+    /// result. As long as the row does not say that the result was delivered, a second ask may get
+    /// the result too: after a crash, or on another replica.
     fn handed_once(&mut self, ask: &Ask, task: TaskId) {
         let (crashes, replica) = (self.crashes, ask.replica);
         let earlier = self.handed.entry(task).or_default();
@@ -110,8 +109,8 @@ impl World<'_> {
         });
     }
 
-    /// Asserts that the permit in `answer` was committed before the answer was sent. Asserts also
-    /// that only one runner or, if the ask named no runner, only one ask got this permit.
+    /// Asserts that the permit in `answer` was committed before the answer was sent, and that a
+    /// single runner got the permit. If the ask named no runner, a single ask got the permit.
     async fn permitted(&mut self, ask: &Ask, answer: &GateAnswer, attempt: u32) {
         let (seed, call) = (self.seed, &answer.call);
         self.seen.permits += 1;
@@ -140,7 +139,6 @@ impl World<'_> {
         );
     }
 
-    /// Checks all journals and executions of this life against the laws, once the life has ended.
     pub(super) async fn check(&mut self) {
         let ran = self.harness.tool.since(self.executions);
         for task in self.tasks().await {
@@ -176,7 +174,7 @@ impl World<'_> {
         }
     }
 
-    /// Asserts that a call for which an asker waits starts only while an asker is present.
+    /// Asserts that a call with a stored presence of its asker starts while an asker is present.
     fn starts_have_an_asker(&mut self, journal: &Journal) {
         if journal.row.asker_until.is_none() {
             return;
@@ -252,7 +250,6 @@ pub(super) fn call_of(journal: &Journal) -> usize {
         .unwrap()
 }
 
-/// Returns the call as its agent proposed it.
 fn proposed(journal: &Journal) -> ToolCall {
     let turn = journal.items.iter().find_map(|item| match &item.fact {
         Fact::AssistantMessage(turn) => Some(turn),
@@ -261,8 +258,8 @@ fn proposed(journal: &Journal) -> ToolCall {
     turn.unwrap().tool_calls[0].clone()
 }
 
-/// Returns the arguments that may run: those of the last edit, or those of the proposal if there is
-/// no edit.
+/// Returns the arguments that may run: the arguments of the last edit, or of the proposal if there
+/// is no edit.
 fn approved_text(journal: &Journal) -> String {
     let call = proposed(journal);
     let edits = journal

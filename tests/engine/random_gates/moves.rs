@@ -19,11 +19,9 @@ use super::super::gates::agent;
 use super::laws::call_of;
 use super::{Ask, CALLS, Presence, Replica, WAIT, World};
 
-/// The maximum number of polls for which a step waits.
 const POLLS: u32 = 400;
 
 impl World<'_> {
-    /// Takes a random step.
     pub(super) async fn step(&mut self) {
         match self.dice.below(24) {
             0..=8 => self.asks().await,
@@ -152,7 +150,7 @@ impl World<'_> {
         if others || self.crashed_lately {
             return;
         }
-        // Unless a crash occurred recently, the store soon shows that the asker has left.
+        // The store soon shows that the asker has left.
         self.seen.leaves += 1;
         let mut polls = 0;
         while self.is_awaited(call).await {
@@ -178,7 +176,6 @@ impl World<'_> {
         }
     }
 
-    /// Returns the journals of this random run as text, for the message of a failed assertion.
     async fn journals(&self) -> String {
         let mut text = String::new();
         for task in self.tasks().await {
@@ -214,7 +211,6 @@ impl World<'_> {
         false
     }
 
-    /// Returns the open requests of all tasks of this random run.
     async fn open(&self) -> Vec<(TaskId, RequestSpec)> {
         let mut open = Vec::new();
         for task in self.tasks().await {
@@ -224,7 +220,6 @@ impl World<'_> {
         open
     }
 
-    /// Lets a person decide a random open request.
     async fn decides(&mut self) {
         let open = self.open().await;
         if open.is_empty() {
@@ -262,7 +257,6 @@ impl World<'_> {
         self.beside_or_not(decided).await;
     }
 
-    /// Answers the open requests of a task, so that the task can end.
     pub(super) async fn settle(&mut self, task: TaskId) {
         for asked in self.harness.asked(task).await {
             let reconcile = asked.kind == RequestKind::Reconcile;
@@ -295,7 +289,6 @@ impl World<'_> {
         self.beside_or_not(canceled).await;
     }
 
-    /// Lets a runner report an outcome for a random permit.
     async fn reports(&mut self) {
         let permits: Vec<_> = self.permits.keys().copied().collect();
         if permits.is_empty() {
@@ -338,7 +331,6 @@ impl World<'_> {
         })
     }
 
-    /// Makes the tool stop answering, or answer again.
     fn hangs(&mut self) {
         if self.dice.one_in(2) {
             self.harness.tool.close();
@@ -363,9 +355,8 @@ impl World<'_> {
         std::mem::replace(&mut self.replicas[replica], next).crash();
     }
 
-    /// Lets `time` pass. If any work is still running, first replaces all processes, so that no
-    /// wait lasts longer than this step. If no work is running, replaces them only with a
-    /// probability of 1/4.
+    /// Lets `time` pass. If work is still running, first replaces all processes, so that no wait
+    /// outlasts this step. Otherwise replaces them with a probability of 1/4.
     pub(super) async fn later(&mut self, time: Duration) {
         self.harness.tool.open();
         self.polls().await;
@@ -379,7 +370,8 @@ impl World<'_> {
         for work in std::mem::take(&mut self.beside) {
             let _ = work.await;
         }
-        // A commit that a process has begun may still be written after the process has ended.
+        // The ended processes may still have committed something. The claims drive those tasks
+        // before the time passes.
         for replica in 0..self.replicas.len() {
             self.claims(replica).await.unwrap();
         }
@@ -398,7 +390,6 @@ impl World<'_> {
     }
 }
 
-/// Returns an answer to one call.
 fn one(id: String, action: Action, arguments: Option<&str>, result: Option<&str>) -> DecisionInput {
     let reply = CallReply {
         action,

@@ -14,7 +14,6 @@ use holdpoint::task::step::AwaitedEvent;
 use super::{World, status};
 
 impl World {
-    /// Takes a random action of a person on a waiting task.
     pub(super) fn human(&mut self, on: &[AwaitedEvent]) {
         let progress = self.progress.clone();
         let asked: Vec<_> = progress.open.iter().map(|open| open.spec.clone()).collect();
@@ -166,7 +165,6 @@ impl World {
     }
 }
 
-/// Returns one person's answer to one call.
 fn answer(open: &RequestProgress, call: CallId, action: Action) -> CallAnswer {
     let required = open.spec.required();
     let edit = Edit {
@@ -188,7 +186,6 @@ fn answer(open: &RequestProgress, call: CallId, action: Action) -> CallAnswer {
     }
 }
 
-/// Returns the consequence of the decisions, and whether they close the request.
 fn follows(
     open: &RequestProgress,
     decisions: &BTreeMap<CallId, CallAnswer>,

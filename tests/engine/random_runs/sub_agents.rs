@@ -63,8 +63,7 @@ impl World {
         }
     }
 
-    /// Returns whether the task waits for a running attempt or sub-agent, so that the task counts
-    /// as running too.
+    /// Whether the task waits for a running attempt or sub-agent. Such a task counts as running.
     pub(super) fn is_at_work(&mut self, on: &[AwaitedEvent]) -> bool {
         let children = on.iter().any(|on| matches!(on, AwaitedEvent::Child(_)));
         on.iter().any(|on| matches!(on, AwaitedEvent::Attempt(_)))
@@ -114,7 +113,6 @@ impl World {
     }
 }
 
-/// Asserts that the calls of one conversation never overlap.
 pub(super) fn one_after_the_other(journal: &[Item]) {
     let mut at_work: BTreeMap<CallId, &str> = BTreeMap::new();
     for item in journal {

@@ -1,6 +1,6 @@
 //! Tests several children of one parent. The children pause simultaneously, and people answer their
-//! requests in any order or all at once. Children wait for days after a sibling has ended. They
-//! return their results to a parent whose process dies before it reads the results.
+//! requests in any order or all at once. A child waits for days after its sibling has ended. The
+//! parent's process dies before it reads the results of the children.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -56,7 +56,6 @@ fn at_once(drivers: Vec<BoxFuture<'static, ()>>) {
     });
 }
 
-/// Lets two children of one root pause simultaneously, `times` times in a row.
 async fn paused_in_the_same_instant(fixture: StoreFixture, times: usize) {
     let shape = Shape::flat(2);
     let harness = EngineHarness::of_trees(fixture, shape, one_large).await;
@@ -186,8 +185,8 @@ const ORDERS: [[usize; 3]; 6] = [
     [2, 1, 0],
 ];
 
-/// Scripts two large refunds, one after the other, for the first child, and one for each other
-/// child.
+/// Scripts a large refund for each child in its first turn, and another large refund for the first
+/// child in its second turn.
 fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
     match turn {
         1 => vec![refund(task, 120)],
@@ -206,7 +205,6 @@ fn only_the_second_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// Checks that each child paid exactly once.
 async fn each_has_paid_once(harness: &EngineHarness, root: TaskId) {
     for leaf in harness.of_agent(root, LEAF).await {
         assert_eq!(
@@ -218,7 +216,6 @@ async fn each_has_paid_once(harness: &EngineHarness, root: TaskId) {
     }
 }
 
-/// Returns the number of completed leaves of a tree.
 async fn done(harness: &EngineHarness, root: TaskId) -> usize {
     let rows = harness.tree(root).await.into_iter();
     rows.filter(|row| row.agent == LEAF && row.status == TaskStatus::Completed)
@@ -337,7 +334,7 @@ both! {
         harness.fixture.forward(Duration::from_hours(25));
         let (door, mut expired) = (EngineHarness::like(&parts, 0), 0);
         while expired < 2 {
-            // One sweep may close both requests, or only one of them.
+            // One sweep may close one request or both requests.
             let closed = door.expire().await.unwrap();
             assert!(closed > 0);
             expired += closed;

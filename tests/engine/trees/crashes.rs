@@ -14,8 +14,8 @@ use super::harness::{EDITED, LEAF, People, Play, Shape, ended_as, handed_back, o
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
 
-/// The shapes of trees with one, two and three levels of sub-agents. Every agent starts one child,
-/// except that one agent starts three children in every second shape.
+/// Shapes of trees with one, two and three levels of sub-agents. In every second shape, one agent
+/// starts three children. All other agents start one child.
 const SHAPES: [Shape; 6] = [
     Shape {
         depth: 1,
@@ -232,9 +232,9 @@ async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
                 shown_its_own(shape, prompt);
             }
             let turns = usize::try_from(harness.row(root).await.model_calls).unwrap();
-            // A model is asked twice for a turn only if its answer was lost with the process. Where
-            // an agent has several children, several answers may be lost at once, so such trees are
-            // not checked.
+            // A model is asked again for a turn whose answer was lost with the process. Trees in
+            // which an agent has several children can lose several answers at once, so they are not
+            // checked.
             let asked_again = prompts.len() - turns;
             assert!(
                 shape.children > 1 || asked_again <= usize::from(!whole),

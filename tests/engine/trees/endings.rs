@@ -62,7 +62,6 @@ async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId
     Play::of(harness, parts, root).goes_on(usize::MAX).await;
 }
 
-/// Returns the status and failure of a task, from its row alone.
 async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
     let row = harness.row(task).await;
     assert_eq!(
@@ -197,7 +196,7 @@ both! {
             let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
             let mid = harness.row(first.task_id).await.parent.unwrap().0;
             damage(&harness, mid, how).await;
-            // A read reports the journal as unreadable, unless all its items are gone.
+            // A read of the journal fails, except where all its items are gone (`seq > 0`).
             assert!(harness.fixture.store.journal(mid).await.is_err() || how.1 == "seq > 0");
             harness.fixture.store.report_unreadable(mid);
             looked_after(&harness, &parts, root).await;

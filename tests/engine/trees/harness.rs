@@ -40,7 +40,6 @@ pub const LEAF: &str = "leaf";
 /// A number of slots that is enough for every task of a tree.
 pub const ROOM: usize = 16;
 
-/// The form of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The number of levels of sub-agents.
@@ -67,7 +66,6 @@ impl Shape {
         }
     }
 
-    /// Returns the name of the agent at a level.
     pub fn name(self, level: usize) -> &'static str {
         if level == self.depth {
             LEAF
@@ -149,7 +147,6 @@ pub fn hands_on(agent: &str, task: &str) -> (String, String) {
     (agent.to_owned(), json!({"task": task}).to_string())
 }
 
-/// Returns the last user message in a prompt.
 pub fn said(prompt: &Prompt) -> String {
     let mut users = prompt.messages.iter().filter_map(|message| match message {
         Message::User { parts, .. } => Some(parts),
@@ -187,7 +184,7 @@ pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answ
 }
 
 /// Returns a call that refunds this amount. No two leaves refund the same order, so a rejection of
-/// one leaf's refund does not apply to another leaf's.
+/// a leaf's refund does not apply to the other leaves.
 pub fn refund(task: &str, amount: u32) -> (String, String) {
     let order: String = task.chars().filter(char::is_ascii_digit).collect();
     (
@@ -226,11 +223,9 @@ pub enum People {
     Guide,
 }
 
-/// The amount that an editor writes.
 pub const EDITED: u32 = 130;
 
 impl EngineHarness {
-    /// Returns a harness for trees of this shape, whose leaves follow the script `leaf`.
     pub async fn of_trees(fixture: StoreFixture, shape: Shape, leaf: Says) -> Self {
         let mut harness = Self::new(fixture, &[]).await;
         harness.configure(|yaml| shape.agents(yaml));
@@ -262,7 +257,6 @@ impl EngineHarness {
         rows
     }
 
-    /// Returns the tasks of one agent in a tree.
     pub async fn of_agent(&self, root: TaskId, agent: &str) -> Vec<TaskId> {
         let rows = self.tree(root).await.into_iter();
         rows.filter(|row| row.agent == agent)
@@ -275,7 +269,6 @@ impl EngineHarness {
         self.fixture.store.task(task).await.unwrap().unwrap()
     }
 
-    /// Returns the open requests of a tree, as they are listed for its root.
     pub async fn asked_by_tree(&self, root: TaskId) -> Vec<RequestRow> {
         self.fixture.store.pending(root, root).await.unwrap()
     }
@@ -287,7 +280,6 @@ impl EngineHarness {
         play.root
     }
 
-    /// Answers all open requests of a tree.
     pub async fn answer_tree(&self, engine: &Arc<Engine>, root: TaskId, people: People) {
         for request in self.asked_by_tree(root).await {
             self.answer_one(engine, &request, people).await;
@@ -348,7 +340,6 @@ impl EngineHarness {
         panic!("the tree does not end: {}", self.told(root).await);
     }
 
-    /// Returns every task of a tree with its items, as text for the message of a failed test.
     pub async fn told(&self, root: TaskId) -> String {
         let mut told = String::new();
         for row in self.tree(root).await {
@@ -447,12 +438,10 @@ pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Optio
         })
 }
 
-/// Returns the outcomes of a task's calls, in the journal's order.
 pub fn ended_as(journals: &BTreeMap<TaskId, Journal>, task: TaskId) -> Vec<Outcome> {
     super::super::engine_harness::outcomes(&journals[&task])
 }
 
-/// Returns the user's next message, which supersedes open requests.
 pub fn superseding(text: &str) -> MessageInput {
     let items = vec![Part {
         content_type: PartType::Text,
@@ -465,5 +454,5 @@ pub fn superseding(text: &str) -> MessageInput {
     }
 }
 
-/// A long time during which people do not answer a request. The request does not expire in it.
+/// A long time without an answer to a request, yet shorter than the request's deadline.
 pub const DAYS: Duration = Duration::from_hours(20);

@@ -38,10 +38,8 @@ fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// An event that happens while the drivers are suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
-    /// The user cancels the whole tree.
     CancelRoot,
     /// The user cancels one branch, if the tree has a branch at that moment.
     CancelBranch,

@@ -96,7 +96,6 @@ async fn limited(fixture: &StoreFixture, shape: Shape, limits: &str) -> (EngineH
     (harness, root)
 }
 
-/// Returns the text of the result of a task's last call.
 async fn last_result(harness: &EngineHarness, task: TaskId) -> String {
     let items = harness.journal(task).await.items.into_iter();
     let mut results = items.filter_map(|item| {
@@ -186,7 +185,6 @@ both! {
             let asked = harness.asked_by_tree(root).await;
             assert!(!asked.is_empty() && asked.len() <= 20, "{} are open", asked.len());
             assert_eq!(seen == 0, asked.len() == 20, "the tree opens as many requests as its limit allows");
-            // Each answered request makes room for another one.
             for request in asked.iter().take(7) {
                 harness.answer_one(&door, request, People::Approve).await;
                 seen += 1;

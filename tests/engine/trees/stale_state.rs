@@ -166,7 +166,6 @@ async fn twenty_are_open(
     (root, last.unwrap())
 }
 
-/// Polls a driver at most `polls` times. Returns whether the driver has ended.
 async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool {
     let mut polled = 0;
     poll_fn(|context| {
@@ -197,7 +196,6 @@ fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
     }
 }
 
-/// Runs several rounds of workers.
 async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..4 {
         Play::of(harness, parts, root).goes_on(usize::MAX).await;

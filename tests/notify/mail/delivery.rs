@@ -128,9 +128,9 @@ async fn without_tls_nothing_is_said_off_loopback() {
 async fn answer_from_before_tls_breaks_the_handshake_and_counts_for_nothing() {
     let server = FakeMailServer::start().await;
     server.offer_tls();
-    // With its answer to STARTTLS, the server also sends its later answers in plain text. It never
-    // takes part in the TLS handshake. A client must read the plain text as a part of the
-    // handshake, which then fails. A client that kept the plain text would wait without end.
+    // The server sends plain text right after its answer to STARTTLS, and never takes part in the
+    // TLS handshake. A correct client reads the plain text as a part of the handshake, which then
+    // fails. A client that kept the plain text would wait without end.
     let no_tls = "no secure connection could be made (TLS)";
     assert_eq!(problem_off_loopback(&server).await, no_tls);
 }

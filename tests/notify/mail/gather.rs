@@ -1,5 +1,4 @@
-//! Tests that the questions of one interval are gathered into one mail, unless the mail would be
-//! too large.
+//! Tests that the questions of one interval are gathered into one mail, whose size is limited.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +40,6 @@ async fn ask(store: &Store, count: usize) {
     commits.buffer_unordered(64).collect::<Vec<()>>().await;
 }
 
-/// Waits until `count` deliveries are in this state.
 async fn listed_as(post: &Post, state: &str, count: usize) {
     let sql = format!("select cast(count(*) as text) from delivery where state = '{state}'");
     while post.app.database.texts(&sql).await != [count.to_string()] {
@@ -70,7 +68,8 @@ on_both! {
 
     async fn many_questions_of_a_minute_are_two_mails(on) {
         let post = Post::start(on, BOB_ONLY).await;
-        // Some of the first nine questions are in the first mail, and more than 20 questions wait.
+        // The first mail has some of the first nine questions. More than 20 questions wait for the
+        // second mail.
         for _ in 0..9 {
             post.app.held().await;
         }
@@ -81,10 +80,11 @@ on_both! {
         }
         post.until(|found| found.iter().filter(|one| one["state"] == "sent").count() == early).await;
         post.leap(4 * MINUTE);
-        // A further question waits for the end of the interval, however often the sender polls.
+        // This question waits for the end of the interval.
         post.app.held().await;
         assert_eq!(post.server.all().len(), 1);
-        // The second mail has only those questions whose deliveries are stored at its time.
+        // The second mail takes the deliveries that are stored when it is sent, so the test waits
+        // until all are stored.
         post.counted(&[("sent", early), ("due", 31 - early)]).await;
         post.leap(2 * MINUTE);
         let found = post.counted(&[("sent", 31), ("due", 0)]).await;
@@ -133,7 +133,7 @@ async fn two_replicas_gather_as_one() {
     }
     post.until(|found| found.iter().any(|one| one["state"] == "sent"))
         .await;
-    // Each question is sent or waits for the next interval, whichever replica claims it.
+    // Whichever replica claims a question, the question is sent or waits for the next interval.
     post.until(|found| {
         let waits = |one: &serde_json::Value| {
             one["state"] == "due" && one["due_at"].as_str() > one["ended_at"].as_str()

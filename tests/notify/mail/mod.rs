@@ -78,8 +78,8 @@ impl Post {
         reply.body["deliveries"].as_array().unwrap().clone()
     }
 
-    /// Waits until, for each (state, count) of `states`, exactly `count` deliveries are in the
-    /// state. Returns all deliveries.
+    /// Waits until each state in `states` has exactly its count of deliveries. Returns all
+    /// deliveries.
     pub async fn counted(&self, states: &[(&str, usize)]) -> Vec<Value> {
         self.until(|found| {
             states.iter().all(|(state, count)| {
@@ -89,7 +89,6 @@ impl Post {
         .await
     }
 
-    /// Waits until `expected` accepts the deliveries. Returns the deliveries.
     pub async fn until(&self, expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         loop {
             let found = self.deliveries().await;

@@ -107,8 +107,8 @@ on_both! {
         scene.hook.open();
         slack.until(|all| all.len() == 1).await;
         scene.until(|found| of(found, "request.created")[0]["state"] == "sent").await;
-        // The change was attempted before the message had been posted. Therefore the change waits
-        // until its lease has ended.
+        // The change was attempted before the message had been posted, so the change waits until
+        // its lease has ended.
         scene.leap(Duration::from_secs(21));
         let all = slack.until(|all| all[0].bodies.len() == 2).await;
         assert!(all[0].text().starts_with("Approved by bob, "));
@@ -150,8 +150,8 @@ on_both! {
         scene.counted(&[("sent", 1)]).await;
         answer(&scene, BOB, &held, "approve").await;
         slack.until(|all| all[0].bodies.len() == 2).await;
-        // A delivery is kept for a time that begins when the delivery is recorded as sent. So the
-        // test first waits for this record of the delivery that changes the message.
+        // A delivery is kept for a fixed time after it is recorded as sent. So the test first waits
+        // until the delivery of the change is recorded.
         scene.counted(&[("sent", 2), ("due", 0)]).await;
         scene.leap(Duration::from_hours(5 * 24));
         scene.counted(&[("sent", 0), ("due", 0)]).await;

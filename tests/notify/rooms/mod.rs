@@ -33,7 +33,6 @@ pub async fn rooms(on: On, entry: &str) -> (Scene, FakeSlack) {
     (scene, slack)
 }
 
-/// Answers a question as the person with this key.
 pub async fn answer(scene: &Scene, key: &'static str, held: &Held, action: &str) {
     scene.app.model.then(says("done"));
     let path = format!("/resume/{}/{action}", held.request);
@@ -41,7 +40,6 @@ pub async fn answer(scene: &Scene, key: &'static str, held: &Held, action: &str)
     assert!(reply.status < 300, "{}", reply.text);
 }
 
-/// Asks a question with these arguments.
 pub async fn ask_with(scene: &Scene, arguments: &str) {
     scene.app.model.then(calls(&[("refund", arguments)]));
     let body = json!({"input": "please"});
@@ -49,7 +47,6 @@ pub async fn ask_with(scene: &Scene, arguments: &str) {
     assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
 }
 
-/// Returns the deliveries of this type.
 pub fn of<'d>(found: &'d [Value], kind: &str) -> Vec<&'d Value> {
     found.iter().filter(|one| one["type"] == kind).collect()
 }

@@ -17,7 +17,6 @@ type Case<'c> = (
     u16,
 );
 
-/// The defects, each with the status of the reply that refuses it.
 const DEFECTS: [(Change, u16); 9] = [
     (
         |body, planted| body["response"]["extra"] = planted.long.clone().into(),
@@ -97,7 +96,6 @@ impl Scene {
         self.refused_in_the_url(&path, people[0]).await;
     }
 
-    /// Sends answers whose body has one defect.
     async fn refused_for_defects(&mut self, path: &str, alice: (&str, &str)) {
         let json = ("content-type", JSON);
         for (at, (change, status)) in DEFECTS.into_iter().enumerate() {
@@ -160,7 +158,6 @@ impl Scene {
         self.all_refused(&cases).await;
     }
 
-    /// Sends refused answers in the format of the page's HTML form.
     async fn refused_as_forms(&mut self, path: &str, alice: (&str, &str)) {
         let page = [alice, ("content-type", FORM), ("accept", HTML)];
         let cases: [Case<'_>; 6] = [

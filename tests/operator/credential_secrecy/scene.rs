@@ -81,7 +81,6 @@ impl Scene {
         reply
     }
 
-    /// Sends a POST of JSON as Alice, with an idempotency key.
     pub async fn post(&mut self, path: &str, key: &str, body: &Value) -> Reply {
         let bearer = format!("Bearer {ALICE}");
         let headers = [

@@ -1,4 +1,4 @@
-//! Tests `holdpoint gate call`: its exit codes, and commands that run only with a permit.
+//! Tests `holdpoint gate call`: its exit codes, and that a command without a permit does not run.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Tests each row of the table of answers in `docs/gate.md`, for both hosts.
+//! Tests each row of the table of answers in `docs/gate.md`, for both coding agents.
 
 use serde_json::{Value, json};
 
@@ -156,7 +156,7 @@ async fn held_call_is_denied_at_the_end_of_the_wait_and_continued_by_the_next_as
         "{reason}"
     );
     service.decide(&json!({"action": "approve"})).await;
-    // The host repeats the call with another id.
+    // The coding agent repeats the call with another id.
     let again = permission(&service.hook("claude-code", &[], &before("t2", "make"), "5s"));
     assert_eq!(again["permissionDecision"], "allow", "{again}");
     let third = permission(&service.hook("claude-code", &[], &before("t3", "make"), "0s"));

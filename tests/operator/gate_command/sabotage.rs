@@ -1,4 +1,5 @@
-//! Tests that any answer except a clear verdict blocks the call, within the time limit.
+//! Tests that the call is blocked, within the time limit, if the service does not answer with a
+//! clear verdict.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -57,8 +58,8 @@ fn blocked(url: &str, input: &[u8], what: &str) {
 #[test]
 fn service_that_does_not_answer_clearly_blocks_the_call() {
     let input = before("t", "ls").to_string();
-    // The unmodified fake answer lets the call run. Each row below therefore tests nothing but its
-    // own change to that answer.
+    // The unmodified fake answer lets the call run. So each row below tests the effect of its own
+    // change to that answer.
     let folder = Folder::new();
     let url = server(Some(reply("200 OK", ALLOWED)));
     let output = run(

@@ -26,7 +26,6 @@ impl Actor<'_> {
         .await
     }
 
-    /// Sends a POST without a body.
     pub async fn hit(&self, path: &str) -> Reply {
         self.send(Method::POST, path, None).await
     }
@@ -74,7 +73,6 @@ impl Actor<'_> {
         Watch::new(self.sent(Method::GET, &path, None).await)
     }
 
-    /// Returns the events of a task up to the end of the stream.
     pub async fn events(&self, task: &str, after: Option<i64>) -> Vec<Event> {
         let mut watch = self.watch(task, after).await;
         assert_eq!(watch.status, 200);

@@ -35,7 +35,6 @@ struct WholeChoice {
     message: Box<RawValue>,
 }
 
-/// An event of the model's stream.
 #[derive(Deserialize)]
 struct Piece {
     choices: Vec<PieceChoice>,
@@ -78,8 +77,8 @@ impl Client {
         }
     }
 
-    /// Sends the messages to the model and reads an answer that is not streamed. Returns the raw
-    /// JSON of the answer's message.
+    /// Asks the model for an answer without streaming. Returns the raw JSON of the answer's
+    /// message.
     pub async fn ask(&self, messages: &[String]) -> Box<RawValue> {
         let body = self.post(&self.chat, prompt(messages, "")).await;
         let body = body.collect().await.expect("an answer").to_bytes();
@@ -104,7 +103,6 @@ impl Client {
         answer
     }
 
-    /// Calls the tool. Returns the body of the tool's answer.
     pub async fn run_tool(&self, arguments: String) -> String {
         let body = self.post(&self.tool, arguments).await;
         let body = body.collect().await.expect("an answer").to_bytes();

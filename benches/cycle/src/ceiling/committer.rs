@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-/// The maximum number of changes in a batch.
 pub const LARGEST_BATCH: usize = 512;
 
-/// A writer that commits batches of changes.
 pub trait Writer: Send + 'static {
     type Change: Send;
     /// The value that [`Writer::write`] returns for a change.
@@ -19,7 +17,7 @@ pub trait Writer: Send + 'static {
     fn write(&mut self, batch: Vec<Self::Change>) -> impl Future<Output = Vec<Self::Done>> + Send;
 }
 
-/// A change, and the channel by which the writer's result for the change is returned.
+/// A change, and the channel for the writer's result.
 type Queued<W> = (<W as Writer>::Change, oneshot::Sender<<W as Writer>::Done>);
 
 /// A queue of changes from which several writers take batches.
@@ -28,7 +26,7 @@ pub struct Committer<W: Writer> {
 }
 
 impl<W: Writer> Committer<W> {
-    /// Starts the writers. Each batch of a writer has up to `limit` changes.
+    /// Starts the writers. Each batch has at most `limit` changes.
     pub fn start(writers: Vec<W>, limit: usize) -> Self {
         let (queue, waiting) = mpsc::channel(8192);
         let waiting = Arc::new(Mutex::new(waiting));

@@ -1,8 +1,7 @@
 //! A cycle of five changes, as the service commits them: (1) the task is created; (2) the task is
 //! paused with a request; (3) the request is decided, and the tool is started; (4) the tool's
-//! result is stored; (5) the task is completed. The items of the journal are byte for byte those
-//! that the service writes in such a cycle, except for ids and for the texts of the model and the
-//! tool.
+//! result is stored; (5) the task is completed. The service writes the same journal items in such a
+//! cycle, byte for byte, apart from ids and from the texts of the model and the tool.
 
 use std::sync::Arc;
 use std::sync::LazyLock;
@@ -49,12 +48,11 @@ pub enum RequestChange {
     Decided(Uuid),
 }
 
-/// A writer that commits values of this module's [`Change`].
+/// An alias for a [`Writer`] of this module's [`Change`].
 pub trait ChangeWriter: Writer<Change = Change, Done = ()> {}
 
 impl<W: Writer<Change = Change, Done = ()>> ChangeWriter for W {}
 
-/// A store of tasks with their journals.
 pub trait Store: Send + Sync + 'static {
     /// Finds the task of an open request. Returns the task's ids and the bodies of its journal's
     /// items, in the order of the journal.

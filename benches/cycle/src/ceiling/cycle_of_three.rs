@@ -61,7 +61,6 @@ insert into task_item (task_id, seq, role, content, request_id)
 select task_id, 2, 'tool', result::jsonb, request_id from tasks
 union all select task_id, 3, 'assistant', message::jsonb, request_id from tasks";
 
-/// A change that a cycle commits.
 pub enum Change {
     Create {
         task: Uuid,
@@ -81,7 +80,6 @@ pub enum Change {
     },
 }
 
-/// A connection with its prepared statements.
 pub struct PostgresWriter {
     connection: Connection,
     create: Statement,
@@ -89,7 +87,7 @@ pub struct PostgresWriter {
     complete: Statement,
 }
 
-/// Builds the server. Opens `writers` connections, each of which commits batches of up to `limit`
+/// Builds the server. Opens `writers` connections. Each connection commits batches of up to `limit`
 /// changes.
 pub async fn router(database: &str, writers: usize, limit: usize, client: Client) -> Router {
     let schema = connect(database).await.batch_execute(SCHEMA).await;
@@ -184,8 +182,7 @@ impl Writer for PostgresWriter {
         let has_ended = !columns.completed.is_empty();
         let several = u8::from(has_new) + u8::from(has_decided) + u8::from(has_ended) > 1;
         let connection = &self.connection;
-        // The statements are sent in this order. Each statement is sent without waiting for the
-        // results of earlier statements.
+        // Pipelined: the statements are sent in this order, without waiting for results.
         let (begun, created, rows, completed, committed) = tokio::join!(biased;
             async { if several { connection.batch_execute("begin").await } else { Ok(()) } },
             async {

@@ -30,7 +30,6 @@ select c.task_id, c.tool, c.arguments, (extract(epoch from clock_timestamp()) * 
   from unnest($1::uuid[], $2::text[], $3::text[]) as c (task_id, tool, arguments)";
 const LOOK_UP: &str = "select task_id from gate_call where tool = $1 and arguments = $2 limit 1";
 
-/// A row that one call commits.
 pub struct Call {
     task_id: Uuid,
     tool: String,
@@ -61,12 +60,12 @@ impl Writer for CallWriter {
 struct Server {
     /// `None` in the mode `gate0`.
     committer: Option<Committer<CallWriter>>,
-    /// The connection and the statement of the look-up; `None` but in the mode `gate1once`.
+    /// The connection and the statement of the look-up; set in the mode `gate1once`.
     reader: Option<(Connection, Statement)>,
 }
 
-/// Builds the server of the mode `gate0`, `gate1` or `gate1once`. Opens `writers` connections, each
-/// of which commits batches of calls.
+/// Builds the server of the mode `gate0`, `gate1` or `gate1once`. Opens `writers` connections,
+/// which commit batches of calls.
 pub async fn router(mode: &str, database: &str, writers: usize) -> Router {
     let mut server = Server::default();
     if mode != "gate0" {

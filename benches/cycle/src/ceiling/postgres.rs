@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::committer::Writer;
 use super::cycle_of_five::{Change, Journal, RequestChange, Store};
 
-/// The tables and indexes that the service uses in this cycle. The indexes that only the service's
-/// lists use are left out.
+/// The tables and indexes that the service uses in this cycle. The indexes for the service's lists
+/// are left out.
 const SCHEMA: &str = "
 create table agent_task (
     task_id uuid primary key, tenant text not null, user_id text not null, session_id uuid not null,
@@ -151,7 +151,7 @@ fn length<T>(list: &[T]) -> i64 {
     i64::try_from(list.len()).expect("a short list")
 }
 
-/// A batch as the parameters of the statement: one array for each column.
+/// The changes of a batch as parameters of the statement: one array for each column.
 #[derive(Default)]
 struct Columns<'b> {
     task_id: Vec<Uuid>,

@@ -65,7 +65,7 @@ pub struct SqliteStore(Mutex<Connection>);
 
 pub struct SqliteWriter(Connection);
 
-/// Creates the tables in a new file. Returns the store and its only writer.
+/// Creates the tables in a new file. Returns the store, and the one writer that `SQLite` allows.
 pub fn open(file: &str) -> (SqliteStore, Vec<SqliteWriter>) {
     let writer = connect(file);
     writer.execute_batch(SCHEMA).expect("a new file");

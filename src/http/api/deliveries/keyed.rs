@@ -1,5 +1,5 @@
-//! Makes deliveries due now, for the POST operations that resend deliveries. Of several POSTs with
-//! the same `Idempotency-Key`, only the first has this effect.
+//! Resends deliveries by making them due now, for two POST operations. Of several POSTs with the
+//! same `Idempotency-Key`, the first makes the deliveries due, and the others return its result.
 
 use std::future::Future;
 
@@ -15,26 +15,22 @@ use crate::http::server::problem::Problem;
 use crate::people::Caller;
 use crate::store::{ResendKey, ResendTarget};
 
-/// The result of a POST that makes deliveries due.
 pub(super) struct Resent {
-    /// The number of deliveries that became due.
     pub count: usize,
-    /// Whether an earlier POST with the same key had already made the deliveries due, so that this
-    /// POST did nothing.
+    /// Whether this is the stored result of an earlier POST with the same key.
     replayed: bool,
 }
 
 impl Resent {
-    /// Adds the header `Idempotency-Replayed` if an earlier POST had made the deliveries due.
+    /// Adds the header `Idempotency-Replayed` to the response of a replay.
     pub(super) fn mark(&self, mut response: Response) -> Response {
         mark_replayed(response.headers_mut(), self.replayed);
         response
     }
 }
 
-/// Makes deliveries due. The future `read` reads the target from the posted body. `read` is polled
-/// only after the check that the sender may resend deliveries. The checks come in the same order as
-/// in `api/submit.rs`.
+/// Makes deliveries due. `read` reads the target from the posted body. It is polled after the check
+/// that the sender may resend deliveries, as in `api/submit.rs`.
 ///
 /// # Errors
 /// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden` if
@@ -79,7 +75,6 @@ pub(super) async fn resend(
     }
 }
 
-/// Makes deliveries due for a POST without an `Idempotency-Key`. Returns the number of deliveries.
 async fn without_key(
     http: &Http,
     caller: &Caller,

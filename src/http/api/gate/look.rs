@@ -1,5 +1,5 @@
-//! `GET /v1/gate/calls/{task_id}`: reads a call. The response contains no permit, and a client that
-//! only reads the call does not count as an asker of the call.
+//! `GET /v1/gate/calls/{task_id}`: reads a call. The response has no permit, and reading does not
+//! make the client an asker of the call.
 
 use std::sync::Arc;
 use std::time::Duration;

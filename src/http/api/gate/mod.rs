@@ -16,7 +16,6 @@ use crate::http::wire::gate::GateCall;
 use crate::http::{Http, Operation};
 use crate::people::Caller;
 
-/// Returns the operations of gates, each with its route.
 pub(crate) fn operations() -> Vec<Operation> {
     vec![
         (&propose::OP, routes!(propose::propose_gate_call)),
@@ -46,7 +45,7 @@ impl GateSurface {
 }
 
 /// Proposes a call at its gate, waits for the answer, and records the duration in the metric
-/// `gate_ask`. After the time `claim_until` (if set), no approved call is started.
+/// `gate_ask`. If `claim_until` is set, an approved call is not started after this time.
 ///
 /// # Errors
 /// Fails if the gate refuses the proposal. The duration of a refused proposal is not recorded.
@@ -66,9 +65,8 @@ pub(crate) async fn timed_ask(
     Ok(answer)
 }
 
-/// Converts a gate's refusal to a problem. If the gate refused because another runner has the
-/// permit or the call is settled, the problem has a member `call`, which is the call as `caller`
-/// sees it.
+/// Converts a gate's refusal to a problem. The problems `call_in_hand` and `call_settled` get a
+/// member `call`, which is the call as `caller` sees it.
 pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
     match refusal {
         GateRefusal::Command(refusal) => refusal_problem(http, caller, refusal).await,

@@ -26,9 +26,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, NewGateCall};
 use crate::people::authorization::may_ask_at_gate;
 
-/// The maximum length of `context`, in bytes.
 const MAX_CONTEXT_BYTES: usize = 16 * 1024;
-/// The maximum length of a tool's name, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 256;
 /// The `Retry-After` of a response without a verdict, in seconds.
 const RETRY_AFTER_SECONDS: &str = "5";
@@ -152,8 +150,8 @@ pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// A proposal as read from the body. The fields `identity`, `runner` and `wait` of `proposal` have
-/// placeholders, which are later replaced by values from the headers.
+/// A proposal as read from the body. `propose_gate_call` replaces the placeholders in `identity`,
+/// `runner` and `wait` by values from the headers.
 struct ProposalBody {
     proposal: Proposal,
     attach: Option<bool>,
@@ -193,7 +191,7 @@ fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalB
 }
 
 /// Returns the arguments as text: the bytes of the member `arguments`, or the string
-/// `arguments_text`. Adds a mistake to `errors` unless exactly one of the two members is present.
+/// `arguments_text`. If both or neither is present, adds a mistake to `errors`.
 fn arguments_text(arguments: Option<String>, fields: &mut Fields, errors: &mut Errors) -> String {
     let written = fields.text("arguments_text", errors);
     let arguments = arguments.filter(|text| text != "null");

@@ -20,7 +20,6 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::gate::{GateCall, ReportGateOutcome};
 use crate::people::authorization::may_ask_at_gate;
 
-/// The maximum length of `content`, in bytes.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 
 pub(crate) const OP: Op = Op {

@@ -1,5 +1,5 @@
-//! Keeps the asks (proposals at gates) that wait for a verdict in this process, and limits their
-//! number. A client can cancel its HTTP request, which ends the wait of the ask.
+//! Limits the asks (proposals at gates) that wait for a verdict in this process. An MCP client that
+//! cancels its request ends the wait of its ask.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,17 @@ use crate::http::Settings;
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// A tenant, and the comparison form of the id of one of the tenant's users.
+/// The tenant and the user of a caller.
 type PersonKey = (String, UserKey);
 
-/// The asks of this process that wait for a verdict.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting asks, each under its own number. Each value contains the caller of the ask. If
-    /// the client can cancel its HTTP request, the value also contains the name of that request and
-    /// the token that ends the wait.
+    /// The waiting asks by number, each with its caller. If the client can cancel its request, the
+    /// entry also has the request's name and the token that ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
@@ -34,10 +32,9 @@ pub(crate) struct WaitSlot {
 }
 
 impl WaitingAsks {
-    /// Takes a slot for an ask of `caller`. Returns `None` if too many asks of this process or of
-    /// the caller wait already. `request` has the name under which [`WaitingAsks::cancel`] finds
-    /// the client's request, and the token that `cancel` cancels. `request` is `None` if the client
-    /// cannot cancel its request.
+    /// Takes a slot for an ask of `caller`; `None` if too many asks of this process or of the
+    /// caller already wait. `request` is the name by which [`WaitingAsks::cancel`] finds the ask,
+    /// and the token that `cancel` cancels; `None` if the client cannot cancel.
     pub(crate) fn take_slot(
         &self,
         caller: &Caller,
@@ -63,9 +60,9 @@ impl WaitingAsks {
         })
     }
 
-    /// Ends the waits of all asks of `caller` whose HTTP requests have the name `request`. If two
-    /// clients of the caller use the same name, the waits of both end, because an approved call
-    /// must not start for a client that has canceled its request.
+    /// Ends the waits of all asks of `caller` with the request name `request`. If two clients of
+    /// the caller use the same name, both waits end. Otherwise an approved call could start for a
+    /// client that has canceled its request.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

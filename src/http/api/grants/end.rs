@@ -43,7 +43,7 @@ pub(crate) async fn end_grant(
 ///
 /// # Errors
 /// `not_found` if the tenant has no such standing decision; `forbidden` if the caller may not end
-/// it; `unavailable`.
+/// it; `unavailable` if the database does not answer.
 pub(crate) async fn end(http: &Http, caller: &Caller, id: GrantId) -> Result<(), Problem> {
     must_decide(caller)?;
     match http.engine.end_grant(caller, id).await {

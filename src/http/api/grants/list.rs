@@ -54,10 +54,10 @@ pub(crate) async fn list_grants(
 }
 
 /// Reads a page of the standing decisions that concern a caller. For an admin, reads a page of all
-/// standing decisions of the tenant. A page may be empty although a later page is not.
+/// standing decisions of the tenant. An empty page may be followed by a page with entries.
 ///
 /// # Errors
-/// `unavailable`.
+/// `unavailable` if the database does not answer.
 pub(crate) async fn read(
     http: &Http,
     caller: &Caller,

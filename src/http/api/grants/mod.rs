@@ -7,7 +7,6 @@ use utoipa_axum::routes;
 
 use crate::http::Operation;
 
-/// Returns the operations on standing decisions, each with its route.
 pub(crate) fn operations() -> [Operation; 2] {
     [
         (&list::OP, routes!(list::list_grants)),

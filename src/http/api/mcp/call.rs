@@ -27,19 +27,17 @@ use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
 
-/// The time after which the server begins an event stream for a call that has no answer yet.
+/// How long the server waits for an answer before it begins an event stream.
 const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The maximum number of times that the server lets a client repeat one request. If a response has
-/// a `requestState`, a client of the revision 2026-07-28 automatically repeats the request with
-/// this state until the call is decided. Such a client gives up after ten rounds.
+/// How often a client may repeat one request. If a response has a `requestState`, a client of the
+/// revision 2026-07-28 repeats the request by itself, with this state. Such a client gives up after
+/// ten rounds: the first request and nine repetitions.
 pub(super) const MAX_REPETITIONS: u32 = 9;
-/// The assumed maximum time from a response until a client of the revision 2026-07-28 repeats the
-/// request.
+/// A client of the revision 2026-07-28 is assumed to repeat a request within this time after the
+/// response.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
-/// The maximum length of a tool's name, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 256;
 
-/// A `tools/call` request whose parameters are checked.
 struct PreparedCall {
     http: Arc<Http>,
     caller: Caller,
@@ -51,8 +49,6 @@ struct PreparedCall {
 }
 
 impl McpRequest<'_> {
-    /// Answers `tools/call`. The response is JSON if the answer comes within
-    /// [`JSON_ANSWER_TIMEOUT`], otherwise an event stream.
     pub(super) async fn call_tool(&self, params: Params) -> Response {
         let token = params.meta("progressToken").cloned();
         let call = match self.prepare_call(params) {
@@ -107,7 +103,7 @@ impl McpRequest<'_> {
         let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
         let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
         // Without a slot, the client is not asked to repeat the request, because repetitions would
-        // only add to the load.
+        // add to the load.
         let client_repeats =
             self.revision.is_stateless() && repetition < MAX_REPETITIONS && slot.is_some();
         Ok(PreparedCall {
@@ -141,8 +137,8 @@ impl McpRequest<'_> {
         })
     }
 
-    /// Returns the identity by which the gate recognizes the call. Also returns how often the
-    /// client has repeated the request (0 for the first request).
+    /// Returns the identity by which the gate recognizes the call, and how often the client has
+    /// repeated the request.
     fn identity(&self, params: &Params) -> Result<(Identity, u32), RpcError> {
         if self.revision.is_stateless()
             && let Some(found) = params.text("requestState").and_then(parse_request_state)
@@ -191,10 +187,9 @@ impl McpRequest<'_> {
     }
 }
 
-/// Parses a `requestState` into the identity of the call and the number of times that the client
-/// has repeated its request. The state needs no protection against forgery: if a client sends the
-/// state of another call, the arguments do not match that call, and the gate treats the request as
-/// a new call.
+/// Parses a `requestState` into the identity of the call and the number of repetitions so far. The
+/// state may be forged: if it names another call, the arguments differ from that call, and the gate
+/// treats the request as a new call.
 fn parse_request_state(state: &str) -> Option<(Identity, u32)> {
     let (task, repetition) = state.strip_prefix("hp1.")?.split_once('.')?;
     let repetition: u32 = repetition.parse().ok()?;

@@ -1,6 +1,6 @@
-//! Reads a client's JSON-RPC 2.0 message. A body contains exactly one message. Invariant: a message
-//! with a repeated member is refused, unless the member is inside `arguments`. A member repeated
-//! inside `arguments` makes the call invalid.
+//! Reads a client's JSON-RPC 2.0 message. A body contains exactly one message. Invariant: a member
+//! that is repeated outside of `arguments` makes the message invalid. A member that is repeated
+//! inside of `arguments` makes the call invalid.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -11,14 +11,12 @@ use super::json_rpc::RpcError;
 use crate::http::server::json::{JsonError, is_json, parse_except};
 use crate::task::mcp_revision::Revision;
 
-/// The maximum length of a text id, in bytes.
 const MAX_ID_BYTES: usize = 256;
 /// The member of `_meta` that names the protocol revision of a request.
 const VERSION_MEMBER: &str = "io.modelcontextprotocol/protocolVersion";
 /// The member of `_meta` with the capabilities of the client.
 const CAPABILITIES_MEMBER: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// A request or a notification of a client.
 #[derive(Debug)]
 pub(super) struct Incoming {
     /// The id of a request; `None` for a notification.
@@ -27,7 +25,6 @@ pub(super) struct Incoming {
     pub(super) params: Result<Params, RpcError>,
 }
 
-/// The parameters of a message. Empty if the message has no parameters.
 #[derive(Debug, Default)]
 pub(super) struct Params {
     /// All members but `arguments`.
@@ -37,12 +34,10 @@ pub(super) struct Params {
 }
 
 impl Params {
-    /// Returns the member `name` of `_meta`.
     pub(super) fn meta(&self, name: &str) -> Option<&Value> {
         self.members.get("_meta")?.get(name)
     }
 
-    /// Returns the member `name`, if it is a string.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.members.get(name).and_then(Value::as_str)
     }
@@ -101,9 +96,9 @@ fn to_rpc_error(error: JsonError) -> RpcError {
     })
 }
 
-/// Returns the protocol revision of a message. A message of the revision 2026-07-28 also has its
-/// revision, its method and its tool in headers, so that proxies need not read the body. Refuses a
-/// message whose headers contradict the body.
+/// Returns the protocol revision of a message. In the revision 2026-07-28, headers repeat the
+/// revision, the method and the tool, for proxies that do not read the body. A message whose
+/// headers contradict the body is refused.
 pub(super) fn check_headers(
     incoming: &Incoming,
     headers: &HeaderMap,

@@ -12,7 +12,6 @@ use crate::http::server::edge::RenderedError;
 use crate::http::server::problem::{Code, Problem};
 use crate::task::mcp_revision::Revision;
 
-/// A JSON-RPC error, with the HTTP status of its response.
 #[derive(Clone, Debug)]
 pub(super) struct RpcError {
     /// The HTTP status of a response in JSON. An event stream always has the status 200.
@@ -23,17 +22,14 @@ pub(super) struct RpcError {
 }
 
 impl RpcError {
-    /// Builds the error -32700: the body is not JSON.
     pub(super) fn parse_error() -> Self {
         Self::new(StatusCode::BAD_REQUEST, -32700, "The body is not JSON")
     }
 
-    /// Builds the error -32600: the message is not a valid request.
     pub(super) fn invalid_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, -32600, message)
     }
 
-    /// Builds the error -32602: a parameter is missing or invalid.
     pub(super) fn invalid_params(message: impl Into<String>) -> Self {
         Self::new(StatusCode::OK, -32602, message)
     }
@@ -125,8 +121,8 @@ pub(super) fn result_message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
-/// Responds with `result`. Once the connection has taken the response, `delivery` records that the
-/// client has received the result of a gate call.
+/// Responds with `result`. `delivery` is called when the connection has taken the response; it
+/// records that the client has received the result of a gate call.
 pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
     json_response(delivered_body(result_message(id, result).into(), delivery))
 }

@@ -1,7 +1,7 @@
 //! `POST /mcp/{gate}`: a gate as an MCP server over Streamable HTTP, in three revisions of the
 //! protocol. The server is stateless: it opens no session, and any replica can answer any request.
-//! Invariant: all parsers that read a message get the same values. To ensure this, the server
-//! refuses a repeated member outside of `arguments`, and keeps `arguments` byte for byte.
+//! Invariant: every parser of a message gets the same values. So a repeated member outside of
+//! `arguments` is refused, and `arguments` is kept byte for byte.
 
 mod call;
 mod envelope;
@@ -42,7 +42,6 @@ pub(crate) const OP: Op = Op {
     ],
 };
 
-/// A JSON-RPC request at a gate, with its caller and its revision.
 struct McpRequest<'a> {
     http: &'a Arc<Http>,
     caller: &'a Caller,
@@ -142,8 +141,8 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Handles a notification. Only a cancellation has an effect: it ends the wait of the canceled
-/// request, because the client no longer wants the answer.
+/// Handles a notification. A cancellation ends the wait of the canceled request, because the client
+/// no longer wants the answer. Other notifications are ignored.
 fn handle_notification(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
     if incoming.method != "notifications/cancelled" {
         return;
@@ -163,7 +162,6 @@ fn request_name(gate: &str, id: &Value) -> String {
 }
 
 impl McpRequest<'_> {
-    /// Answers a request by its method.
     async fn answer(&self, incoming: Incoming) -> Response {
         let params = match incoming.params {
             Ok(params) => params,
@@ -223,7 +221,6 @@ impl McpRequest<'_> {
     }
 }
 
-/// Returns the name and the version of this server, as the protocol's `serverInfo`.
 fn server_info() -> Value {
     json!({"name": "holdpoint", "version": env!("CARGO_PKG_VERSION")})
 }

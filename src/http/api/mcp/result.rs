@@ -1,7 +1,7 @@
-//! Writes the result of `tools/call`. Invariant: a result that comes neither from the tool nor from
-//! a person is an error result. There are two reasons. Clients refuse a success without the
-//! structured content that the tool's schema promises. And a model that reads an error does not
-//! continue as if the call had run.
+//! Writes the result of `tools/call`. Invariant: a success comes from the tool or from a person;
+//! any other result is an error result. Clients refuse a success without the structured content
+//! that the tool's `outputSchema` promises. A model that reads an error does not continue as if the
+//! call had run.
 
 use std::collections::BTreeMap;
 
@@ -26,19 +26,17 @@ mod tests;
 const RETRY_AFTER_MS: u32 = 30_000;
 const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 
-/// Writes the result of one `tools/call`.
 pub(super) struct ResultWriter {
     pub(super) revision: Revision,
-    /// The number that the client's next repetition of this request will have: 1, 2, 3 … `None` if
-    /// the client will not automatically repeat the request while the call is pending.
+    /// The number of the client's next repetition of this request, from 1. `None` if the client
+    /// will not repeat the request by itself.
     pub(super) next_repetition: Option<u32>,
-    /// The check of the tool's structured results; `None` if the tool has no `outputSchema`.
     pub(super) output: Option<OutputCheck>,
 }
 
 impl ResultWriter {
     /// Returns the result as JSON text. If an MCP server ran the call during this request, the text
-    /// is the result that this server sent, with added members.
+    /// is that server's own result with added members.
     pub(super) fn result(
         &self,
         answer: &GateAnswer,
@@ -64,8 +62,7 @@ impl ResultWriter {
             .to_string()
     }
 
-    /// Writes the result from the stored call. This result does not contain the bytes that an MCP
-    /// server sent.
+    /// Writes the result from the stored call, without the bytes that an MCP server sent.
     fn write_from_call(
         &self,
         call: &GateCall,
@@ -150,8 +147,8 @@ impl ResultWriter {
 }
 
 /// Writes the result of a call that a gateway does not let through. The gateway's client may speak
-/// any protocol revision. So the result asks for no repetition, and has no member that only newer
-/// revisions define.
+/// any protocol revision. So the result asks for no repetition, and omits members that older
+/// revisions lack.
 pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settings) -> Value {
     let writer = ResultWriter {
         revision: Revision::June2025,
@@ -191,8 +188,7 @@ fn error_result(text: &str) -> Value {
     json!({"content": [text_block(text)], "isError": true})
 }
 
-/// Writes the text for a call that did not run, or for a call that started but ended without a
-/// result.
+/// Writes the text for a call that did not run, or that started and ended without a result.
 fn refusal_text(call: &GateCall, outcome: Outcome, content: &str) -> String {
     let tool = &call.tool;
     if call.decision == GateDecision::Allow {
@@ -282,7 +278,6 @@ fn gate_meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
     })
 }
 
-/// Sets a member of `object`. A value that is not an object stays as it is.
 fn set_member(object: &mut Value, member: &str, value: Value) {
     if let Value::Object(members) = object {
         members.insert(member.to_owned(), value);

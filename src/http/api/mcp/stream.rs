@@ -18,18 +18,16 @@ use crate::engine::gate::{AskProgress, Delivery};
 use crate::store::RequestRow;
 use crate::world::Clock;
 
-/// The time between two comments.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The answer to a `tools/call` request.
 pub(super) struct Reply {
     /// The HTTP status of a response in JSON. An event stream always has the status 200.
     pub(super) status: StatusCode,
-    /// The JSON-RPC message. It is empty if the client has canceled the request, because a canceled
-    /// request gets no answer.
+    /// The JSON-RPC message; empty if the client has canceled the request, which then gets no
+    /// answer.
     pub(super) text: String,
-    /// Records that the client has received the message; `None` unless the message has the result
-    /// of a settled call.
+    /// Set if the message has the result of a settled call. Records that the client has received
+    /// the result.
     pub(super) delivery: Option<Delivery>,
 }
 
@@ -61,7 +59,6 @@ pub(super) struct CallStream {
     /// The client's progress token, and the cell into which the gate writes the intervention
     /// request that the call waits for. `None` if the client did not ask for progress.
     progress: Option<(Value, AskProgress)>,
-    /// The number of frames sent so far.
     frames_sent: u64,
 }
 
@@ -122,8 +119,7 @@ pub(super) fn last_frame(message: &str) -> String {
 }
 
 /// Writes a message as a server-sent event, with one `data` line for each line of the message. The
-/// client may receive other line ends than the message has. This does not change the meaning of the
-/// message, because JSON has line ends only between tokens.
+/// client may receive other line ends, which is harmless: JSON has line ends only between tokens.
 fn event(message: &str) -> String {
     let mut text = String::from("event: message\n");
     for line in message.split(['\n', '\r']) {

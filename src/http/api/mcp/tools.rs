@@ -52,7 +52,7 @@ impl McpRequest<'_> {
         })
     }
 
-    /// Returns the tool `name`; `None` unless the service itself runs the tool.
+    /// Returns the tool `name` if the service itself runs it.
     pub(super) fn tool(&self, name: &str) -> Option<&ToolDefinition> {
         self.tools().iter().find(|tool| tool.name == name)
     }

@@ -32,7 +32,6 @@ use crate::task::decision::{Action, Door};
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 
-/// The problems of every operation that decides a request.
 pub(crate) const PROBLEMS: &[Code] = &[
     Code::BadJson,
     Code::BadRequest,
@@ -48,7 +47,6 @@ pub(crate) const PROBLEMS: &[Code] = &[
     Code::TooMany,
 ];
 
-/// The responses of the operations that decide a request.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only documents the responses")]
 pub(crate) enum DecisionResponses {
@@ -107,8 +105,8 @@ pub(crate) async fn decide(
 /// Stores an answer. `path_action` is the action in the path, if any.
 ///
 /// # Errors
-/// Fails like [`decide`]. But for an invalid form, the function returns the problem itself, not a
-/// page that shows the problem.
+/// Fails like [`decide`]. For an invalid form, the error is the problem itself, which [`decide`]
+/// renders as a page.
 pub(crate) async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,

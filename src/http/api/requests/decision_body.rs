@@ -1,7 +1,7 @@
-//! Reads a person's answer to a request from the body of a POST. The whole body is refused if it
-//! has any mistake. This module checks only the structure of the body; the engine checks whether
-//! the request's kind and rule allow the answer. Arguments, results and form values are kept as
-//! JSON text, so that numbers keep every digit.
+//! Reads a person's answer to a request from the body of a POST. A body with any mistake is
+//! refused. This module checks the structure of the body; the engine checks whether the request's
+//! kind and rule allow the answer. Arguments, results and form values are kept as JSON text, so
+//! that numbers keep every digit.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,6 @@ use crate::task::decision::{Action, Then};
 use crate::task::grant::{GrantRequest, GrantScope};
 use crate::task::units::parse_duration;
 
-/// The maximum length of a reason, in bytes.
 const MAX_REASON_BYTES: usize = 4 * 1024;
 
 /// Reads the answer in a body. `text` is the body as it was sent, and `path_action` is the action

@@ -19,7 +19,6 @@ pub(crate) struct InboxFilter {
 }
 
 impl InboxFilter {
-    /// Takes the parameters of the filters out of a query.
     #[must_use]
     pub(crate) fn from_query(query: &mut Query) -> Self {
         Self {
@@ -29,7 +28,6 @@ impl InboxFilter {
         }
     }
 
-    /// Returns whether the filters admit every request.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty()
@@ -48,7 +46,6 @@ impl InboxFilter {
         }
     }
 
-    /// Returns whether the filters admit a request.
     #[must_use]
     pub(crate) fn fits(&self, row: &RequestRow) -> bool {
         let agent = |name: &String| row.agent_path.last() == Some(name);

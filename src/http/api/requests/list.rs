@@ -32,8 +32,8 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of database reads for a page. After the first read, [`list_page`] reads again
-/// only if none of the requests read so far may be listed for the caller.
+/// The maximum number of database reads for a page. [`list_page`] reads again while it has found no
+/// request that the caller may see.
 const MAX_READS: usize = 10;
 
 /// List requests
@@ -93,8 +93,8 @@ pub(crate) async fn list_requests(
 }
 
 /// Returns the number of requests that wait for the caller and fit `filter`, and whether there are
-/// more than this number. If `roots` is empty, counts up to [`MAX_COUNTED`] requests; otherwise
-/// counts all requests of these trees.
+/// more. Without `roots`, the count ends at [`MAX_COUNTED`]. With `roots`, all requests of these
+/// trees are counted.
 async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -116,8 +116,8 @@ async fn open_requests(
     Ok((pending.iter().filter(waits_for_caller).count(), false))
 }
 
-/// Whether the caller is an approver of the request, or has answered it. In a service without
-/// accounts, every request concerns the only user.
+/// Returns whether the caller is an approver of the request, or has answered it. In a service
+/// without accounts, every request concerns the only user.
 fn concerns(row: &RequestRow, caller: &Caller) -> bool {
     caller.without_accounts
         || is_approver(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)

@@ -65,7 +65,8 @@ pub(crate) async fn create_task(
     respond(&http, posted, accepted, SuccessStatus::Created, permit).await
 }
 
-/// Reads the input of a new task from a body. `text` is the body as it was sent.
+/// Reads the input of a new task. `text` is the unparsed body, from which `metadata` is copied
+/// unchanged.
 fn read(body: Value, text: &[u8]) -> Result<TaskInput, Problem> {
     let mut errors = Errors::default();
     let task = Fields::from_value(body, "", &mut errors).map(|mut fields| {

@@ -99,16 +99,16 @@ pub(crate) async fn list_tasks(
     listing.close("next_cursor", &next.map(cursor_of))
 }
 
-/// Returns the names of all gates. A list of root tasks without a filter by agent leaves out the
-/// calls at these gates.
+/// Returns the names of all gates. A list of root tasks that has no filter by agent omits the calls
+/// at gates.
 pub(crate) fn gate_names(http: &Http) -> Vec<String> {
     let gates = http.engine.agents().gates();
     gates.map(|(gate, _)| gate.name.clone()).collect()
 }
 
 /// Returns the owners whose tasks are listed; an empty list stands for every owner. An admin may
-/// name any `users`. Any other caller may name only themselves, and sees only their own tasks in a
-/// list of root tasks (`roots_only`).
+/// name any `users`. Another caller may name themselves, and gets their own tasks in a list of root
+/// tasks (`roots_only`).
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,
@@ -129,7 +129,7 @@ fn owner_filter(
     })
 }
 
-/// Reads, in one query, the open requests of those tasks in `rows` that are root tasks.
+/// Reads the open requests of the root tasks among `rows`, in one query.
 async fn open_requests(
     http: &Http,
     rows: &[TaskRow],

@@ -9,13 +9,11 @@ use crate::http::server::fields::{Errors, Fields, pointer};
 use crate::http::server::json;
 use crate::task::item::{Part, PartType};
 
-/// The maximum number of parts of a message.
 const MAX_PARTS: usize = 32;
 /// The maximum size of `user_context` and of `metadata`, in bytes of JSON.
 const MAX_CONTEXT_BYTES: usize = 16 * 1024;
 
-/// Reads the message from `input` or `items`. Adds a mistake unless exactly one of the two members
-/// is present.
+/// Reads the message from `input` or `items`. If both or neither is present, adds a mistake.
 pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
     let before = errors.0.len();
     let input = fields.text("input", errors);

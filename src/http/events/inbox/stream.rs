@@ -23,7 +23,6 @@ use crate::people::authorization::can_decide;
 use crate::store::{Page, ReadError, RequestRow};
 use crate::task::id::RequestId;
 
-/// The maximum number of requests that the event `inbox` lists.
 const MAX_LISTED: usize = 200;
 
 struct InboxStream {
@@ -44,8 +43,8 @@ pub(crate) async fn open(
     filter: InboxFilter,
     permit: StreamPermit,
 ) -> Result<Response, Problem> {
-    // Follows the tail before the first read. Otherwise the stream would miss a commit that comes
-    // after the read and before the stream follows the tail.
+    // Follows the tail before the first read. Otherwise a commit between the read and the
+    // subscription would be missed.
     let follower = http.inbox_tails.follower(http, &watcher.caller.tenant);
     let mut stream = InboxStream {
         stream: OpenStream::new(http, watcher, permit),
@@ -58,8 +57,8 @@ pub(crate) async fn open(
 }
 
 impl InboxStream {
-    /// Reads the inbox and writes the event `inbox`. The function is called at the start of the
-    /// stream, and again when the follower has missed rows or the view is outdated.
+    /// Reads the inbox and writes the event `inbox`. Called at the start of the stream, and again
+    /// when the follower has missed rows or the view is outdated.
     async fn write_inbox(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
         let read = if caller.permissions.decide {

@@ -24,19 +24,18 @@ use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// The interval between two searches for changes whose notification was lost.
+/// How often the reader searches for changes whose notification was lost.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 /// The delay before the reader retries a failed read.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The minimum delay between two reads of overdue requests. A read may have to be repeated, because
-/// a deadline that has passed by the process's clock may not have passed by the database's clock.
+/// The minimum delay between two reads of overdue requests. A read is repeated if a deadline has
+/// passed by the process's clock, but not yet by the database's clock.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
-/// The length of time that the search for lost changes looks back from the newest known request.
-/// The search must look back because replicas generate the ids: a request may be committed after a
-/// request with a greater id.
+/// How far the search for lost changes looks back from the newest known request. Replicas generate
+/// the ids, so a request may be committed after a request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
-/// The maximum number of [`ChangedRows`] that the reader has sent and a follower has not yet taken.
-/// A follower that leaves more misses rows, and its stream has to read the inbox again.
+/// How many [`ChangedRows`] may wait for one follower. A follower with more loses the oldest, and
+/// its stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -57,8 +56,7 @@ struct InboxTail {
     tenant: String,
     changed_rows: broadcast::Sender<ChangedRows>,
     shown: Mutex<ShownRequests>,
-    /// Wakes the reader when a follower shows further requests, because their deadlines may be
-    /// earlier than the deadline that the reader waits for.
+    /// Wakes the reader when a follower shows further requests, whose deadlines may come earlier.
     more_shown: Arc<Notify>,
     tails: InboxTails,
     /// Stops the reader when the tail is dropped.
@@ -71,11 +69,10 @@ struct ShownRequests(BTreeMap<RequestId, ShownRequest>);
 
 #[derive(Debug)]
 struct ShownRequest {
-    /// The number of followers that show the request.
     followers: usize,
     answers: usize,
-    /// The deadline of the request. `None` if the request has no deadline. Also `None` after the
-    /// reader has found that the request has expired or is closed.
+    /// The deadline. `None` if the request has no deadline, or if the reader has found that the
+    /// request is expired or closed.
     expires_at: Option<Time>,
 }
 
@@ -120,7 +117,7 @@ impl InboxTails {
 impl Drop for InboxTail {
     fn drop(&mut self) {
         let mut tails = lock(&self.tails.0);
-        // Another tail of the same tenant may exist by now.
+        // A new tail of the same tenant may be registered by now, and must stay.
         if tails
             .get(&self.tenant)
             .is_some_and(|tail| tail.strong_count() == 0)
@@ -169,7 +166,6 @@ impl InboxFollower {
         self.tail.more_shown.notify_one();
     }
 
-    /// Removes a request from the requests that the stream shows.
     pub(super) fn hide(&mut self, id: RequestId) {
         if self.shown_ids.remove(&id) {
             lock(&self.tail.shown).hide(id);
@@ -210,7 +206,6 @@ impl ShownRequests {
         self.0.values().filter_map(|shown| shown.expires_at).min()
     }
 
-    /// Returns the requests whose deadline has passed at `now`.
     fn overdue(&self, now: Time) -> Vec<RequestId> {
         let passed = |shown: &ShownRequest| shown.expires_at.is_some_and(|at| at <= now);
         let overdue = self.0.iter().filter(|(_, shown)| passed(shown));
@@ -316,16 +311,16 @@ impl InboxReader {
         true
     }
 
-    /// Returns the earliest deadline of the shown requests. Holds the tail only inside this
-    /// function, because a reader that waits must not keep the tail alive.
+    /// Returns the earliest deadline of the shown requests. Releases the tail on return, because a
+    /// waiting reader must not keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = lock(&tail.shown);
         shown.first_deadline()
     }
 
-    /// Reads the rows of changed and overdue requests, and sends them to the followers. Before
-    /// that, searches for changes whose notification was lost, if the time `search_at` has come.
+    /// If the time `search_at` has come, searches for changes whose notification was lost. Then
+    /// reads the rows of changed and overdue requests, and sends them to the followers.
     async fn read_and_send(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
         if now >= self.search_at {
@@ -361,7 +356,7 @@ impl InboxReader {
     }
 
     /// Adds to `pending_ids` the requests whose change was not notified to this process. Returns
-    /// whether there may be more such requests.
+    /// whether more requests may have changed.
     async fn search_lost_changes(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);

@@ -11,13 +11,12 @@ use crate::store::{OpenRequest, Page, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 
-/// The maximum number of requests in an inbox that are counted.
+/// The maximum number of requests that are counted for one inbox.
 pub(crate) const MAX_COUNTED: i64 = 1000;
-/// The inbox is read again if uncounted requests may wait, and if fewer than this share (in tenths)
+/// If uncounted requests may wait, the inbox is read again once fewer than this share (in tenths)
 /// of the counted requests still wait.
 const REFRESH_TENTHS: usize = 9;
 
-/// A change of a request that a stream reports to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InboxChange {
     /// The request waits for the caller from now on.
@@ -39,7 +38,6 @@ pub(super) struct InboxView {
 }
 
 impl InboxView {
-    /// Builds the view from a read of the inbox.
     #[must_use]
     pub(super) fn from_page(read: &Page<OpenRequest>) -> Self {
         let requests = read.iter();
@@ -62,7 +60,6 @@ impl InboxView {
         }
     }
 
-    /// Returns the ids of the requests in `open`.
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
         self.open.keys().copied()
     }
@@ -86,7 +83,8 @@ impl InboxView {
         }
         let (id, answers) = (row.spec.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // While `more` is set, new requests are reported as created but not added to `open`.
+            // While `more` is set, `open` may lack requests that were reported, so every request
+            // counts as known.
             let known = self.open.remove(&id).is_some() || self.more;
             return known.then(|| InboxChange::Gone(gone_reason(row)));
         }

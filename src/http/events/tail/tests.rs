@@ -30,9 +30,9 @@ fn events(numbers: std::ops::RangeInclusive<i64>, bytes: usize, more: bool) -> R
 }
 
 impl Buffer {
-    /// Returns the reply to a follower that has all events up to `seen`: the kind of the reply, and
-    /// the numbers of its events. A reply `read` has no events, but the number after which the
-    /// follower has to read the rows.
+    /// Returns the kind of the reply to a follower that has all events up to `seen`, and the
+    /// numbers of the events in the reply. For the kind `read`, the list has the number after which
+    /// the follower has to read the rows.
     fn told(&mut self, seen: i64, fresh: bool, commits: u64) -> (&'static str, Vec<i64>) {
         let question = FollowerQuery {
             seen,

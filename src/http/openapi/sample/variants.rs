@@ -11,7 +11,6 @@ use crate::task::request::RequestKind;
 use crate::task::time::Time;
 use crate::task::verdict::{Terms, Verdict};
 
-/// Returns the sample request with `count` calls, each with its own id.
 #[must_use]
 pub(crate) fn several(count: u128) -> RequestRow {
     let mut row = request();
@@ -27,8 +26,8 @@ pub(crate) fn several(count: u128) -> RequestRow {
     row
 }
 
-/// Returns a sample request of this kind. The task's owner may answer the request, unless `kind` is
-/// approval or reconcile.
+/// Returns a sample request of this kind. Approvals and reconcile requests need an approver; the
+/// task's owner may answer the other kinds.
 #[must_use]
 pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     let mut row = request();

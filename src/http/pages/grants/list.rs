@@ -1,5 +1,5 @@
-//! `GET /grants`: the standing decisions that concern a person, newest first. If the person may end
-//! a standing decision, the row of the decision has a form that ends it.
+//! `GET /grants`: the standing decisions that concern a person, newest first. Each standing
+//! decision that the person may end has a form that ends it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,6 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// The maximum number of rows on a page.
 const MAX_ROWS: i64 = 50;
 
 /// The page of standing decisions

@@ -1,6 +1,5 @@
-//! `GET /inbox/decided`: the requests that a person has answered, newest first. With `all=1`, the
-//! list also has requests that other people have decided, if the person was permitted to decide
-//! them.
+//! `GET /inbox/decided`: the requests that a person has answered, newest first. With `all=1`, also
+//! the requests that other people have decided and that the person was permitted to decide.
 
 use std::sync::Arc;
 
@@ -40,9 +39,8 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// The maximum number of rows on a page.
 const MAX_ROWS: usize = 50;
-/// A page takes at most `MAX_READS` reads of `REQUESTS_PER_READ` requests each.
+/// The number of requests in one read. A page takes at most [`MAX_READS`] reads.
 const REQUESTS_PER_READ: i64 = 50;
 const MAX_READS: usize = 40;
 
@@ -71,8 +69,8 @@ pub(crate) async fn get_decided(
     Ok(page(&site, &http, &filter, &rows, all.is_some(), next))
 }
 
-/// Reads a page of decided requests. Returns the rows of the page. If more requests may follow,
-/// also returns the id of the last request that was read.
+/// Reads a page of decided requests. Also returns the id of the last request that was read, if more
+/// requests may follow.
 async fn read(
     http: &Http,
     caller: &Caller,
@@ -112,9 +110,8 @@ async fn read(
     Ok((shown, before))
 }
 
-/// Returns whether a request is in the list. The list has the requests that the caller has
-/// answered. With `include_others`, the list also has every decided request of which the caller is
-/// an approver.
+/// Returns whether the list has a request: the caller has answered it or, with `include_others`, it
+/// is decided and the caller is one of its approvers.
 fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     let own = || row.state().answer_by(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();
@@ -185,8 +182,8 @@ fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
     }
 }
 
-/// Renders an answer: the action, the person, the time of the answer, and how long the request had
-/// been open by then.
+/// Renders an answer: the action, the person, the time of the answer, and the age of the request at
+/// that time.
 fn answer_line(
     site: &Site<'_>,
     row: &RequestRow,
@@ -224,8 +221,8 @@ fn status_word(row: &RequestRow, texts: &SiteTexts) -> &'static str {
     }
 }
 
-/// Returns a text that says how many more people have to approve an open request. `None` if the
-/// request is closed or needs only one approval.
+/// Says how many more people have to approve an open request. `None` if the request is closed or
+/// needs a single approval.
 fn missing_approvals_text(row: &RequestRow, http: &Http, texts: &SiteTexts) -> Option<String> {
     let brief = RequestBrief::from_row(row, &http.settings);
     let required = usize::try_from(brief.approvers.required).unwrap_or(usize::MAX);

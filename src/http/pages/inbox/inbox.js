@@ -1,6 +1,7 @@
-// Keeps an open inbox up to date, from its event stream. The page is complete without this script. No row moves by
-// itself: a request that is over greys out in its place, and new ones wait behind a button. No key decides anything,
-// and no text is inserted as markup.
+// Updates an open inbox page from its event stream. The page is complete without this script. Each
+// row stays in its place: the row of a request that no longer waits turns grey, and the rows of new
+// requests appear when the reader clicks a button. No keystroke decides a request, and no text is
+// inserted as markup.
 "use strict";
 
 (() => {
@@ -25,7 +26,7 @@
   const clock = () => `${new Date().toISOString().slice(11, 19)} UTC`;
   const rowOf = (id) => [...rows.children].find((row) => row.dataset.request === id);
 
-  // --- The count ---------------------------------------------------------------------------------------------------
+  // --- The count ---------------------------------------------------------------------------------
 
   let mayBeMore = "more" in live.dataset;
 
@@ -37,7 +38,7 @@
     navigator.setAppBadge?.(open).catch(() => {});
   };
 
-  // --- Rows that are over, and new ones ----------------------------------------------------------------------------
+  // --- Rows that are over, and new ones ----------------------------------------------------------
 
   const setRowNote = (row, text) => {
     const line = row.querySelector(".told");
@@ -64,7 +65,7 @@
     setRowNote(row, "");
   };
 
-  // The ids of requests that are open and have no row yet.
+  // The ids of open requests without a row.
   const newRequests = new Set();
   const button = document.createElement("button");
   button.type = "button";
@@ -72,7 +73,8 @@
   let announcedAt = 0;
   let announceTimer;
 
-  // A screen reader hears of new questions at most once in ten seconds.
+  // Announces new requests on the button, at most once in ten seconds for the sake of screen
+  // readers.
   const announce = () => {
     clearTimeout(announceTimer);
     if (newRequests.size === 0) {
@@ -89,7 +91,7 @@
     if (!button.isConnected) news.append(button);
   };
 
-  // Takes the rows of new requests from a fresh copy of the page, below the rows that are there.
+  // Loads the page again, and appends the rows of new requests.
   const showNewRows = () => {
     const xhr = new XMLHttpRequest();
     xhr.open("GET", location.href);
@@ -113,7 +115,7 @@
   };
   button.addEventListener("click", showNewRows);
 
-  // --- The events --------------------------------------------------------------------------------------------------
+  // --- The events --------------------------------------------------------------------------------
 
   const isLastPage = !part("inbox-next");
 
@@ -154,7 +156,7 @@
     },
   };
 
-  // --- Notices of the browser --------------------------------------------------------------------------------------
+  // --- Notices of the browser --------------------------------------------------------------------
 
   const NOTIFY_KEY = "holdpoint-tell";
   let releaseLock;
@@ -162,7 +164,7 @@
 
   const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "yes";
 
-  // Of several tabs, the one that holds the lock shows the notices.
+  // If several tabs are open, the tab that holds the lock shows the notices.
   const updateNotices = () => {
     notifyButton.textContent = wantsNotices() ? words.notify_stop : words.notify;
     notifyButton.setAttribute("aria-pressed", String(wantsNotices()));
@@ -183,7 +185,7 @@
     }
   };
 
-  // Neither a summary nor an argument is in a notice: it may be shown on a locked screen.
+  // A notice may appear on a locked screen, so it contains no summary and no argument.
   const notify = (request) => {
     if (!mayNotify) return;
     const body = [word(`short_${request.kind}`, request.kind), visible(request.agent_path.at(-1) ?? "")].join(" · ");
@@ -201,9 +203,9 @@
     updateNotices();
   } else notifyButton.remove();
 
-  // --- Moving between the rows -------------------------------------------------------------------------------------
+  // --- Moving between the rows -------------------------------------------------------------------
 
-  // Only while a link of the list has the focus.
+  // The keys work while a link of the list has the focus.
   rows.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
     if (!step || event.ctrlKey || event.altKey || event.metaKey) return;
@@ -214,7 +216,7 @@
     next.focus();
   });
 
-  // --- The connection ----------------------------------------------------------------------------------------------
+  // --- The connection ----------------------------------------------------------------------------
 
   let source;
   let tries = 0;
@@ -232,7 +234,8 @@
     source.addEventListener("error", onError);
   };
 
-  // A browser reconnects by itself until an answer is no stream.
+  // A browser reconnects by itself, until a response is no event stream. Then the state is
+  // `CLOSED`.
   const onError = () => {
     if (state.textContent === words.live) state.textContent = fill(words.not_live, { at: clock() });
     if (source.readyState !== EventSource.CLOSED) return;
@@ -240,7 +243,8 @@
     if (tries < MAX_TRIES) retryTimer = setTimeout(connect, 1000 * 2 ** tries);
   };
 
-  // A browser has few connections to one host, so a hidden page keeps none, unless it shows notices.
+  // Browsers limit the connections to a host, so a hidden page closes its stream. If the page shows
+  // notices, the stream stays open.
   const onVisibilityChange = () => {
     clearTimeout(retryTimer);
     if (document.visibilityState === "hidden" && !wantsNotices()) source?.close();

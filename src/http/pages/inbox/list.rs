@@ -41,12 +41,10 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// The first page lists a request before all others if the request expires within this time.
+/// A request that expires within this time comes before all others on the first page.
 pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);
-/// The maximum number of rows on a page.
 const MAX_ROWS: usize = 50;
-/// The maximum number of requests that the page searches for requests that expire soon. The page
-/// searches the oldest requests.
+/// The page searches this many of the oldest requests for those that expire soon.
 const MAX_SEARCHED_FOR_URGENT: usize = 200;
 
 /// The page of the inbox
@@ -75,16 +73,15 @@ pub(crate) async fn get_inbox(
     Ok(follow::page_with_script(inbox.page(&site, &http)))
 }
 
-/// One page of an inbox.
 struct InboxPage {
     filter: InboxFilter,
     rows: Vec<RequestRow>,
-    /// The number of waiting requests, up to [`MAX_COUNTED`]. `has_more` tells whether more than
-    /// `open` requests may be waiting.
+    /// The number of waiting requests, up to [`MAX_COUNTED`]. If `has_more` is true, more may be
+    /// waiting.
     open: usize,
     has_more: bool,
-    /// The number of counted requests that come after this page. `next` is the id of the request
-    /// after which the next page begins. `next` is `None` on the last page.
+    /// The number of counted requests that come after this page. The next page begins after the
+    /// request `next`; `None` on the last page.
     remaining: usize,
     next: Option<RequestId>,
     has_urgent: bool,
@@ -114,8 +111,8 @@ impl InboxPage {
         let remaining = others.count() - shown.len();
         let next = match shown.last() {
             Some(last) if remaining > 0 => Some(*last),
-            // This page has only urgent requests, so the next page begins with the oldest request
-            // of all.
+            // All rows of this page are urgent requests, so the next page begins with the oldest
+            // request.
             None if remaining > 0 => Some(RequestId(Uuid::nil())),
             _ => requests.next(|request| request.id.0).map(RequestId),
         };
@@ -248,8 +245,7 @@ impl InboxPage {
         }
     }
 
-    /// Renders the script and the data that the script needs: the address of the events, the counts
-    /// and the texts.
+    /// Renders the script and its data: the address of the events, the counts and the texts.
     fn script(&self, site: &Site<'_>) -> Markup {
         let events = self.query_address(&format!("{}/v1/events", site.prefix), None);
         html! {
@@ -264,7 +260,6 @@ impl InboxPage {
     }
 }
 
-/// Returns the texts that the script shows, by name.
 fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
     macro_rules! named {
         ($from:ident: $($name:ident)*) => { [$((stringify!($name).to_owned(), Value::from($from.$name))),*] };
@@ -278,8 +273,8 @@ fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
     of_list.into_iter().chain(of_requests).collect()
 }
 
-/// Reads the requests that wait for a caller, oldest first. Begins after the request `after`.
-/// Returns at most [`MAX_COUNTED`] requests. Returns none for a caller who may not decide.
+/// Reads the requests that wait for a caller, oldest first, beginning after the request `after`.
+/// Returns at most [`MAX_COUNTED`] requests, and none for a caller who may not decide.
 pub(super) async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -294,8 +289,8 @@ pub(super) async fn open_requests(
     Ok(http.store.open_requests(&wanted).await?)
 }
 
-/// Returns the requests that expire within [`URGENT_WITHIN`], ordered by deadline. Only the oldest
-/// [`MAX_SEARCHED_FOR_URGENT`] requests are considered.
+/// Returns the requests that expire within [`URGENT_WITHIN`], ordered by deadline. Considers the
+/// oldest [`MAX_SEARCHED_FOR_URGENT`] requests.
 fn urgent(requests: &[OpenRequest], now: Time) -> Vec<RequestId> {
     let oldest = requests.iter().take(MAX_SEARCHED_FOR_URGENT);
     let mut soon: Vec<(Time, RequestId)> = oldest

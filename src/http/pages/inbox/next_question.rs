@@ -1,5 +1,5 @@
 //! Renders the line with a link from the page of an answered request to the next question. The link
-//! has the focus, so pressing Enter opens the next question.
+//! has the focus, so the Enter key opens the next question.
 
 use maud::{Markup, html};
 
@@ -12,8 +12,7 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::store::RequestRow;
 
-/// Returns the line with the link to the next question. `None` if the reader has not answered the
-/// request in `row`.
+/// Returns the line with the link; `None` if the reader has not answered the request in `row`.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.

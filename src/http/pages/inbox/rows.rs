@@ -1,4 +1,4 @@
-//! Renders one request as a row of a list. A row has a link to the request's page and no button.
+//! Renders one request as a row of a list. A row has a link to the request's page, and no button.
 
 use maud::{Markup, html};
 
@@ -14,7 +14,6 @@ use crate::store::RequestRow;
 use crate::task::request::RequestKind;
 use crate::task::time::Time;
 
-/// Returns the short name of a kind of request, as the lists show it.
 #[must_use]
 pub(crate) fn kind_word(kind: RequestKind, texts: &SiteTexts) -> &'static str {
     match kind {
@@ -44,8 +43,6 @@ pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &SiteTexts) 
     line
 }
 
-/// Renders the lines below the link of an open request: agent, owner, age, rule, and the counts of
-/// calls, approvals and warnings.
 pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now: Time) -> Markup {
     let (texts, words) = (site.texts(), Translations::for_language(site.language));
     let brief = RequestBrief::from_row(row, settings);
@@ -93,8 +90,8 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
     }
 }
 
-/// Renders the link to a request. The link shows the request's summary and kind. For an approval,
-/// the link also shows the effects of the calls, after the kind.
+/// Renders the link to a request: the summary, the kind, and for an approval the effects of the
+/// calls.
 pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Settings) -> Markup {
     let texts = site.texts();
     let brief = RequestBrief::from_row(row, settings);
@@ -119,8 +116,8 @@ pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Setting
 }
 
 /// Renders an open request as a row. When the request no longer waits for the person, the script
-/// writes the reason into the row's element `.told`. The reason replaces the facts on the screen,
-/// so the height of the row stays the same.
+/// `inbox.js` writes the reason into the element `.told`. On the screen, the reason takes the place
+/// of the facts, so the row keeps its height.
 pub(super) fn open_row(
     site: &Site<'_>,
     row: &RequestRow,

@@ -1,4 +1,4 @@
-//! `/inbox.js`: marks the rows of an open inbox page when their requests change, counts the waiting
+//! `/inbox.js`: marks the rows of an open inbox page whose requests change, counts the waiting
 //! requests, and announces new requests. The page is complete without the script.
 //!
 //! Invariant: the script leaves each row in its place, and sends no decision.
@@ -18,7 +18,6 @@ pub(crate) const OP: Op = Op {
 
 pub(crate) const SCRIPT: &str = include_str!("inbox.js");
 
-/// Renders the `<script>` element that loads `/inbox.js`. `prefix` is the path of `public_url`.
 #[must_use]
 pub(crate) fn script_tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/inbox.js")) defer {} }

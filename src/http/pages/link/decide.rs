@@ -1,6 +1,6 @@
-//! `POST /l/{token}`: stores the answer of the person to whom the link was sent. The answer is
-//! stored in the same way as by every other operation that decides. The operation accepts only the
-//! page's form, and the form must contain the request's digest.
+//! `POST /l/{token}`: stores the answer of the person to whom the link was sent, by
+//! `store_decision` like every operation that decides. The body must be the page's form, with the
+//! digest of the request.
 
 use std::sync::Arc;
 
@@ -45,8 +45,9 @@ pub(crate) struct LinkAnswer {
 
 /// Decide a request by a link
 ///
-/// Takes the page's form, from a page of this service. Approves or rejects, and answers the agent's
-/// questions; everything else needs a key.
+/// The body is the form of the link's page, and must come from a page of this service. A link
+/// permits approving, rejecting, and answering the agent's questions; every other action needs a
+/// key.
 #[utoipa::path(
     post, path = "/l/{token}", operation_id = "decide_by_link", tag = "requests",
     params(("token" = String, Path, description = "The sealed link of a message")),
@@ -67,7 +68,7 @@ pub(crate) async fn decide_by_link(
             let view = View::load_by_link(&http, &row, &posted.caller, language, &link).await?;
             invalid_form::page(&http, view, &posted, action_in_form(&posted), problem).await
         }
-        // The link gives no right to see the other open requests of the task.
+        // `pending` has the other open requests of the task, which the link gives no right to see.
         Err(mut problem) => {
             problem.members.remove("pending");
             Err(problem)
@@ -75,9 +76,9 @@ pub(crate) async fn decide_by_link(
     }
 }
 
-/// Returns the action in the form's field `action`, if the action is `approve` or `reject`. Only
-/// forms for a reader with a link have this field. For a reader with a key, the path of the POST
-/// names the action.
+/// Returns the action in the form's field `action`, if it is `approve` or `reject`. For a reader
+/// with a link, the form has this field; for a reader with a key, the path of the POST names the
+/// action.
 fn action_in_form(posted: &PostRequest) -> Option<Action> {
     let fields = posted.fields().ok()?;
     let name = fields.get("action")?;

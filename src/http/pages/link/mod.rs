@@ -1,7 +1,8 @@
-//! `/l/{token}`: the page of one request, opened by the sealed link in a message. Invariant: the
-//! link alone identifies the reader as the person to whom the message was sent. The operations
-//! neither read nor create a key, cookie or session. The page has no script, and has no link to
-//! another request or to a task.
+//! `/l/{token}`: the page of one request, opened by the sealed link in a message. The page has no
+//! script, and no link to another request or to a task.
+//!
+//! Invariant: the link alone identifies the reader as the person to whom the message was sent. The
+//! operations read no key, cookie or session, and create none.
 
 pub(crate) mod decide;
 pub(crate) mod show;
@@ -26,24 +27,21 @@ use crate::store::RequestRow;
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
-/// The beginning of every link's path.
 pub(crate) const PATH_PREFIX: &str = "/l/";
 
-/// The detail of the problem `link_expired`. The text must not reveal anything about the request.
+/// The detail of the problem `link_expired`. It must not reveal anything about the request.
 pub(crate) const EXPIRED_DETAIL: &str = "This link is over. Sign in, or wait for the next message.";
 
 /// The problems of every operation on a link, in addition to the problems of `AuthClass::Link`.
 const LINK_PROBLEMS: &[Code] = &[Code::NotFound, Code::LinkExpired];
 
 /// The sealed link in the path of an HTTP request. The guard (`server/guard.rs`) opens the link and
-/// sets this value; the operation reads the value.
+/// stores this value for the operation.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentLink {
-    /// The request that the link is for.
     pub request_id: RequestId,
-    /// The time at which the link stops working.
     pub expires_at: Time,
-    /// The e-mail address of the link's person; `None` if the configuration has none.
+    /// The e-mail address of the link's person, if the configuration has one.
     pub email: Option<String>,
     /// The path of the link's page, including the path of `public_url`.
     pub path: String,
@@ -53,17 +51,18 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
-        // For every operation of `AuthClass::Link`, the guard has set the link.
+        // The guard has stored the link for every operation of `AuthClass::Link`.
         let link = parts.extensions.get::<Self>().cloned();
         link.ok_or_else(Problem::internal)
     }
 }
 
-/// Reads the request that a link is for, if the link's person is still an approver of the request.
+/// Reads the request that a link is for.
 ///
 /// # Errors
-/// `not_found` if the person is no longer an approver. A text that is not a link gets the same
-/// error. `unavailable` or `internal` if the request cannot be read.
+/// `not_found` if the link's person is no longer an approver of the request. The guard gives the
+/// same error for a text that is not a link. `unavailable` or `internal` if the request cannot be
+/// read.
 async fn linked_request(
     http: &Http,
     caller: &Caller,
@@ -78,8 +77,8 @@ async fn linked_request(
     }
 }
 
-/// Renders the first line of the page. The line names the link's person, and says that an answer on
-/// the page counts as this person's answer.
+/// Renders the first line of the page: the name of the link's person, and the note that an answer
+/// on the page counts as theirs.
 pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());
@@ -97,8 +96,8 @@ pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     }
 }
 
-/// Renders the last lines of the page: the time until which the link works, and a sentence about
-/// the actions that need a key.
+/// Renders the last lines of the page: the time until which the link works, and the actions that
+/// need a key.
 pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
     let until = utc_text(&link.expires_at.to_string());
     html! {
@@ -120,8 +119,7 @@ pub(crate) fn sign_in_paragraph(prefix: &str, language: Language) -> Markup {
     html! { p { (sign_in_link(&inbox, prefix, RequestTexts::for_language(language))) } }
 }
 
-/// Renders a link to the sign-in page. After the sign-in, the sign-in page opens the path `next` of
-/// this service.
+/// Renders a link to the sign-in page, which opens the path `next` after the sign-in.
 fn sign_in_link(next: &str, prefix: &str, texts: &RequestTexts) -> Markup {
     let next: String = byte_serialize(next.as_bytes()).collect();
     html! { a href=(format!("{prefix}/sign-in?next={next}")) { (texts.link_sign_in) } }

@@ -1,5 +1,5 @@
-//! `GET /resume/{request_id}/approve`: a page with one button, which sends the POST that approves.
-//! Opening the page changes nothing.
+//! `GET /resume/{request_id}/approve`: a page with one button, which sends the approval as a POST.
+//! The GET itself changes nothing.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) const OP: Op = Op {
 
 /// Get the page that approves
 ///
-/// The page has one button that POSTs, or says why that POST would be refused. Never changes
-/// anything.
+/// The page has one button, which sends the approval as a POST. If the approval would be refused,
+/// the page says why instead. This GET never changes anything.
 #[utoipa::path(
     get, path = "/resume/{request_id}/approve", operation_id = "get_approve_page", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request")),

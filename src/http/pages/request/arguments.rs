@@ -1,8 +1,8 @@
-//! Renders a call's arguments as a table, and the exact text of the arguments below the table. The
-//! table is in the agent's order and has labels from the tool's schema. A person decides about the
-//! exact text, and the call runs with the exact text. The table only helps people to understand
-//! this text. Invariant: the exact text is always complete, and is unfolded if the table alone
-//! could mislead.
+//! Renders a call's arguments as a table, with their exact text below. A person decides about the
+//! exact text, and the call runs with it; the table is a reading aid. The rows are in the agent's
+//! order, and have labels from the tool's schema.
+//!
+//! Invariant: the exact text is complete. It is unfolded if the table could mislead.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -15,8 +15,8 @@ use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 
 /// Returns the members of a call's arguments in the agent's order. `None` if the text of the
-/// arguments is ambiguous, long, deeply nested, or not a JSON object. For such arguments, the page
-/// shows only the exact text.
+/// arguments is ambiguous, long, deeply nested, or not a JSON object; the page then shows the exact
+/// text alone.
 #[must_use]
 pub(super) fn argument_members(call: &RequestedCall) -> Option<Vec<(String, JsonNode)>> {
     call.arguments.as_ref()?;
@@ -44,13 +44,11 @@ pub(super) fn member_label<'s>(
     (text("title"), text("description"))
 }
 
-/// Returns whether the call runs a shell command.
 #[must_use]
 pub(super) fn is_shell(call: &RequestedCall) -> bool {
     call.target.starts_with("shell ")
 }
 
-/// Renders the arguments of one call: the table with the call's target, and the exact text.
 pub(super) fn table(view: &View<'_>, call: &RequestedCall) -> Markup {
     let members = argument_members(call);
     html! {
@@ -92,7 +90,6 @@ fn row(call: &RequestedCall, name: &str, value: &JsonNode) -> Markup {
     }
 }
 
-/// Renders a value: a plain value as text, a list as a list, an object as pairs of name and value.
 fn value_markup(value: &JsonNode) -> Markup {
     html! {
         @match value {
@@ -109,8 +106,8 @@ fn value_markup(value: &JsonNode) -> Markup {
     }
 }
 
-/// Returns the text of a plain value, or an empty text for a list or an object. A string that could
-/// be mistaken for another value keeps its quotation marks.
+/// Returns the text of a plain value; empty for a list or an object. A string that could be
+/// mistaken for another value keeps its quotation marks.
 #[must_use]
 pub(super) fn node_text(value: &JsonNode) -> String {
     match value {
@@ -121,8 +118,8 @@ pub(super) fn node_text(value: &JsonNode) -> String {
     }
 }
 
-/// Returns whether a reader can recognize a string without quotation marks. Such a string is not
-/// empty and not valid JSON. It has no blanks at its ends and no two blanks in a row.
+/// Returns whether a string can be read without quotation marks: it is not empty, not valid JSON,
+/// and has no blanks at its ends and no two blanks in a row.
 fn is_unambiguous(text: &str) -> bool {
     text.trim() == text
         && !text.contains("  ")
@@ -130,8 +127,8 @@ fn is_unambiguous(text: &str) -> bool {
         && !text.is_empty()
 }
 
-/// Renders the complete exact text of a call's arguments. The class `exact` keeps right-to-left
-/// characters from reordering the text.
+/// Renders the exact text of a call's arguments. The class `exact` keeps right-to-left characters
+/// from reordering the text.
 pub(super) fn exact_text(view: &View<'_>, call: &RequestedCall, open: bool) -> Markup {
     let count = call.arguments_text.chars().count().to_string();
     html! {

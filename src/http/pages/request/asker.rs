@@ -1,5 +1,5 @@
-//! Shows whether the asker of a call at a gate (the client that proposed the call) is waiting for
-//! the answer. Also shows the effect of an approval.
+//! For a call at a gate, shows whether its asker (the client that proposed the call) waits for the
+//! answer, and how an approval takes effect.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 
 /// Reads the state of the client that proposed the request's call at a gate. `None` if the call was
-/// not proposed at a gate, or the journal cannot be read.
+/// not proposed at a gate, or if the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerStatus>, Problem> {
     match http
         .engine
@@ -25,8 +25,8 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerSt
     }
 }
 
-/// Renders a line that says whether the client that proposed the call waits, and how an approval
-/// takes effect. Empty if the request is closed, or if the call was not proposed at a gate.
+/// Renders the line about the client that proposed the call. Empty if the request is closed, or if
+/// the call was not proposed at a gate.
 pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
     let Some(asker) = view.asker.as_ref().filter(|_| is_open) else {
         return html! {};

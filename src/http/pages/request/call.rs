@@ -1,5 +1,5 @@
-//! Renders the calls of a request, each with its arguments, approvals and decision. A call that the
-//! request does not decide is shown separately and smaller.
+//! Renders the calls of a request, each with its arguments, approvals and decision. The calls that
+//! the request does not decide come last and are smaller.
 
 use maud::{Markup, html};
 
@@ -15,8 +15,6 @@ use crate::http::wire::decision::WireDecision;
 use crate::http::wire::request::{RequestedCall, WireRequestStatus, WireVerdict};
 use crate::task::request::RequestKind;
 
-/// Renders all calls of the request: first the calls that the request decides, then the other calls
-/// of the same turn.
 pub(super) fn calls(view: &View<'_>) -> Markup {
     let own = view.own_calls();
     let context: Vec<&RequestedCall> = view
@@ -34,7 +32,6 @@ pub(super) fn calls(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the only call that the request decides.
 fn single_call(view: &View<'_>, call: &RequestedCall) -> Markup {
     html! {
         section.call {
@@ -47,7 +44,6 @@ fn single_call(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Renders the other calls of the turn, which the request does not decide.
 fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     html! {
         section.context {
@@ -65,7 +61,7 @@ fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
     }
 }
 
-/// Returns a text that says who wrote a call's arguments, and what the arguments are for.
+/// Returns a text that says who wrote a call's arguments, and how they are used.
 pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     let own = view
         .row
@@ -84,7 +80,6 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     (kind_part(view.request.kind, view.words).authorship)(view.texts).to_owned()
 }
 
-/// Returns the text for a verdict of the policy.
 pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     match verdict {
         WireVerdict::Allow => view.words.verdict_allow,
@@ -95,8 +90,8 @@ pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     }
 }
 
-/// Renders how many people have approved a call, and who else may approve the call. Empty if one
-/// approval is enough.
+/// Renders how many people have approved a call, and who else may approve it. Empty if one approval
+/// is enough.
 pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     let words = view.words;
     let (have, required) = (call.approvals.len(), view.required());
@@ -142,8 +137,7 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Renders the decision about one of several calls, with the arguments or the result that a person
-/// gave.
+/// Renders the decision about one of several calls, with the person's arguments or result.
 pub(super) fn decision_of_call(
     view: &View<'_>,
     call: &RequestedCall,
@@ -152,8 +146,7 @@ pub(super) fn decision_of_call(
     html! { (decision_details(view, decision, false)) (replacement(decision, call, view)) }
 }
 
-/// Renders the arguments with which the call runs in place of the agent's arguments, or the result
-/// that a person gave. Empty if the decision has neither.
+/// Renders the person's own arguments or result, if the decision has any.
 fn replacement(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -> Markup {
     let own = decision.decisions.get(&call.tool_call_id);
     html! {

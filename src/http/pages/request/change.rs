@@ -1,7 +1,9 @@
-//! Builds, from a tool's schema, the fields in which a person edits a call's arguments. Then builds
-//! the new arguments from the submitted texts. A member that the person did not edit keeps the
-//! agent's bytes. The form with the fields also shows the arguments as JSON. A person may edit the
-//! fields or the JSON, but not both.
+//! The fields in which a person edits a call's arguments. [`fields`] builds them from the tool's
+//! schema, and [`arguments`] turns the submitted texts into new arguments. A member that the person
+//! did not edit keeps the agent's bytes.
+//!
+//! The form also offers the arguments as JSON (`form.rs`). Edits in the fields and in the JSON at
+//! the same time are refused.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +16,19 @@ use crate::http::pages::layout::visible;
 /// A field in which a person edits one member of a call's arguments.
 #[derive(Clone, Debug)]
 pub(super) struct ChangeField {
-    /// The member's field, as the schema declares it.
     pub field: Field,
-    /// The text that the field shows before any edit.
     pub initial_text: String,
     /// The JSON that the agent wrote; `None` for a member that the agent left out.
     agent_json: Option<String>,
 }
 
 /// Returns the fields of a call's arguments: first the members that the agent wrote, in the agent's
-/// order, and then the members that the agent left out. `None` if fields cannot show the arguments
-/// unchanged. In this case, a person can edit the arguments only as JSON.
+/// order, then the members that the agent left out. `None` if fields cannot show the arguments
+/// unchanged; a person then edits them as JSON.
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
-    // A list is edited by checkboxes, which would not keep the exact text that the agent wrote.
+    // The form shows a list as checkboxes, which do not keep the exact text that the agent wrote.
     let is_list = |field: &Field| matches!(field.value, FieldValue::MultipleChoice(_));
     if declared.iter().any(is_list) {
         return None;
@@ -64,9 +64,9 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
     Some(fields)
 }
 
-/// Returns whether an input of this kind shows a text unchanged. An HTML input with a format, such
-/// as a date, shows only texts of that format. If `text` does not have the format of `kind`, the
-/// function removes the format from `kind`.
+/// Returns whether an input of this kind shows `text` unchanged. An HTML input with a format, such
+/// as `date`, hides a text that does not have the format. For such a text, the function removes the
+/// format from `kind`.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {
@@ -93,8 +93,8 @@ fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     }
 }
 
-/// Returns whether the submitted text of any field differs from the text that the field showed.
-/// `submitted` maps the names of members to the submitted texts.
+/// Returns whether any submitted text differs from the initial text of its field. `submitted` maps
+/// the names of members to texts.
 #[must_use]
 pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, String>) -> bool {
     fields
@@ -102,8 +102,7 @@ pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, St
         .any(|field| field.is_changed(submitted.get(&field.field.name)))
 }
 
-/// Builds the arguments as JSON text from the submitted texts. `submitted` maps the names of
-/// members to the texts.
+/// Builds the arguments as JSON text. `submitted` maps the names of members to the submitted texts.
 ///
 /// # Errors
 /// Fails if the text of a member does not fit the schema. The error has the name of each such

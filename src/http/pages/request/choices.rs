@@ -1,5 +1,4 @@
-//! The forms in which a person decides each call separately. Each form offers only the permitted
-//! actions.
+//! The forms in which a person decides each call separately. They offer the permitted actions.
 
 use maud::{Markup, html};
 
@@ -14,8 +13,8 @@ use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
 
-/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes. This limit
-/// keeps the form's POST below the size limit of its body.
+/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes. It keeps
+/// the form's POST below the size limit of its body.
 const MAX_EDITABLE_BYTES: usize = 600 * 1024;
 
 /// Renders the form in which a person decides several calls, with a separate choice for each call.
@@ -38,8 +37,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
         @if view.allows(Action::Edit) && !can_edit { p { (words.too_long_to_edit) } }
         @for call in &calls { (call_fieldset(view, call, can_edit)) }
         @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
-        // A browser cannot show a mistake in a folded field. So the browser does not validate the
-        // form; only the server does.
+        // With `formnovalidate`, the server alone checks the form: a browser cannot show a mistake
+        // in a folded field.
         div.bar {
             button.second type="submit" formnovalidate { (texts.send_chosen) }
             @if view.allows(Action::Approve) {
@@ -55,8 +54,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     ))
 }
 
-/// Returns the number of bytes that a browser sends for the text field with a call's arguments as
-/// JSON. Does not count the fields for single arguments: only short arguments have such fields.
+/// Returns the size of a call's arguments as JSON in a URL-encoded form, in bytes. Does not count
+/// the fields for single arguments, because long arguments have no such fields.
 fn encoded_size(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable_text(&call.arguments_text).as_bytes())
         .map(str::len)
@@ -126,8 +125,8 @@ fn comment_field(view: &View<'_>, form: FormName, name: &str) -> Markup {
     InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
-/// Renders the inputs for a call's arguments. There is always one input for the arguments as JSON.
-/// If the tool's schema permits fields, there is also one field for each member.
+/// Renders the inputs for a call's arguments: one for the arguments as JSON and, if
+/// [`change::fields`] returns fields, one for each member.
 fn arguments_fields(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     let fields = call
         .arguments
@@ -162,9 +161,8 @@ fn json_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     json.text_area(view.words.edit_label, rows, &text, true)
 }
 
-/// Renders the form that edits the arguments of the only open call. Returns `None` unless exactly
-/// one call is open. Also returns `None` if an edit is not permitted, or if the arguments are too
-/// long.
+/// Renders the form that edits the arguments of the only open call. `None` if there is no such
+/// call, if an edit is not permitted, or if the arguments are too long.
 pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     let calls = view.open_calls();
     let [call] = calls.as_slice() else {
@@ -182,8 +180,8 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
             input type="hidden" name=(format!("call.{id}.action")) value="edit";
             (arguments_fields(view, FormName::Edit, call))
             (comment_field(view, FormName::Edit, &format!("call.{id}.reason")))
-            // Without `formnovalidate`, a browser would refuse to send an unedited value of the
-            // agent that does not fit the input's type.
+            // With `formnovalidate`, a browser also sends a value of the agent that does not fit
+            // the input's type.
             button.second type="submit" formnovalidate { (send) }
         };
         folded_form(
@@ -195,8 +193,8 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// Renders the form that gives the result of the only open call. `None` unless exactly one call is
-/// open and a person may give its result.
+/// Renders the form that gives the result of the only open call. `None` if there is no such call,
+/// or if a person may not give its result.
 pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
     let (words, calls) = (view.words, view.open_calls());
     let [call] = calls.as_slice() else {

@@ -1,5 +1,5 @@
-//! Renders times relative to now, and durations. The pages only display a deadline. The database's
-//! clock decides whether the deadline has passed.
+//! Renders times relative to now, and durations. The page shows a deadline; the database's clock
+//! decides whether it has passed.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ pub(crate) fn time_with_distance(at: Time, now: Time, words: &Translations) -> M
     html! { (time_tag(&exact)) " (" (distance) ")" }
 }
 
-/// Returns a duration in minutes, hours or days, rounded down, so that the page never promises more
-/// time than is left.
+/// Returns a duration in minutes, hours or days. It is rounded down, so that the page never
+/// promises more time than is left.
 #[must_use]
 pub(crate) fn duration_text(time: Duration, words: &Translations) -> String {
     let minutes = time.as_secs() / 60;

@@ -1,7 +1,7 @@
-//! The form that decides an approval request as a whole. It has one comment, one button that
-//! approves and one button that rejects. On a small screen, the buttons stay in view while any part
-//! of the form is in view. The form comes after the arguments, so a person sees no button before
-//! the end of the arguments.
+//! The form that decides an approval request as a whole: a comment, a button that approves, and a
+//! button that rejects. The form comes after the arguments, so a person sees no button before the
+//! end of the arguments. On a small screen, the buttons stay in view as long as a part of the form
+//! is in view.
 
 use maud::{Markup, html};
 
@@ -13,16 +13,15 @@ use super::submitted::FormName;
 use crate::http::pages::translations::fill;
 use crate::task::decision::{Action, Then};
 
-/// Renders the form with the buttons that this reader may use; `None` if the reader may neither
-/// approve nor reject.
+/// Renders the form with the buttons that this reader may use; `None` if there are none.
 pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     let (approve, reject) = (view.allows(Action::Approve), view.allows(Action::Reject));
     if !approve && !reject {
         return None;
     }
     let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
-    // On the page of a link, all buttons post to the same path. So the value of each button names
-    // the action.
+    // On the page of a sealed link, all buttons post to the same path, so the value of each button
+    // names the action.
     let by_link = view.link.is_some();
     let name = by_link.then_some("action");
     let value = |word| by_link.then_some(word);
@@ -56,7 +55,7 @@ fn approve_text(view: &View<'_>) -> String {
     fill(text, &[("count", &open.to_string())])
 }
 
-/// Returns the text of the button that rejects. The text names the consequence that the rule
+/// Returns the text of the button that rejects, which names the consequence that the rule
 /// prescribes.
 fn reject_text(view: &View<'_>) -> String {
     let texts = view.texts;
@@ -71,15 +70,15 @@ fn reject_text(view: &View<'_>) -> String {
         open if open == view.own_calls().len() && open > 1 => {
             fill(several, &[("count", &open.to_string())])
         }
-        // The rule's consequence applies only if every call is rejected. The request already has
-        // answers to some calls, and these calls may run. So the button names no consequence.
+        // The rule's consequence needs a rejection of every call. Here, some calls already have
+        // answers and may run, so the button names no consequence.
         open if open < view.own_calls().len() => view.words.reject.to_owned(),
         _ => single.to_owned(),
     }
 }
 
-/// Renders the form in which a person rejects and chooses a consequence other than the rule's;
-/// `None` if this reader may not reject.
+/// Renders the form in which a person rejects with a consequence other than the rule's; `None` if
+/// this reader may not reject.
 pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
     view.allows(Action::Reject).then(|| {
         let body = html! {

@@ -12,7 +12,6 @@ use super::several::call_number;
 use crate::http::pages::layout::visible;
 use crate::http::wire::request::{RequestedCall, WireEffect, WireVerdict};
 
-/// Renders the details of the request and of each call.
 pub(super) fn section(view: &View<'_>) -> Markup {
     let (words, texts, request) = (view.words, view.texts, &view.request);
     let several = request.tool_calls.len() > 1;

@@ -1,7 +1,7 @@
 //! Turns a submitted form into the JSON body that a program would send for the same answer. The
-//! service parses this body like any other body, so a form cannot store an answer that the API
-//! would refuse. If a person filled in a field that does not belong to the chosen answer, this is
-//! an error, so that no input is lost silently.
+//! service parses this body like any other, so a form cannot store an answer that the API would
+//! refuse. A filled-in field that does not belong to the chosen answer is an error, so that no
+//! input is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,8 +26,8 @@ use crate::task::request_kind::ResponseKind;
 /// Builds the JSON body of `POST /resume/{request_id}` from the submitted fields.
 ///
 /// # Errors
-/// Fails if a field cannot be part of an answer. There is one error for each such field, with the
-/// JSON pointer that the field would have in the body.
+/// Fails if a field cannot be part of an answer. Each such field gets an error with the JSON
+/// pointer that the field would have in the body.
 pub(crate) fn to_json(
     row: &RequestRow,
     fields: &BTreeMap<String, String>,
@@ -54,9 +54,9 @@ pub(crate) fn to_json(
     }
 }
 
-/// Returns the JSON pointer for the error about an unknown field. The pointer does not contain a
-/// name that is long or looks like JSON, because a client may have sent JSON with a secret as if
-/// the JSON were a form.
+/// Returns the JSON pointer for the error about an unknown field. Leaves out a name that is long or
+/// looks like JSON: a client may have sent JSON that contains a secret, with the content type of a
+/// form.
 fn unknown_field_pointer(name: &str) -> String {
     let is_name =
         name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
@@ -67,9 +67,9 @@ fn unknown_field_pointer(name: &str) -> String {
     }
 }
 
-/// Returns a call's arguments as the initial text of the field in which a person edits them. Hidden
-/// characters become equivalent JSON escapes. Line ends become LF, because `form_fields` reads
-/// submitted line ends as LF.
+/// Returns the initial text of the field in which a person edits a call's arguments. Hidden
+/// characters become equivalent JSON escapes. Line ends become LF, because `form_fields` also turns
+/// submitted line ends into LF.
 #[must_use]
 pub(crate) fn editable_text(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
@@ -90,7 +90,7 @@ pub(crate) fn editable_text(arguments_text: &str) -> String {
     shown
 }
 
-/// Returns the JSON Schema of the form that is shown for a question without a form.
+/// Returns the JSON Schema of the form for a question without a form of its own.
 #[must_use]
 pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
@@ -100,7 +100,7 @@ fn words() -> &'static Translations {
     Translations::for_language(Language::English)
 }
 
-/// A JSON object under construction. Each member has a name and a value as JSON text.
+/// A JSON object under construction: names, and values as JSON text.
 #[derive(Default)]
 struct JsonObject(Vec<(String, String)>);
 
@@ -134,8 +134,8 @@ impl FormReader {
         self.fields.get(name).is_some_and(|text| !text.is_empty())
     }
 
-    /// Removes a field and writes the field's text as the string member `member`. Does nothing if
-    /// the field is absent or empty.
+    /// Moves the text of a field to the string member `member` of `into`. Does nothing if the field
+    /// is absent or empty.
     fn put_text(&mut self, field: &str, member: &str, into: &mut JsonObject) {
         if let Some(text) = self.take(field) {
             into.put(member, Value::from(text).to_string());
@@ -143,8 +143,8 @@ impl FormReader {
     }
 
     /// Returns submitted JSON without the white space around it, or reports a mistake at the
-    /// pointer `at`. The text becomes a part of a body, up to four levels deep, and the depth of a
-    /// body is limited. So the function also checks the text inside four arrays.
+    /// pointer `at`. The body nests this JSON up to four levels deep, and has a maximum depth. So
+    /// the JSON must also be valid inside four arrays.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -157,14 +157,14 @@ impl FormReader {
         Some(text.to_owned())
     }
 
-    /// Writes one answer for the whole request. The form has no field `action` if the path of the
-    /// POST names the action.
+    /// Writes one answer for the whole request. If the path of the POST names the action, the form
+    /// has no field `action`.
     fn put_request_decision(&mut self, row: &RequestRow, body: &mut JsonObject) {
         let mut action = self.take("action");
         let confirms = row.spec.kind == RequestKind::Confirmation
             && action.as_deref() == Some(Action::Respond.as_str());
-        // The answer `confirmed=false` with a `then` is sent as a rejection, because only a
-        // rejection takes `then`.
+        // A "no" (`confirmed=false`) with a `then` becomes a rejection, because only a rejection
+        // takes `then`.
         if confirms
             && self.has_value("then")
             && self
@@ -209,8 +209,8 @@ impl FormReader {
         self.put_remember(body);
     }
 
-    /// Writes the member `remember`, which requests a standing decision, if the field `remember`
-    /// was submitted. Otherwise ignores the fields for the scope and the time.
+    /// If the field `remember` was submitted, writes the member `remember`, which asks for a
+    /// standing decision. Otherwise drops the fields for the scope and the time.
     fn put_remember(&mut self, body: &mut JsonObject) {
         let is_requested = self.take("remember").is_some();
         let (scope, time) = (self.take("remember.for"), self.take("remember.expires_in"));
@@ -232,9 +232,8 @@ impl FormReader {
         body.put("response", response.text());
     }
 
-    /// Adds the submitted answer to `body`, under the name `member`. The form has a field for each
-    /// member of the answer. If `schema` cannot be shown as fields, the form has one field with the
-    /// whole answer as JSON.
+    /// Writes the submitted answer as the member `member`. The form has a field for each member of
+    /// the answer or, if `schema` has no fields, one field with the whole answer as JSON.
     fn put_form_members(&mut self, member: &str, schema: &Value, body: &mut JsonObject) {
         let Some(fields) = schema::fields(schema) else {
             let submitted = self.take("result").unwrap_or_default();
@@ -256,8 +255,8 @@ impl FormReader {
         body.put(member, filled.text());
     }
 
-    /// Returns the JSON of one member of an answer. The form has one input for the member or, if
-    /// the member is a list of choices, one input for each choice.
+    /// Returns the JSON of one member of an answer. For a list of choices, the form has one input
+    /// for each choice.
     fn member_json(&mut self, field: &Field) -> Result<Option<String>, &'static str> {
         let FieldValue::MultipleChoice(all) = &field.value else {
             let submitted = self.take(&format!("field.{}", field.name));
@@ -268,8 +267,8 @@ impl FormReader {
         field.list_json(&chosen)
     }
 
-    /// Writes a result as text, or as JSON if the field `result_type` is `json`. The names of the
-    /// result's fields begin with `prefix`.
+    /// Writes a result as text, or as JSON if the field `result_type` is `json`. The field names
+    /// begin with `prefix`.
     fn put_result(&mut self, prefix: &str, at: &str, into: &mut JsonObject) {
         let kind = self.take(&format!("{prefix}result_type"));
         let Some(submitted) = self.take(&format!("{prefix}result")) else {
@@ -329,8 +328,8 @@ impl FormReader {
         body.put("decisions", decisions.text());
     }
 
-    /// Sets `approve` for each listed call without a choice, if the person used the button that
-    /// approves the rest.
+    /// If the person used the button that approves the rest, chooses `approve` for each call
+    /// without a choice.
     fn apply_rest_action(&mut self) {
         let Some(rest) = self.take("rest") else {
             return;
@@ -349,7 +348,7 @@ impl FormReader {
         }
     }
 
-    /// Returns the edited arguments. A person enters them in the schema's fields or as JSON.
+    /// Returns the edited arguments, which a person enters in the schema's fields or as JSON.
     /// `is_edit` tells whether the person chose the action `edit`. If not, edited arguments are a
     /// mistake.
     fn edited_arguments(
@@ -359,7 +358,7 @@ impl FormReader {
         is_edit: bool,
         at: &str,
     ) -> Option<String> {
-        // `take` would treat an emptied field as absent, but emptying a field is an edit.
+        // An emptied field counts as an edit, but `take` would treat it as absent.
         let json = self.fields.remove(&format!("{prefix}arguments"));
         let fields = change_fields(call);
         let mut submitted = BTreeMap::new();
@@ -404,8 +403,8 @@ impl FormReader {
         }
     }
 
-    /// Returns the chosen action for one call, and the members of the call's decision; `None` if no
-    /// known action was chosen.
+    /// Returns the chosen action for one call, and the members of the call's decision; `None`
+    /// without a known action.
     fn call_decision(
         &mut self,
         call: &CallSpec,
@@ -458,16 +457,14 @@ impl FormReader {
     }
 }
 
-/// Returns the fields in which a person can edit a call's arguments. Empty if a person can edit the
-/// arguments only as JSON.
+/// Returns the fields in which a person can edit a call's arguments; empty if JSON is the only way.
 fn change_fields(call: &CallSpec) -> Vec<ChangeField> {
     let is_json = json::parse_stored(call.arguments_text.as_bytes()).is_ok();
     let fields = || change::fields(&call.parameters, &call.arguments_text);
     is_json.then(fields).flatten().unwrap_or_default()
 }
 
-/// Returns whether a person edited a call's arguments in the fields of the form. Ignores edits of
-/// the arguments as JSON.
+/// Returns whether a person edited a call's arguments in the fields of the form, not as JSON.
 #[must_use]
 pub(super) fn is_changed_in_fields(
     row: &RequestRow,
@@ -484,8 +481,6 @@ pub(super) fn is_changed_in_fields(
         .is_some_and(|call| change::is_changed(&change_fields(call), &changed))
 }
 
-/// Returns the id of the call in a field's name; `None` if the name does not begin with `call.` and
-/// an id.
 fn call_id(name: &str) -> Option<&str> {
     call_part(name).map(|(id, _)| id)
 }

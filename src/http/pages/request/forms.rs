@@ -1,6 +1,6 @@
-//! The forms on a request's page. The page has a form only for an action that the reader may take.
-//! Each form also posts the digest of the request, so that an answer counts only for the request
-//! that the page shows.
+//! The forms on a request's page, for the actions that the reader may take. Each form posts the
+//! digest of the request as the page shows it. If the request has changed since then, the service
+//! refuses the answer.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::http::pages::translations::fill;
 use crate::task::decision::Action;
 use crate::task::request::RequestKind;
 
-/// Returns every form that this reader may use, the main form first.
+/// Returns the forms that this reader may use, the main form first.
 pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     if view.request.kind == RequestKind::Approval {
         return approval_forms(view);
@@ -32,7 +32,7 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     if view.allows(Action::Retry) {
         forms.push(retry_form(view));
     }
-    // The form that answers a confirmation has a button for yes and a button for no, so the forms
+    // The form that answers a confirmation has a button for yes and a button for no. So the forms
     // that approve and reject are not needed.
     let confirms = view.request.kind == RequestKind::Confirmation && view.allows(Action::Respond);
     if view.allows(Action::Approve) && !confirms {
@@ -61,8 +61,7 @@ fn approval_forms(view: &View<'_>) -> Vec<Markup> {
     forms.into_iter().flatten().collect()
 }
 
-/// Renders a form that the reader can unfold. The form is unfolded from the start if the page shows
-/// the mistakes of this form after it was submitted.
+/// Renders a folded form. If the page shows the mistakes of this form, the form is unfolded.
 pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Markup) -> Markup {
     let open = view
         .submitted
@@ -70,9 +69,9 @@ pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Ma
     html! { details.other open[open] { summary { (head) } (body) } }
 }
 
-/// Renders a form that also posts the digest of the request. `path` is `/` followed by the action,
-/// or empty if `body` has a field that names the action. A page that was opened by a sealed link
-/// posts every form to one path. So this function adds a field with the action from `path` there.
+/// Renders a form that also posts the digest of the request. `path` is `/` and the action, or empty
+/// if a field in `body` names the action. On the page of a sealed link, all forms post to the path
+/// of the link, so a hidden field has the action from `path`.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
         (link.path.clone(), path.strip_prefix('/'))
@@ -93,9 +92,9 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
     InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
-/// Renders the field in which a person chooses the consequence of a rejection. If the person
-/// chooses nothing, the rejection of an approval request has the consequence that the rule
-/// prescribes. The rejection of any other request then lets the agent go on.
+/// Renders the field in which a person chooses the consequence of a rejection. The default is the
+/// consequence that the rule prescribes for an approval request, and `continue` for any other
+/// request.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let is_approval = view.request.kind == RequestKind::Approval;
@@ -122,7 +121,6 @@ pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     InputField::new(view, form, "then").select(label, hint.as_deref(), &options, "")
 }
 
-/// Renders the field in which a person chooses whether a result is text or JSON.
 pub(crate) fn result_type_select(
     view: &View<'_>,
     form: FormName,
@@ -141,7 +139,7 @@ fn button_text(view: &View<'_>, single: &'static str, several: &str) -> String {
     }
 }
 
-/// Renders the form that approves all open calls, for a page with one button.
+/// Renders the form that approves all open calls, for the page with one button.
 pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = if view.request.kind == RequestKind::Confirmation {
@@ -159,7 +157,7 @@ pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     html! { section.plain { h2 { (head) } (form_with_digest(view, "/approve", &body)) } }
 }
 
-/// Renders the form that rejects the question or all open calls, for a page with one button.
+/// Renders the form that rejects the question or all open calls, for the page with one button.
 pub(crate) fn reject_form(view: &View<'_>) -> Markup {
     let part = kind_part(view.request.kind, view.words);
     html! { section.plain { h2 { (part.reject_head) } (reject_fields(view)) } }
@@ -201,8 +199,8 @@ fn answer_form(view: &View<'_>) -> Markup {
     html! { section.plain { h2 { (part.answer_head) } (form_with_digest(view, "", &body)) } }
 }
 
-/// Renders the fields of a form that the agent wrote. The agent also wrote the labels, so the
-/// fields are inside the box that names the agent as the author.
+/// Renders the fields of a form that the agent wrote. The agent also wrote the labels, so the box
+/// around the fields names the agent as the author.
 pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
@@ -220,7 +218,7 @@ pub(super) fn guidance_fields(view: &View<'_>) -> Markup {
 }
 
 /// Renders the fields of a form that a tool's server wrote. If the server asks the person to visit
-/// a page instead, renders only a button.
+/// a page instead, renders a button alone.
 pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let schema = view.request.form.clone().unwrap_or_else(default_form);
@@ -239,8 +237,8 @@ pub(super) fn elicitation_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns the answers that the agent proposes. A browser shows these answers as a list of
-/// suggestions. The function leaves out an answer that such a list would not show completely.
+/// Returns the answers that the agent proposes, for the browser's list of suggestions. Leaves out
+/// the answers that such a list cannot show completely.
 fn offered_answers(view: &View<'_>) -> Vec<String> {
     let options = view
         .request
@@ -255,8 +253,7 @@ fn offered_answers(view: &View<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Returns whether a browser's list of proposed answers shows a text completely and with the
-/// characters in order.
+/// Returns whether a browser's list of suggestions shows all characters of a text, in order.
 fn is_shown_completely(text: &str) -> bool {
     visible(text) == text && !has_right_to_left(text)
 }
@@ -288,7 +285,7 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
 }
 
 /// Returns the names of the fields of the agent's own form, in the order in which the agent wrote
-/// the fields.
+/// them.
 fn names_in_agent_order(view: &View<'_>) -> Vec<String> {
     let call = view.request.tool_calls.first();
     call.filter(|_| view.request.kind == RequestKind::Guidance)
@@ -309,8 +306,8 @@ pub(super) fn confirmation_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the fields of the operator's form for credentials, with the purpose of the credentials
-/// and the tools that receive them.
+/// Renders the fields of the operator's form for credentials, with the names of the tools that
+/// receive the credentials.
 pub(super) fn credential_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
@@ -338,7 +335,6 @@ pub(super) fn credential_fields(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns a text that says how long the service keeps a credential.
 fn retention_text(view: &View<'_>) -> String {
     let seconds = view
         .request
@@ -360,8 +356,8 @@ fn retention_text(view: &View<'_>) -> String {
     )
 }
 
-/// Renders the fields for the result of an external tool: the fields of the schema in the tool's
-/// settings, or a single field if that schema cannot be shown as fields.
+/// Renders the fields for the result of an external tool: the fields of the result's schema, or a
+/// single field if the schema has no fields.
 pub(super) fn external_result_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();

@@ -1,5 +1,5 @@
 //! The headline of a request's page: the decision about the request, and the current status of the
-//! request's calls. The headline is a pure function of the request's answers and history.
+//! request's calls. It is a pure function of the request's answers and history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,8 @@ use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::verdict::OnExpiry;
 
-/// Returns the headline of a request that is no longer open; `None` for an open request. Without a
-/// history, the headline leaves out the status of the calls.
+/// Returns the headline of a closed request; `None` for an open request. Without a history, the
+/// headline leaves out the status of the calls.
 #[must_use]
 pub(crate) fn headline(
     row: &RequestRow,
@@ -38,8 +38,8 @@ pub(crate) fn headline(
     Some(head + &tail)
 }
 
-/// Returns the id of each call that the request decides, with the action of the last answer about
-/// the call. The action is `None` if no answer is about the call.
+/// Returns the id and the last answer's action of each call that the request decides. The action is
+/// `None` for a call without an answer.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
         let mut answers = row
@@ -92,8 +92,8 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Returns whether an answer with `action` lets a call run. If it does, the headline names the
-/// call's status; otherwise the headline says whether the agent has received the answer.
+/// Returns whether an answer with `action` lets a call run. If so, the headline names the status of
+/// the call; otherwise it says whether the agent has received the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.spec.kind, action) {
         (RequestKind::Confirmation, _) => false,
@@ -103,8 +103,8 @@ fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     }
 }
 
-/// Returns whether the agent itself asked the question, by calling a tool for questions. A call of
-/// such a tool never runs.
+/// Returns whether the agent itself asked the question, by a call of a tool for questions. Such a
+/// call never runs.
 #[must_use]
 pub(crate) fn asked_by_agent(row: &RequestRow) -> bool {
     row.spec
@@ -113,7 +113,7 @@ pub(crate) fn asked_by_agent(row: &RequestRow) -> bool {
 }
 
 /// Returns the people who answered with `action`, each once, in the order of their answers. For
-/// `Mixed`, returns all people who answered.
+/// `Mixed`, returns everybody who answered.
 fn deciders(row: &RequestRow, action: Action) -> Vec<&str> {
     let mut names = Vec::new();
     for (_, answer) in &row.answers {
@@ -158,7 +158,7 @@ fn is_confirmed(row: &RequestRow) -> bool {
         == Some(true)
 }
 
-/// Returns whether every edit also approved the call with the new arguments. An edit does not if
+/// Returns whether every edit is also an approval of the edited call. An edit is no approval if
 /// several people have to approve, or if a new request asks about the edited call.
 fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
     let edits = row
@@ -173,8 +173,6 @@ fn is_approval(row: &RequestRow, history: Option<&RequestHistory>) -> bool {
             .all(|(call, _)| !is_asked_again(*call))
 }
 
-/// Returns a text that says which task a rejection or an expiry canceled; `None` if no task was
-/// canceled.
 fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Option<&'static str> {
     match then {
         Then::Continue => None,
@@ -184,8 +182,6 @@ fn cancellation_text(row: &RequestRow, then: Then, words: &Translations) -> Opti
     }
 }
 
-/// Returns a text that says whether the agent has received the answer, will receive the answer, or
-/// cannot receive the answer because the task has ended.
 fn agent_informed_text(history: &RequestHistory, words: &Translations) -> &'static str {
     match history.final_status {
         _ if history.model_has_results() => words.agent_was_told,
@@ -254,7 +250,7 @@ fn withdrawn_headline(
     (head.to_owned(), tail)
 }
 
-/// Returns the end of the headline of a request with one call. The text names the call's status.
+/// Returns the end of the headline for one call: the call's status.
 fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) -> String {
     let tail = match status {
         CallStatus::Ran => words.after_ran,
@@ -286,8 +282,7 @@ fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) 
     tail.to_owned()
 }
 
-/// Returns the end of the headline of a request with several calls. The text has the number of
-/// calls in each status.
+/// Returns the end of the headline for several calls: the number of calls in each status.
 fn several_calls_text(
     history: &RequestHistory,
     calls: &[(CallId, Option<Action>)],

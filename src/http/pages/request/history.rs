@@ -1,5 +1,5 @@
-//! The history of a request's calls since the request was opened. The page reads the history from
-//! the journal in order to render the headline. The history itself is not stored.
+//! The history of a request's calls since the request was opened, for the headline. The page reads
+//! it from the journal each time; it is not stored.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,10 @@ use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult};
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::status::TaskStatus;
 
-/// The status of one call. If the headline counts several calls by status, it uses the order of the
-/// variants.
+/// The status of one call. In a headline that counts calls by status, the counts are in the order
+/// of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CallStatus {
-    /// The call ran.
     Ran,
     /// The call failed. The value is the HTTP status if an HTTP tool answered.
     Failed(Option<u16>),
@@ -25,10 +24,10 @@ pub(crate) enum CallStatus {
     FailedLate,
     /// An attempt or a sub-agent is running.
     Running,
-    /// The call was released at a gate: the asker runs the call, and may but need not report the
-    /// outcome.
+    /// The call was let through at a gate. The client that proposed the call runs it, and need not
+    /// report the outcome.
     Released,
-    /// Neither an attempt nor a result is in the journal yet.
+    /// The journal has no attempt and no result yet.
     Waiting,
     /// Another request asks whether the call may run.
     AskedAgain,
@@ -36,7 +35,7 @@ pub(crate) enum CallStatus {
     NeedsLogin,
     /// Another request asks for the call's result.
     AwaitsResult,
-    /// A later request about the call was answered; the call's result is not stored yet.
+    /// A later request about the call was answered, but the call has no result yet.
     AnsweredLater,
     /// The call's outcome is unknown, and an open request asks for it.
     Reconciling,
@@ -44,9 +43,7 @@ pub(crate) enum CallStatus {
     Unknown,
     /// A person gave the call's result.
     Responded,
-    /// A person rejected the call.
     Rejected,
-    /// A rule denied the call.
     Denied,
     /// The call is not valid and cannot run.
     Invalid,
@@ -61,7 +58,7 @@ pub(crate) enum CallStatus {
 }
 
 impl CallStatus {
-    /// Returns whether the call did not do what was decided, or the call's outcome is unknown.
+    /// Returns whether the call ended without success, or its outcome is unknown.
     #[must_use]
     pub(crate) fn is_failure(self) -> bool {
         match self {
@@ -111,17 +108,16 @@ impl CallStatus {
 struct CallRecord {
     /// Whether an attempt or a sub-agent was started.
     was_started: bool,
-    /// The open request about the call, if that request was opened after the page's request.
+    /// The open request about the call that was opened after the page's request, if any.
     later_request: Option<(RequestId, RequestKind)>,
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
     late_outcome: Option<Outcome>,
-    /// Whether the model has answered since the result was stored. If so, the model has read the
-    /// result.
+    /// Whether the model has read the result: it has answered since the result was stored.
     model_has_result: bool,
 }
 
-/// The facts from the journal, beginning after the item that opened the page's request.
+/// The facts that the journal has after the item that opened the page's request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestHistory {
     request: RequestId,
@@ -129,14 +125,13 @@ pub(crate) struct RequestHistory {
     /// The reason why the request was closed without a decision; `None` if the request is open or
     /// decided.
     pub closed: Option<CloseReason>,
-    /// The first terminal status that the task had after the item that closed the request.
+    /// The first terminal status of the task after the request was closed.
     pub status_at_close: Option<TaskStatus>,
     /// The task's last status, if it is terminal.
     pub final_status: Option<TaskStatus>,
 }
 
 impl RequestHistory {
-    /// Creates the history of a request before any item of the journal is read.
     #[must_use]
     pub(crate) fn new(row: &RequestRow) -> Self {
         let calls = row
@@ -153,8 +148,8 @@ impl RequestHistory {
         }
     }
 
-    /// Adds the next item of the journal. The caller must apply the items in order, beginning after
-    /// the item that opened the page's request.
+    /// Adds an item of the journal. The caller must apply the items in order, beginning after the
+    /// item that opened the page's request.
     pub(crate) fn apply(&mut self, item: &Item) {
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.apply_task_status(*status),
@@ -208,7 +203,6 @@ impl RequestHistory {
             .or(self.final_status.filter(|_| self.closed.is_some()));
     }
 
-    /// Records that a later request was opened about one or more of the history's calls.
     fn apply_request(&mut self, spec: &RequestSpec) {
         if spec.request_id == self.request {
             return;
@@ -220,7 +214,6 @@ impl RequestHistory {
         }
     }
 
-    /// Records a decision of another request, if that request is about calls of this history.
     fn apply_decision(&mut self, request_id: RequestId, decision: &Decision) {
         if request_id == self.request {
             return;
@@ -252,8 +245,8 @@ impl RequestHistory {
         }
     }
 
-    /// Returns whether later items can no longer change the headline, because every call has a
-    /// certain result (neither `Unknown` nor `Canceled`) and the model has read all results.
+    /// Returns whether later items can no longer change the headline: every call has a certain
+    /// result (`Unknown` and `Canceled` are uncertain), and the model has read all results.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {
@@ -265,14 +258,13 @@ impl RequestHistory {
         })
     }
 
-    /// Returns whether the model has the result of every call.
     #[must_use]
     pub(crate) fn model_has_results(&self) -> bool {
         self.calls.values().all(|record| record.model_has_result)
     }
 
-    /// Returns the status of a call as of the last item that was applied. Returns `Waiting` for a
-    /// call that the request does not decide.
+    /// Returns the status of a call as of the last applied item; `Waiting` for a call that the
+    /// request does not decide.
     #[must_use]
     pub(crate) fn call_status(&self, call: CallId) -> CallStatus {
         let Some(record) = self.calls.get(&call) else {

@@ -27,7 +27,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Sets the text that the field shows if no text was submitted. The agent wrote this text.
+    /// Sets the agent's text, which the field shows if no text was submitted.
     pub(super) fn with_default(self, default: &'v str) -> Self {
         Self {
             default: Some(default),
@@ -35,22 +35,17 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Returns the id of the field's HTML element. A field's name may contain any character. The id
-    /// has `_`, the hexadecimal code point and `_` in place of each character that is not an ASCII
-    /// letter, an ASCII digit or `-`.
     pub(super) fn id(&self) -> String {
         element_id(self.form, &self.name)
     }
 
-    /// Returns the submitted text; `None` if the page shows no submitted form, or another form was
-    /// submitted.
+    /// Returns the submitted text; `None` if no form or another form was submitted.
     pub(super) fn submitted_text(&self) -> Option<&'v str> {
         self.view
             .submitted
             .and_then(|submitted| submitted.text(self.form, &self.name))
     }
 
-    /// Returns the submitted text, or the default if no text was submitted.
     fn shown_text(&self) -> Option<&'v str> {
         self.submitted_text().or(self.default)
     }
@@ -67,13 +62,11 @@ impl<'v> InputField<'v> {
             .unwrap_or_default()
     }
 
-    /// Returns the value of `aria-invalid`; `None` if the field has no mistake.
     pub(super) fn aria_invalid(&self) -> Option<&'static str> {
         (!self.field_mistakes().is_empty()).then_some("true")
     }
 
-    /// Returns the value of `aria-describedby`: the ids of the hint and of the mistakes. `None` if
-    /// the field has neither.
+    /// Returns the ids of the field's hint and mistakes, for `aria-describedby`.
     pub(super) fn aria_described_by(&self, hint: bool) -> Option<String> {
         let hint = hint.then(|| format!("{}-hint", self.id()));
         let error = self.aria_invalid().map(|_| format!("{}-error", self.id()));
@@ -81,7 +74,6 @@ impl<'v> InputField<'v> {
         (!ids.is_empty()).then(|| ids.join(" "))
     }
 
-    /// Renders the field's mistakes. The page shows them next to the field.
     pub(super) fn mistakes(&self) -> Markup {
         let mistakes = self.field_mistakes();
         html! {
@@ -97,8 +89,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Renders a text field of several lines. `json` tells whether a person may type JSON into the
-    /// field.
+    /// Renders a text field of several lines. `json` tells whether the text may be JSON.
     pub(super) fn text_area(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
         let text = self.submitted_text().unwrap_or(default);
         let class = match json {
@@ -116,7 +107,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Renders a field with a list of choices. `options` are pairs of a value and its text.
+    /// Renders a list of choices. `options` are pairs of a value and its text.
     pub(super) fn select(
         &self,
         label: &str,
@@ -138,15 +129,14 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Returns the CSS class of the labels if the agent wrote the labels; `None` if the operator
-    /// wrote the labels.
+    /// Returns the CSS class for the labels of a guidance request, which the agent wrote.
     fn agent_style(&self) -> Option<&'static str> {
         (self.view.request.kind == RequestKind::Guidance).then_some("exact")
     }
 
-    /// Renders the field of a schema's member. If `secret` is true, the text is hidden while a
-    /// person types it, and the text is not shown again after a mistake. `offered` holds the
-    /// answers that the browser suggests.
+    /// Renders the field of a schema's member. If `secret` is true, the text is hidden while it is
+    /// typed, and is not shown again after a mistake. `offered` holds the answers that the browser
+    /// suggests.
     pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
         let label = html! {
@@ -170,7 +160,6 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Renders a checkbox for each choice.
     fn schema_checkboxes(&self, field: &Field, all: &[String]) -> Markup {
         let agent = self.agent_style();
         let is_checked = |name: &str| {
@@ -253,8 +242,9 @@ impl<'v> InputField<'v> {
     }
 }
 
-/// Returns the id of a field's HTML element. No two fields have the same id, whether they are in
-/// one form or in different forms.
+/// Returns the id of a field's HTML element, which is unique on the page. The id is the id of the
+/// form, `-` and the name. In the name, `_{code point in hexadecimal}_` replaces each character
+/// that is not an ASCII letter, an ASCII digit or `-`.
 fn element_id(form: FormName, name: &str) -> String {
     let mut id = format!("{}-", form.id());
     for c in name.chars() {
@@ -281,8 +271,7 @@ pub(super) fn call_part(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("call.")?.split_once('.')
 }
 
-/// Renders the list of all mistakes, which is shown at the top of the page. Each mistake has a link
-/// to its field.
+/// Renders the list of all mistakes for the top of the page. Each mistake has a link to its field.
 pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup {
     let words = view.words;
     let secret = view.row.spec.kind == RequestKind::Credentials;
@@ -304,7 +293,6 @@ pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup
     }
 }
 
-/// Returns the label of a field for the list of mistakes.
 fn field_label(view: &View<'_>, field: &str) -> String {
     let words = view.words;
     let in_call = call_part(field);

@@ -1,6 +1,6 @@
-//! Shows an invalid form again: the same page with the submitted values. The page shows each
-//! mistake twice, at the top and next to the mistake's field. Any other error is answered with a
-//! problem.
+//! Responds to a form with mistakes: with the same page, which shows the submitted values. Each
+//! mistake is shown at the top of the page and next to its field. The response to any other error
+//! is a problem.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -21,8 +21,8 @@ use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-/// The members of a decision's body. An error about submitted credentials may name these members,
-/// because their names are no secrets.
+/// The member names that an error about submitted credentials may contain. Any other name may be a
+/// secret that the person entered by mistake.
 const MEMBERS: [&str; 7] = [
     "action",
     "decisions",
@@ -33,13 +33,13 @@ const MEMBERS: [&str; 7] = [
     "result",
 ];
 
-/// Responds with the page of the request `id`, which shows the invalid form again. `path_action` is
-/// the action in the path of the POST, if the path names an action.
+/// Responds with the page of the request `id`, which shows the form and its mistakes. `path_action`
+/// is the action in the path of the POST, if any.
 ///
 /// # Errors
-/// Fails with `problem` itself unless all of these hold: the code of `problem` is `invalid`, the
-/// body is a form, the client accepts HTML, and the caller may read the request. Fails with another
-/// problem if the data of the page cannot be read.
+/// Fails with `problem` itself if its code is not `invalid`, the body is not a form, the client
+/// does not accept HTML, the caller may not read the request, or the form cannot be checked for
+/// secrets. Fails with another problem if the data of the page cannot be read.
 pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,
@@ -63,17 +63,16 @@ pub(crate) async fn rerender(
     page(http, view, posted, path_action, problem).await
 }
 
-/// Returns whether the page with the form shows the problem. If not, the response is the problem
-/// itself.
+/// Returns whether the response is the page with the form. If not, the response is the problem.
 fn is_shown(posted: &PostRequest, problem: &Problem) -> bool {
     problem.code == Code::Invalid && posted.is_form() && wants_html(&posted.headers)
 }
 
-/// Responds with the page of `view`, which shows the invalid form again.
+/// Responds with the page of `view`, which shows the form and its mistakes.
 ///
 /// # Errors
-/// Fails with `problem` itself unless all of these hold: the code of `problem` is `invalid`, the
-/// body is a form, and the client accepts HTML.
+/// Fails with `problem` itself if its code is not `invalid`, the body is not a form, the client
+/// does not accept HTML, or the form cannot be checked for secrets.
 pub(crate) async fn page(
     http: &Http,
     view: View<'_>,
@@ -84,7 +83,7 @@ pub(crate) async fn page(
     let (true, Ok(fields)) = (is_shown(posted, &problem), posted.fields()) else {
         return Err(problem);
     };
-    // No page shows a secret, not even to the person who typed it.
+    // A page shows no secret, not even to the person who typed it.
     let Ok(fields) = http.engine.without_secrets(view.row.task_id, fields).await else {
         return Err(problem);
     };
@@ -105,8 +104,8 @@ pub(crate) async fn page(
     Ok(response)
 }
 
-/// Removes unknown member names from the errors about submitted credentials, because a user may
-/// have entered a secret as a name. A name is known if it is in `MEMBERS` or in the form.
+/// Removes unknown member names from errors about submitted credentials, because a person may have
+/// entered a secret as a name. A name is known if it is in [`MEMBERS`] or in the form.
 pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;

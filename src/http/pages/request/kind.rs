@@ -9,13 +9,12 @@ use super::texts::RequestTexts;
 use crate::http::pages::translations::Translations;
 use crate::task::request::RequestKind;
 
-/// The parts of a page that depend on the kind of its request.
 pub(crate) struct KindPart {
-    /// The name of the kind of request. The name is the page's heading if the agent itself asked.
+    /// The name of the kind of request; the page's heading if the agent itself asked.
     pub heading: &'static str,
     /// A paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
-    /// The sentence that says who wrote the arguments and what the arguments are for.
+    /// The sentence that says who wrote the arguments, and how they are used.
     pub authorship: fn(&'static RequestTexts) -> &'static str,
     /// The text of the `<summary>` above the folded form for a rejection.
     pub decline: fn(&'static RequestTexts) -> &'static str,
@@ -27,7 +26,7 @@ pub(crate) struct KindPart {
     pub reject_head: &'static str,
     /// The text of the button for a rejection.
     pub reject: &'static str,
-    /// The text of the button that rejects several calls; `{count}` stands for their number. `None`
+    /// The text of the button that rejects several calls, with `{count}` for their number. `None`
     /// if `reject` is the text for any number of calls.
     pub reject_all: Option<&'static str>,
     /// The beginning of the headline after a response.
@@ -36,7 +35,6 @@ pub(crate) struct KindPart {
     pub rejected: &'static str,
 }
 
-/// Returns the parts of the page of a request of this kind, in the language of `words`.
 pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
     match kind {
         RequestKind::Approval => approval(words),
@@ -49,7 +47,7 @@ pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
     }
 }
 
-/// Returns the status of a call about which a later request, of the kind `kind`, is open.
+/// Returns the status of a call while a later request of the kind `kind` about it is open.
 pub(crate) fn status_while_asked(kind: RequestKind) -> CallStatus {
     match kind {
         RequestKind::Approval
@@ -110,9 +108,8 @@ fn credentials(words: &Translations) -> KindPart {
     }
 }
 
-/// Returns the parts for a confirmation, which a person answers with yes or no. The text
-/// `responded` begins the headline only after a "no". After a "yes", the headline is
-/// `head_confirmed`.
+/// The person answers with yes or no. After a "no", the headline begins with `responded`; after a
+/// "yes", `headline.rs` uses `head_confirmed` instead.
 fn confirmation(words: &Translations) -> KindPart {
     KindPart {
         heading: words.kind_confirmation,

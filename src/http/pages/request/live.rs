@@ -1,5 +1,5 @@
-//! The section of the page that the script (`pages/follow.js`) fills with events, and the script's
-//! texts in the reader's language. Without the script the section stays empty and hidden.
+//! The section of the page that the script `pages/follow.js` fills with events, and the script's
+//! texts in the reader's language. Without the script, the section stays empty and hidden.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};
@@ -13,14 +13,14 @@ use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
 use crate::task::request::RequestKind;
 
-/// Renders an element below the heading. If an answer is stored while the page is open, the script
-/// announces the answer in this element.
+/// Renders the element in which the script announces an answer that is stored while the page is
+/// open.
 pub(crate) fn answered_notice() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// Renders the stored history of the request. The script hides this list once it shows all events
-/// of the task's tree, beginning with the first.
+/// Renders the stored history of the request. Once the script shows all events of the task tree, it
+/// hides this history.
 pub(crate) fn history_section(view: &View<'_>) -> Markup {
     html! {
         section.history {
@@ -31,7 +31,6 @@ pub(crate) fn history_section(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the element that the script fills, and the element that loads the script.
 fn script(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
@@ -57,7 +56,6 @@ fn script(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns the texts that the script shows, by name.
 pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
     let texts = RequestTexts::for_language(words.language);
     macro_rules! named {

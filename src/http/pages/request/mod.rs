@@ -1,8 +1,8 @@
 //! The page where a person decides a request. Above its first button, the page shows every byte of
-//! the calls that would run. Invisible characters are shown as their codes, and the agent's text is
-//! in a box that names the agent as its author. The forms post the digest of the request as shown,
-//! so that an approval covers exactly the calls that the approver saw. The script only shows later
-//! events, and the page works without the script.
+//! the calls that would run. Codes replace invisible characters, and the agent's text is in a box
+//! that names the agent as its author. The forms post the digest of the request as shown, so an
+//! approval covers exactly the calls that the approver saw. The page works without its script,
+//! which adds later events.
 
 pub(crate) mod approve_page;
 mod arguments;
@@ -89,13 +89,13 @@ pub(crate) struct View<'a> {
     pub texts: &'static RequestTexts,
     /// The current time, from which the page computes relative times.
     pub now: Time,
-    /// The submitted form; `None` unless the page shows a form's mistakes.
+    /// The form that was submitted with mistakes, if any.
     pub submitted: Option<&'a SubmittedForm>,
-    /// The facts that the journal has about the calls since the request was opened. `None` for an
-    /// open request, or if the journal is unreadable.
+    /// The facts that the journal has about the calls since the request was opened. `None` if the
+    /// request is open or the journal is unreadable.
     pub history: Option<RequestHistory>,
-    /// The line with a link to the next question. `None` if the reader has not answered, or has
-    /// opened the page by a sealed link.
+    /// The line with a link to the next question. `None` if the reader has not answered this
+    /// request, or opened the page by a sealed link.
     pub next_question: Option<Markup>,
     /// The entries from the journal that the page's history lists.
     timeline: RequestTimeline,
@@ -105,11 +105,10 @@ pub(crate) struct View<'a> {
     asker: Option<AskerStatus>,
     /// The path to which the reader returns after signing in as another user.
     pub return_path: String,
-    /// The link that the reader opened; `None` for a reader with a key.
+    /// The sealed link that the reader opened, if any.
     pub link: Option<&'a CurrentLink>,
 }
 
-/// The number of items in one read of a journal.
 const ITEMS_PER_READ: i64 = 16;
 
 impl<'a> View<'a> {
@@ -145,8 +144,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Reads the page's data for `caller` at the current time. The data includes the user's message
-    /// and, if the request is closed, the history.
+    /// Reads the page's data for `caller` at the current time.
     pub(crate) async fn load(
         http: &Http,
         row: &'a RequestRow,
@@ -159,8 +157,8 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// Like [`View::load`], for a reader who opened the sealed link `link`. The page gets no line
-    /// with a link to the next question.
+    /// Like [`View::load`], for a reader who opened the sealed link `link`. The page has no link to
+    /// the next question.
     pub(crate) async fn load_by_link(
         http: &Http,
         row: &'a RequestRow,
@@ -176,7 +174,7 @@ impl<'a> View<'a> {
         view.with_journal_facts(http).await
     }
 
-    /// Adds the user's message, the history if the request is closed, and for a call at a gate the
+    /// Reads the user's message, the history of a closed request, and for a call at a gate the
     /// state of its asker (the client that proposed the call).
     async fn with_journal_facts(mut self, http: &Http) -> Result<Self, Problem> {
         if self.row.status != status::RequestStatus::Pending {
@@ -232,14 +230,14 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// Returns the calls that the request decides, each with its index among all calls.
+    /// Returns the calls that the request decides, each with its index in `request.tool_calls`.
     fn own_calls(&self) -> Vec<(usize, &RequestedCall)> {
         let calls = self.request.tool_calls.iter().enumerate();
         calls.filter(|(_, call)| call.needs_decision).collect()
     }
 
-    /// Returns whether the request was decided and not rejected, and none of the request's calls
-    /// has failed since then.
+    /// Returns whether the request was decided and not rejected, and no call of the request has
+    /// failed since then.
     fn ended_well(&self) -> bool {
         let decided = self.request.decision.as_ref();
         let went_wrong = |history: &RequestHistory| {
@@ -255,8 +253,8 @@ impl<'a> View<'a> {
         required_approvals(self.caller, &self.row.spec)
     }
 
-    /// Returns the reason why a POST of this action would be refused. Returns `None` if the POST
-    /// would be accepted.
+    /// Returns the reason why a POST of this action would be refused; `None` if it would be
+    /// accepted.
     fn refusal_reason(&self, action: Action) -> Option<&'static str> {
         let words = self.words;
         match self.request.status {
@@ -265,7 +263,7 @@ impl<'a> View<'a> {
             }
             WireRequestStatus::Expired => return Some(words.has_expired),
             WireRequestStatus::Withdrawn => return Some(words.was_withdrawn),
-            // The deadline has passed, but no commit has expired the request yet.
+            // The deadline has passed, but no commit has set the status `expired` yet.
             WireRequestStatus::Pending if self.row.expired => return Some(words.has_expired),
             WireRequestStatus::Pending => {}
         }
@@ -309,15 +307,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns whether the page has the forms for a single call. It has these forms if fewer than two
-/// calls are open.
+/// Returns whether the page has the forms for a single call, because fewer than two calls are open.
 #[must_use]
 pub(crate) fn has_single_call_forms(view: &View<'_>) -> bool {
     view.open_calls().len() < 2
 }
 
-/// Responds with a page. The page of a link has no script, and the `Content-Security-Policy` of
-/// that page permits no script.
+/// Responds with a page. The page of a sealed link has no script, and its `Content-Security-Policy`
+/// permits none.
 #[must_use]
 pub(crate) fn page_response(view: &View<'_>, page: Markup) -> Response {
     if view.link.is_some() {
@@ -349,7 +346,7 @@ pub(crate) fn request_page(view: &View<'_>) -> Markup {
 }
 
 /// Responds with a page that has one button, which submits `action`. A reader who signs in as
-/// another user returns to the same page.
+/// another user comes back to this page.
 ///
 /// # Errors
 /// `not_found` or `forbidden` for a request that this caller may not read; `unavailable` or
@@ -367,7 +364,7 @@ async fn get_single_action_page(
     Ok(page_response(&view, single_action_page(&view, action)))
 }
 
-/// Renders the page with one button, or with the reason why the button's POST would be refused.
+/// Renders the page with one button, or with the reason why its POST would be refused.
 #[must_use]
 pub(crate) fn single_action_page(view: &View<'_>, action: Action) -> Markup {
     page(
@@ -383,9 +380,7 @@ pub(crate) fn single_action_page(view: &View<'_>, action: Action) -> Markup {
     )
 }
 
-/// Renders the whole page. The parts come in the order in which a reader needs them: first the
-/// question and the complete calls, then the warnings and risks, the answers, the details, and the
-/// history.
+/// Renders the whole page, with its parts in the order in which a reader needs them.
 fn page(view: &View<'_>, answers: &Markup) -> Markup {
     let closed = headline(view.row, view.history.as_ref(), view.words);
     frame_in(
@@ -416,8 +411,8 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
     )
 }
 
-/// Returns the title of the browser's tab, which is the page's heading. If the request is closed,
-/// the title begins with the outcome.
+/// Returns the title of the browser's tab: the page's heading, after the outcome if the request is
+/// closed.
 fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     let mistakes = view.submitted.map_or("", |_| view.words.error_prefix);
     let heading = opening::heading(view);
@@ -428,8 +423,8 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
 }
 
 impl View<'_> {
-    /// Reads the facts about the calls since the request was opened, and stores them in `history`.
-    /// Leaves `history` as `None` if the journal cannot be read.
+    /// Reads `history` and `timeline` from the journal. If the journal cannot be read, `history`
+    /// stays `None`.
     async fn load_history(&mut self, http: &Http) -> Result<(), Problem> {
         let mut history = RequestHistory::new(self.row);
         let mut after = self.row.asked_seq;

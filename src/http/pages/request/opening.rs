@@ -1,6 +1,5 @@
-//! Renders the first lines of the page. In order, these are: a line with the agent, the task's
-//! owner and the time left; the heading; the outcome of a closed request; the reasons for the
-//! question.
+//! Renders the first lines of the page: a line with the agent, the task's owner and the time left;
+//! the heading; the outcome of a closed request; the reasons for the question.
 
 use maud::{Markup, html};
 
@@ -16,8 +15,8 @@ use crate::http::wire::request::{RequestedCall, WireVerdict};
 use crate::task::request::RequestKind;
 
 /// Returns the page's heading, which also appears in the title of the browser's tab. The heading is
-/// the summary of the first call, with the number of further calls. If the agent itself asked the
-/// question, the heading names the kind of question instead.
+/// the summary of the first call and the number of further calls. If the agent itself asked the
+/// question, the heading is the name of the kind of question.
 #[must_use]
 pub(super) fn heading(view: &View<'_>) -> String {
     let own = view.own_calls();
@@ -49,8 +48,8 @@ pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
     }
 }
 
-/// Renders the line with the agent, the task's owner and a time. For an open request, this is the
-/// time left to answer. For a closed request, this is the time at which the question was asked.
+/// Renders the line with the agent, the task's owner and a time: the time left to answer, or for a
+/// closed request the time of the question.
 fn first_line(view: &View<'_>, is_open: bool) -> Markup {
     let (texts, row) = (view.texts, view.row);
     let agent = visible(&view.request.agent_path.join(" › "));
@@ -68,7 +67,7 @@ fn first_line(view: &View<'_>, is_open: bool) -> Markup {
     }
 }
 
-/// Renders the time left to answer. The script updates this time while the page is open.
+/// Renders the time left to answer, which `pages/follow.js` counts down.
 fn time_left(view: &View<'_>) -> Markup {
     let (texts, words) = (view.texts, view.words);
     let Some(at) = view.row.expires_at else {
@@ -84,9 +83,9 @@ fn time_left(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the line with the outcome of a closed request; the line is empty and hidden while the
-/// request is open. If the request closes while the page is shown, the script fetches the page
-/// again and replaces the line by the line of the fetched page.
+/// Renders the line with the outcome of a closed request. For an open request, the line is empty
+/// and hidden. When the request closes, `pages/follow.js` fetches the page again and fills in the
+/// line.
 fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     let class = match closed {
         None => "exact state",
@@ -98,8 +97,6 @@ fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     }
 }
 
-/// Renders the reasons for the question: a sentence about the kind of request, the operator's
-/// message, and the reasons for the verdicts.
 fn reasons(view: &View<'_>) -> Markup {
     let (words, kind) = (view.words, view.request.kind);
     let part = kind_part(kind, words);

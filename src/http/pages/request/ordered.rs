@@ -1,16 +1,15 @@
-//! Reads JSON with its members in order and with every digit of its numbers. A parsed
-//! [`serde_json::Value`] keeps neither the order nor the digits.
+//! Reads JSON with its members in order and with every digit of its numbers. A
+//! [`serde_json::Value`] would lose both.
 
 use std::fmt;
 
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The maximum length of a text that is read for display, in bytes. A longer text is shown without
-/// being parsed.
+/// The maximum length of a text that [`JsonNode::parse`] accepts, in bytes.
 const MAX_TEXT_BYTES: usize = 4 * 1024;
 
-/// The maximum nesting depth of a text that is read for display; a plain value counts as one level.
+/// The maximum nesting depth that [`JsonNode::parse`] accepts; a plain value has the depth 1.
 const MAX_DEPTH: usize = 4;
 
 /// A JSON value for display.
@@ -20,15 +19,14 @@ pub(super) enum JsonNode {
     Text(String),
     /// A number, `true`, `false` or `null`, as written.
     Literal(String),
-    /// The values of an array.
     List(Vec<Self>),
     /// The members of an object, in the order in which they were written.
     Object(Vec<(String, Self)>),
 }
 
 impl JsonNode {
-    /// Parses a text. An empty text counts as `{}`. Returns `None` if the text is not JSON, or
-    /// exceeds `MAX_TEXT_BYTES` or `MAX_DEPTH`.
+    /// Parses a text. An empty text counts as `{}`. Returns `None` if the text is not JSON, is too
+    /// long, or is too deeply nested.
     #[must_use]
     pub(super) fn parse(text: &str) -> Option<Self> {
         if text.len() > MAX_TEXT_BYTES {
@@ -67,15 +65,15 @@ impl JsonNode {
         })
     }
 
-    /// Returns whether the value is neither a list nor an object.
+    /// Returns whether the value is a string, a number, a boolean or null.
     #[must_use]
     pub(super) fn is_plain(&self) -> bool {
         matches!(self, Self::Text(_) | Self::Literal(_))
     }
 }
 
-/// Returns the members of a JSON object in the order in which they were written. Each value is
-/// unparsed text. Returns `None` if `text` is not an object.
+/// Returns the members of a JSON object in the order in which they were written, with unparsed
+/// values. Returns `None` if `text` is not an object.
 #[must_use]
 pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     struct MembersVisitor;
@@ -100,9 +98,8 @@ pub(super) fn members(text: &str) -> Option<Vec<(String, &RawValue)>> {
     reader.deserialize_map(MembersVisitor).ok()
 }
 
-/// Returns the names of the members of one object in a JSON text, in the order in which they were
-/// written. `path` has the member names that lead to this object. Returns no names if there is no
-/// such object.
+/// Follows the member names in `path` to an object inside a JSON text. Returns the names of the
+/// object's members in the order in which they were written; none if there is no such object.
 #[must_use]
 pub(super) fn member_names_at(text: &str, path: &[&str]) -> Vec<String> {
     let Some(members) = members(text) else {

@@ -17,20 +17,19 @@ use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Then;
 use crate::task::request::RequestKind;
 
-/// Renders the agent's question in a box. If the request asks a person about a call whose outcome
-/// is unknown, the known facts about that call come first.
+/// Renders the agent's question in a box. For a call whose outcome is unknown, the known facts
+/// about the call come first.
 pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
         @if request.kind == RequestKind::Reconcile { (known_facts(view)) }
-        // The details of a credentials request only repeat the credential's name, so they are left
-        // out. The form names the credential in the operator's words.
+        // The details of a credentials request are left out: they repeat the credential's name,
+        // which the form shows in the operator's words.
         @let asked_by_server = request.kind == RequestKind::Elicitation;
         @let has_own_text = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !has_own_text);
-        // If the agent asked the question through a tool call, this call never runs, and no other
-        // section of the page shows the call. So the question includes the complete text of the
-        // call.
+        // The agent asked through a tool call, which never runs and which no other section of the
+        // page shows. So the question includes the complete text of the call.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
         @if let Some(call) = call { (warnings(view, call, None)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
@@ -56,9 +55,9 @@ pub(super) fn page_address<'v>(view: &'v View<'_>) -> Option<&'v str> {
     view.request.details.as_ref()?["url"].as_str()
 }
 
-/// Renders the address of the page that a tool's server asks the person to visit: the host in
-/// ASCII, the host in Unicode if it differs from the ASCII form, and the whole address. The browser
-/// loads nothing from that address.
+/// Renders the address of the page that a tool's server asks the person to visit: the host in ASCII
+/// and (if different) in Unicode, and the whole address. The browser loads nothing from that
+/// address.
 fn page_to_visit(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some((address, url)) =
@@ -78,8 +77,8 @@ fn page_to_visit(view: &View<'_>) -> Markup {
             }
             dt { (words.page_address) }
             dd {
-                // A page that was opened by a sealed link has no link to another site, because the
-                // page's own address contains the secret token.
+                // On the page of a sealed link, the address is plain text: a link could reveal the
+                // page's own address, which contains the secret token, to another site.
                 @if view.link.is_some() {
                     span.exact dir="ltr" { (visible(address)) }
                 } @else {
@@ -90,8 +89,8 @@ fn page_to_visit(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the known facts about a call whose outcome is unknown. The usual facts have translated
-/// labels. For any other fact, the label is the name of the member in the request's details.
+/// Renders the known facts about a call whose outcome is unknown. A fact without a translated label
+/// has the name of its member as the label.
 fn known_facts(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else {
@@ -119,28 +118,27 @@ fn known_facts(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns `text` with a code in place of each invisible character. Line breaks stay.
+/// Returns `text` with a code in place of each invisible character. Keeps the line breaks.
 pub(crate) fn visible_lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a value as text. A string is returned without quotation marks, and any other value as
-/// JSON.
+/// Returns a string without quotation marks, and any other value as JSON.
 pub(crate) fn value_text(value: &Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns the text of a value that is stored as JSON text. A string is returned without quotation
-/// marks and escapes, and any other value unchanged.
+/// Returns the text of a value that is stored as JSON text: a string without quotation marks and
+/// escapes, any other value unchanged.
 pub(crate) fn unquoted_text(value: &RawJson) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     serde_json::from_str::<String>(&text).unwrap_or(text)
 }
 
-/// Renders the details that the agent gave with the question. The details may be an object or any
-/// other value. The members of an object are in the order in which the agent wrote them.
+/// Renders the details that the agent gave with the question. The members of an object are in the
+/// order in which the agent wrote them.
 fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre.exact.words dir="ltr" { (visible_lines(&value_text(value))) } };
@@ -165,8 +163,7 @@ fn agent_details(value: &Value, call: Option<&RequestedCall>) -> Markup {
     }
 }
 
-/// Renders a person's answer, which may be an object or any other value. Each text is shown in the
-/// writing direction of its own script (`dir="auto"`).
+/// Renders a person's answer. Each text has the writing direction of its own script (`dir="auto"`).
 pub(crate) fn answer_members(value: &Value) -> Markup {
     let Value::Object(members) = value else {
         return html! { pre dir="auto" { (visible_lines(&value_text(value))) } };
@@ -200,7 +197,7 @@ pub(super) fn approver_names(view: &View<'_>) -> String {
     }
 }
 
-/// Returns the approvers as text, except the users in `approved`, who have already approved.
+/// Returns the approvers as text, without the users in `approved`, who have already approved.
 pub(crate) fn remaining_approvers(view: &View<'_>, approved: &[&str]) -> String {
     let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
     let ids = view.caller.user_id.ids();
@@ -227,7 +224,6 @@ pub(crate) fn remaining_approvers(view: &View<'_>, approved: &[&str]) -> String 
     }
 }
 
-/// Renders the decision of the whole request; empty while the request is undecided.
 pub(crate) fn decision_section(view: &View<'_>) -> Markup {
     let Some(decision) = &view.request.decision else {
         return html! {};
@@ -236,8 +232,7 @@ pub(crate) fn decision_section(view: &View<'_>) -> Markup {
 }
 
 /// Renders one decision: the action, the person, the time, the reason and the consequence. If
-/// `with_response` is set, also renders the form that the person filled in, or the result that the
-/// person supplied.
+/// `with_response` is true, also renders the person's form or result.
 pub(crate) fn decision_details(
     view: &View<'_>,
     decision: &WireDecision,
@@ -286,8 +281,8 @@ fn then_text(view: &View<'_>, then: ThenAction) -> &'static str {
     }
 }
 
-/// Returns a text that describes the consequence `cancel`. If a sub-agent asked, only the
-/// sub-agent's task is canceled, and the parent task goes on.
+/// Describes the consequence `cancel`. If a sub-agent asked, the sub-agent's task is canceled, and
+/// the parent task goes on.
 pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     if view.row.task_id == view.row.root_task_id {
         view.words.then_cancel
@@ -296,8 +291,7 @@ pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
     }
 }
 
-/// Returns a text that describes the rule's `on_reject`. This consequence applies to a rejection
-/// without `then`.
+/// Describes the rule's `on_reject`, the consequence of a rejection without `then`.
 pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
     match view.row.spec.terms.on_reject {
         Then::Continue => view.words.then_continue,

@@ -1,7 +1,6 @@
-//! The part of the form that requests a standing decision together with an approval. This part is
-//! folded, and its checkbox is never ticked beforehand. It describes the later calls that the
-//! standing decision would let run without a request, and shows the condition that the operator's
-//! rule sets for these calls.
+//! The part of the approval form in which a person asks for a standing decision: their approval
+//! then also lets later calls through. The part is folded, and its checkbox starts unticked. It
+//! describes the later calls, and shows the condition that the operator's rule sets for them.
 
 use std::time::Duration;
 
@@ -17,8 +16,8 @@ use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
 use crate::task::units::format_duration;
 
-/// The durations that a person may choose for a standing decision, in addition to the rule's
-/// maximum. The form leaves out a duration that is not shorter than the maximum.
+/// The durations that the form offers for a standing decision, if they are below the rule's
+/// maximum. The form also offers the maximum itself.
 const DURATIONS: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),
@@ -27,9 +26,8 @@ const DURATIONS: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// Renders the inputs that request a standing decision. The inputs go below the buttons. Returns
-/// `None` unless the rules of all open calls offer a standing decision, and the reader of the page
-/// may request it.
+/// Renders the inputs with which a person asks for a standing decision. `None` if the rule of an
+/// open call offers no standing decision, or if the reader of the page may not ask for one.
 pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
@@ -65,8 +63,8 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// Returns the open calls as the request stores them. Each call has the standing decision that the
-/// call's rule offers, if any.
+/// Returns the open calls as the request stores them, with the standing decisions that the rules
+/// offer (`offer`).
 fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     let open = view.open_calls();
     let is_open = |call: &&CallSpec| {

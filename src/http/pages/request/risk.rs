@@ -1,5 +1,5 @@
-//! Renders two facts that the page shows before the buttons: the warnings about the arguments of
-//! the calls, and a text that says whether the effects of the calls can be undone.
+//! Renders the warnings about the calls' arguments, and a text that says whether the effects of the
+//! calls can be undone. The page shows both before the buttons.
 
 use maud::{Markup, html};
 
@@ -14,8 +14,6 @@ use crate::task::text_safety::{
     HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT,
 };
 
-/// Renders the warnings about the calls that the request decides, and the risk of running these
-/// calls.
 pub(super) fn warnings_and_risk(view: &View<'_>) -> Markup {
     let own: Vec<(usize, &RequestedCall)> = view.own_calls();
     html! {
@@ -30,8 +28,8 @@ pub(super) fn warnings_and_risk(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the warnings about one call. If the request decides several calls, `number` is the
-/// number of this call.
+/// Renders the warnings about one call. `number` is the number of the call if the request decides
+/// several calls.
 pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usize>) -> Markup {
     let (words, texts) = (view.words, view.texts);
     html! {
@@ -48,8 +46,8 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
     }
 }
 
-/// Renders the subject of a warning in the reader's language, because there may be no translation
-/// of the warning's detail. Empty for an unknown code.
+/// Renders the subject of a warning in the reader's language, because the detail may have no
+/// translation. Empty for an unknown code.
 fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {
@@ -67,7 +65,7 @@ fn warning_subject(view: &View<'_>, code: &str) -> Markup {
 }
 
 /// Renders a text that says whether the effects of the calls can be undone. The worst effect among
-/// the calls decides.
+/// the calls determines the text.
 fn risk(view: &View<'_>, own: &[(usize, &RequestedCall)]) -> Markup {
     let texts = view.texts;
     let count_with = |effect| own.iter().filter(|(_, call)| call.effect == effect).count();

@@ -1,7 +1,6 @@
-//! Turns a JSON Schema into the fields of a form, and each submitted text into JSON. Only a schema
-//! for an object has fields, and only if each member is a plain value or a list of fixed texts; for
-//! any other schema, a person types JSON. This module does not check whether an answer fits the
-//! schema.
+//! Turns a JSON Schema into the fields of a form, and each submitted text into JSON. The schema
+//! must be for an object whose members are plain values or lists of fixed texts; for any other
+//! schema, a person types JSON. This module does not check whether an answer fits the schema.
 
 use serde_json::{Map, Value};
 
@@ -13,28 +12,24 @@ use crate::http::server::json;
 pub(crate) struct Field {
     /// The name of the member in the answer.
     pub name: String,
-    /// The `title` that the schema gives the member.
     pub title: Option<String>,
-    /// The `description` that the schema gives the member.
     pub description: Option<String>,
     /// Whether an answer must have the member.
     pub required: bool,
     pub value: FieldValue,
 }
 
-/// The kind of value that a field takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FieldValue {
-    /// A text. The values are the `type` of the HTML input (if the text has a known format), the
-    /// minimum length and the maximum length in characters.
+    /// A text. The values are the `type` of the HTML input (for a known format), and the minimum
+    /// and maximum length in characters.
     Text(Option<&'static str>, Option<u64>, Option<u64>),
-    /// A number. The values are whether the number must be an integer, the minimum, and the
-    /// maximum.
+    /// A number. The values are: whether the number must be an integer, the minimum, the maximum.
     Number(bool, Option<String>, Option<String>),
     Boolean,
-    /// One of several values. Each choice is a pair of the text that the form shows and the value.
+    /// One of several values. Each choice is a pair: the text that the form shows, and the value.
     SingleChoice(Vec<(String, Value)>),
-    /// A list of texts. The variant holds all texts that the list may contain.
+    /// A list of texts. The value holds all texts that a person may choose.
     MultipleChoice(Vec<String>),
 }
 
@@ -51,8 +46,8 @@ const UNSUPPORTED_KEYWORDS: [&str; 8] = [
     "propertyNames",
 ];
 
-/// Returns the fields of a schema for an object whose members are plain values or lists of fixed
-/// texts. `None` for any other schema.
+/// Returns the fields of a schema. `None` if the schema is not for an object whose members are
+/// plain values or lists of fixed texts.
 #[must_use]
 pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
     let schema = schema.as_object()?;
@@ -143,8 +138,8 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     }
 }
 
-/// Returns the field value for a list, where `items` is the schema of the list's items. `None`
-/// unless the items are an `enum` of texts and no text is empty.
+/// Returns the field value for a list whose items have the schema `items`. `None` if `items` is not
+/// an `enum` of non-empty texts.
 fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     let texts = items.get("enum")?.as_array()?.iter().map(Value::as_str);
     let texts: Vec<&str> = texts.collect::<Option<_>>()?;
@@ -153,9 +148,9 @@ fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     fits.then(|| FieldValue::MultipleChoice(texts.into_iter().map(str::to_owned).collect()))
 }
 
-/// Returns the field value for a choice among `values`. `None` unless all values are non-empty
-/// texts, or all are numbers and booleans. Texts are never mixed with other values, so each
-/// submitted text stands for only one value.
+/// Returns the field value for a choice among `values`: either non-empty texts, or numbers and
+/// booleans. `None` for any other values. A mix could be ambiguous: the text `1` and the number 1
+/// look the same.
 fn single_choice(values: &[Value]) -> Option<FieldValue> {
     let texts = values
         .iter()
@@ -191,14 +186,14 @@ fn input_type(property: &Map<String, Value>) -> Option<&'static str> {
 }
 
 impl Field {
-    /// Returns the name of the HTML input for the choice at `index`, in a field that allows several
+    /// Returns the name of the HTML input for the choice at `index`, in a field with several
     /// choices.
     pub(super) fn choice_name(&self, index: usize) -> String {
         format!("choice.{index}.{}", self.name)
     }
 
-    /// Returns the chosen texts as a JSON list; `None` if nothing is chosen and the field is not
-    /// required. Does not check the number of texts.
+    /// Returns the chosen texts as a JSON list; `None` if nothing is chosen and the field is
+    /// optional. Does not check the number of texts.
     ///
     /// # Errors
     /// Fails if a chosen text is not one of the field's choices. The error is a sentence for a
@@ -213,8 +208,8 @@ impl Field {
         Ok(is_present.then(|| Value::from(chosen).to_string()))
     }
 
-    /// Returns the JSON of a submitted text; `None` for an empty field that is not required.
-    /// Numbers keep the digits that were typed.
+    /// Returns the JSON of a submitted text; `None` for an empty optional field. Numbers keep the
+    /// digits that were typed.
     ///
     /// # Errors
     /// Fails if a required field is empty, or if the text does not fit the field's kind of value.

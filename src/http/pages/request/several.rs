@@ -1,5 +1,5 @@
 //! Renders several calls as tables, one for each tool. A table has a row for each call, a column
-//! for each argument, and the sum of each column of numbers.
+//! for each argument, and a sum below each column of numbers.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +15,16 @@ use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 
-/// A call with its index among all calls of the request.
+/// A call, and its index among all calls of the request.
 type NumberedCall<'v> = (usize, &'v RequestedCall);
 
 /// The members of one call's arguments, by name.
 type ArgumentRow = BTreeMap<String, JsonNode>;
 
-/// The maximum number of columns for arguments. If the arguments of a tool's calls have more
-/// different members than this, each row of the table has only the summary of a call.
+/// The maximum number of columns for arguments. If a tool's calls have more different arguments,
+/// [`summaries`] renders the table.
 const MAX_ARGUMENT_COLUMNS: usize = 6;
 
-/// Renders one table for each tool, then the exact text of every call.
 pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
     let mut tools: Vec<&str> = Vec::new();
@@ -55,8 +54,6 @@ pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     }
 }
 
-/// Renders one call below the tables: the target, the exact text, the approvals, and the decision
-/// about the call.
 fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
     html! {
         section.call id=(format!("exact-{}", index + 1)) {
@@ -81,10 +78,9 @@ pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
     )
 }
 
-/// Returns the columns and the rows of a table. The columns are the names of all members, in the
-/// agent's order. Each row holds the members of one call, by name. `None` if [`argument_members`]
-/// cannot read the arguments of a call, if a member is a list or an object, if no call has a
-/// member, or if there are more than `MAX_ARGUMENT_COLUMNS` names.
+/// Returns the names of the columns, in the agent's order, and a row for each call. `None` if the
+/// arguments do not fit into columns: [`argument_members`] cannot read them; a value is a list or
+/// an object; or the number of columns is 0 or over [`MAX_ARGUMENT_COLUMNS`].
 fn columns(calls: &[NumberedCall<'_>]) -> Option<(Vec<String>, Vec<ArgumentRow>)> {
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();
@@ -153,8 +149,8 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
     }
 }
 
-/// Renders the table for calls whose arguments do not fit into columns. Each row has the summary of
-/// a call instead.
+/// Renders the table for calls whose arguments do not fit into columns: each row has the summary of
+/// a call.
 fn summaries(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
     html! {
@@ -205,8 +201,6 @@ fn cell(value: Option<&JsonNode>, is_number: bool) -> Markup {
     }
 }
 
-/// Renders the state of one call: the decision, the number of approvals, or "open". If the call has
-/// warnings, adds a mark.
 fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
     let required = view.required();
     html! {
@@ -219,9 +213,9 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Returns the sum of a column. `None` if there is only one row, if a row has no number in the
-/// column, or if [`sum`] cannot add the numbers. Also `None` if the column's name suggests
-/// identifiers, unless the schema gives the type `number`.
+/// Returns the sum of a column; `None` if the column has a single row, a row without a number, or
+/// numbers that [`sum`] cannot add. If the column's name suggests identifiers, the schema must also
+/// give the type `number`.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")
@@ -241,8 +235,8 @@ fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String
     sum(texts?.into_iter())
 }
 
-/// Returns whether a member's name suggests an identifier, such as an order number. A sum of
-/// identifiers has no meaning.
+/// Returns whether a member's name suggests an identifier, such as an order number, of which a sum
+/// has no meaning.
 fn is_identifier(name: &str) -> bool {
     const IDENTIFIER_WORDS: [&str; 12] = [
         "id", "no", "nr", "number", "order", "customer", "invoice", "ticket", "account", "code",

@@ -1,5 +1,5 @@
-//! Keeps the submitted values of an invalid form, and finds the field of each mistake, so that the
-//! page can show the values and the mistakes. Submitted credentials are not kept.
+//! A form that was submitted with mistakes. The page shows the submitted values again, with each
+//! mistake next to its field. Submitted credentials are not kept.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,6 @@ use crate::task::decision::Action;
 use crate::task::request::RequestKind;
 use crate::task::text::pointer_steps;
 
-/// A form of a request's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FormName {
     /// Approves or rejects all open calls, on the request's own page.
@@ -33,7 +32,6 @@ pub(crate) enum FormName {
 }
 
 impl FormName {
-    /// Returns the prefix of the ids of the form's elements.
     #[must_use]
     pub(crate) fn id(self) -> &'static str {
         match self {
@@ -56,8 +54,8 @@ impl FormName {
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // The agent's own form may also have a field `action`, but a browser submits that field
-        // under the name `field.action`.
+        // Does not match a field `action` of the agent's own form, which a browser submits as
+        // `field.action`.
         let is_action_field = |name: &str| {
             name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
         };
@@ -87,20 +85,18 @@ impl FormName {
     }
 }
 
-/// A mistake in a submitted form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldMistake {
-    /// The name of the form's field next to which the page shows the mistake; `None` if the mistake
-    /// belongs to no field.
+    /// The name of the form's field next to which the page shows the mistake; `None` for a mistake
+    /// without a field.
     pub field: Option<String>,
-    /// A JSON pointer to the mistake. The pointer begins at the field's value, or at the JSON body
-    /// if `field` is `None`.
+    /// A JSON pointer to the mistake, from the field's value or, without a field, from the JSON
+    /// body.
     pub pointer: String,
     /// The expected value, as a sentence in English.
     pub detail: String,
 }
 
-/// A submitted form with its mistakes.
 #[derive(Clone, Debug)]
 pub(crate) struct SubmittedForm {
     pub form: FormName,
@@ -109,8 +105,8 @@ pub(crate) struct SubmittedForm {
 }
 
 impl SubmittedForm {
-    /// Reads a posted form. `path_action` is the action in the path of the POST, if any.
-    /// `single_call_forms` tells whether the page had the forms for a single call.
+    /// Creates the form from the posted `fields`. `path_action` is the action in the path of the
+    /// POST, if any. `single_call_forms` tells whether the page had the forms for a single call.
     #[must_use]
     pub(crate) fn new(
         row: &RequestRow,
@@ -134,8 +130,8 @@ impl SubmittedForm {
         }
     }
 
-    /// Returns the text that was submitted in the field `name` of `form`. `None` if the field was
-    /// not submitted, or if another form was submitted.
+    /// Returns the submitted text of the field `name`; `None` if the field or `form` was not
+    /// submitted.
     #[must_use]
     pub(crate) fn text(&self, form: FormName, name: &str) -> Option<&str> {
         self.fields
@@ -145,8 +141,8 @@ impl SubmittedForm {
     }
 }
 
-/// Converts an error in the JSON body to a mistake in the form. The error's JSON pointer determines
-/// the form's field.
+/// Converts an error about the JSON body to a mistake in the form. The error's JSON pointer
+/// determines the field.
 fn field_mistake(
     row: &RequestRow,
     form: FormName,
@@ -181,8 +177,8 @@ fn field_mistake(
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // If a confirmation is rejected with `then`, `form.rs` has put the text of the form's field
-        // `comment` into the member `reason`.
+        // For a confirmation that is rejected with `then`, `FormReader::put_request_decision`
+        // (`form.rs`) has written the field `comment` to the member `reason`.
         ["reason", rest @ ..]
             if row.spec.kind == RequestKind::Confirmation && form == FormName::Answer =>
         {

@@ -1,12 +1,11 @@
 //! Adds decimal numbers exactly, without the rounding errors of binary fractions.
 
-/// The maximum number of digits after a number's decimal point. Also the maximum number of zeros
-/// that an exponent may append to a number.
+/// The maximum number of digits after a number's decimal point, and of zeros that its exponent
+/// appends.
 const MAX_DIGITS: i32 = 18;
 
-/// Returns the sum of JSON numbers. Among the numbers, the one with the longest fraction determines
-/// the number of digits after the decimal point. `None` if a text is not a number or has too many
-/// digits, or if the sum is too large.
+/// Returns the sum of JSON numbers. It has as many decimal places as the number with the most.
+/// `None` if a text is not a number or has too many digits, or if the sum is too large.
 #[must_use]
 pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     let numbers: Vec<(i128, i32)> = texts.map(decimal).collect::<Option<_>>()?;
@@ -25,9 +24,8 @@ pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     Some(format!("{sign}{whole}{point}{fraction}"))
 }
 
-/// Returns two values: all digits of a JSON number as an integer, and the number of digits after
-/// the decimal point. If the exponent appends zeros, the second value is the negated number of
-/// these zeros.
+/// Splits a JSON number into its digits, as an integer, and its number of decimal places. `1.20`
+/// gives (120, 2), and `5e3` gives (5, -3).
 fn decimal(text: &str) -> Option<(i128, i32)> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),

@@ -38,7 +38,6 @@ pub(crate) fn page(row: &RequestRow, caller: &Caller) -> String {
     page_in(Language::English, row, caller)
 }
 
-/// Returns a caller who may decide a sample request of this kind.
 pub(crate) fn decider(kind: RequestKind) -> Caller {
     match kind {
         RequestKind::Approval | RequestKind::Reconcile => sample::approver(),

@@ -17,8 +17,8 @@ use crate::task::decision::Action;
 use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
 
-/// Renders the page after an invalid submission of `fields`. If `errors` is empty, the page shows
-/// the errors that [`to_json`] reports.
+/// Renders the page after `fields` were submitted with mistakes. The page shows `errors` or, if
+/// `errors` is empty, the errors that [`to_json`] reports.
 fn again(
     row: &RequestRow,
     caller: &Caller,
@@ -42,7 +42,7 @@ fn again(
     request_page(&view).into_string()
 }
 
-/// Returns the name of every field that a form on the page would send.
+/// Returns the names of all form fields on the page.
 fn names(page: &str) -> Vec<&str> {
     let mut names: Vec<&str> = page
         .split(" name=\"")

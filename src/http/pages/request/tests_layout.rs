@@ -1,6 +1,6 @@
 //! Checks the order and the emphasis of the parts of the page. All facts for the decision, with
-//! every byte of the calls' arguments, come before the first button. The parts that only some
-//! readers need come last, and are folded.
+//! every byte of the calls' arguments, come before the first button. The parts that some readers
+//! need come last, and are folded.
 
 use std::collections::BTreeMap;
 
@@ -177,8 +177,8 @@ fn several_calls_are_a_table_with_the_sum_of_what_counts() {
     );
     assert!(eight.contains("<h1 class=\"exact\">Refund 120 for order 17, and 7 more</h1>"));
     assert!(eight.find("&quot;order&quot;:7,").unwrap() < eight.find("<button").unwrap());
-    // If an argument is not a plain value, the table has the summary of each call instead of
-    // columns.
+    // A list among the arguments does not fit into columns, so the table has the summary of each
+    // call.
     row.spec.pending_tool_calls[3].arguments_text = r#"{"order":[1],"amount":1}"#.into();
     let listed = page(&row, &sample::approver());
     assert!(

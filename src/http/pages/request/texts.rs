@@ -1,5 +1,5 @@
-//! The texts that only the page of a request has, in all languages. The texts address a reader who
-//! decides and does not know the API.
+//! The texts of the page of a request, in all languages. They address a reader who decides and does
+//! not know the API.
 
 use crate::http::pages::language::{Language, texts};
 

@@ -1,5 +1,5 @@
-//! The history of a request as a list: the question, the answers, and later facts from the journal
-//! about the calls and the task. The list does not need the script.
+//! The history of a request as a list: the question, the answers, and later facts about the calls
+//! and the task from the journal. The list needs no script.
 
 use maud::{Markup, html};
 
@@ -16,14 +16,12 @@ use crate::task::time::Time;
 /// The maximum length of a result or an output, in characters. The rest is cut off.
 const MAX_TEXT_CHARS: usize = 2_000;
 
-/// The maximum number of entries that the history takes from the journal.
 const MAX_ENTRIES: usize = 100;
 
-/// The facts about the request that follow the question in the journal. Each fact has a time.
+/// The facts that the journal has about the request after the question, each with its time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestTimeline(Vec<(Time, TimelineEvent)>);
 
-/// A fact that the history shows.
 #[derive(Clone, Debug)]
 enum TimelineEvent {
     Started(String, u32),
@@ -34,7 +32,7 @@ enum TimelineEvent {
 }
 
 impl RequestTimeline {
-    /// Adds the next item of the journal, if the list shows items of this kind.
+    /// Adds an item of the journal if the list shows items of its kind.
     pub(super) fn apply(&mut self, row: &RequestRow, item: &Item) {
         if self.0.len() >= MAX_ENTRIES {
             return;

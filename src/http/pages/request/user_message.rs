@@ -1,5 +1,5 @@
-//! The last message of the user before the question. The message shows an approver the purpose of
-//! the agent's work.
+//! The last message of the user before the question. It tells an approver the purpose of the
+//! agent's work.
 
 use maud::{Markup, html};
 
@@ -12,27 +12,22 @@ use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 use crate::task::item::{Fact, Part, PartType};
 
-/// The maximum number of items that are searched for the message, in the journal of the root task.
-/// The newest items are searched first.
+/// The number of newest items of the root task's journal in which [`load`] searches the message.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
-/// The maximum number of characters and the maximum number of lines of a message that is shown
-/// unfolded.
+/// If a message has more characters or lines, the rest is folded.
 const MAX_UNFOLDED_CHARS: usize = 240;
 const MAX_UNFOLDED_LINES: usize = 4;
 
-/// The user's message that the page shows.
 #[derive(Clone, Debug)]
 pub(super) struct UserMessage {
-    /// The user's id.
     by: String,
-    /// The parts of the message: `Some` holds a text, and `None` stands for an image.
+    /// The parts of the message: `Some` for a text, `None` for an image.
     parts: Vec<Option<String>>,
 }
 
 /// Reads the last message that the user sent to the root task before the request was opened. `None`
-/// if the message is not among the newest `MAX_SEARCHED_ITEMS` items, or the journal cannot be
-/// read.
+/// if [`MAX_SEARCHED_ITEMS`] items do not contain the message, or if the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMessage>, Problem> {
     let mut end = if row.task_id == row.root_task_id {
         row.asked_seq

@@ -15,7 +15,6 @@ const HOST_PREFIX_NAME: &str = "__Host-holdpoint_session";
 /// The cookie's name over https when `public_url` has a path.
 const SECURE_PREFIX_NAME: &str = "__Secure-holdpoint_session";
 
-/// Returns the cookie's name, which depends on the scheme and the path of `public_url`.
 #[must_use]
 pub(crate) fn name(public_url: &str) -> &'static str {
     match (is_https(public_url), path_prefix(public_url).is_empty()) {
@@ -31,9 +30,9 @@ fn is_https(public_url: &str) -> bool {
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
-/// Returns the token in the cookie of an HTTP request. `None` without the cookie, or for a
-/// malformed token. Also `None` if the request has two cookies of this name, because another host
-/// of the domain may have set one of them.
+/// Returns the token in the cookie of an HTTP request; `None` without the cookie, or for a
+/// malformed token. Also `None` for two cookies of this name, because another host of the domain
+/// may have set one of them.
 #[must_use]
 pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     let mut values = values(headers, name(public_url));
@@ -88,9 +87,9 @@ fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Pro
     Ok(header)
 }
 
-/// Returns the cookie's `Path`: `prefix`, or `/` if `prefix` is empty or has a character that a
-/// cookie's path cannot have. A browser sends the cookie only for URLs at or below this path, so
-/// other services behind the same proxy do not get the cookie.
+/// Returns the cookie's `Path`: `prefix`, or `/` if `prefix` is empty or cannot be a cookie's path.
+/// A browser sends the cookie to URLs at or below this path, so other services behind the same
+/// proxy do not get it.
 fn path(prefix: &str) -> &str {
     let plain = |c: char| c.is_ascii_graphic() && c != ';';
     if prefix.is_empty() || !prefix.chars().all(plain) {

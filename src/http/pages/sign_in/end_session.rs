@@ -1,5 +1,4 @@
-//! `POST /sign-out`: ends the session of the cookie. The operation also accepts a cookie whose
-//! session has expired.
+//! `POST /sign-out`: ends the session of the cookie, even if the session has expired.
 
 use std::sync::Arc;
 
@@ -34,8 +33,7 @@ pub(crate) async fn sign_out(
     State(http): State<Arc<Http>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    // Looks up the session first, so that an invented token costs the database only a read and no
-    // write.
+    // The lookup keeps an invented token from causing a write to the database.
     if let Some(token) = cookie::token(&headers, &http.settings.public_url)
         && http.store.session(&token.digest()).await?.is_some()
     {

@@ -1,6 +1,6 @@
-//! Sign-in for browsers: a page that takes an API key and starts a session. A session counts only
-//! in HTTP requests without an `Authorization` header. A session has the current rights of its key,
-//! and ends as soon as the key is no longer valid.
+//! Sign-in for browsers: a page that takes an API key and starts a session. A session is ignored in
+//! an HTTP request with an `Authorization` header. A session has the current rights of its key, and
+//! ends as soon as the key is no longer valid.
 
 pub(crate) mod cookie;
 pub(crate) mod end_session;

@@ -1,14 +1,14 @@
-//! Checks the path of the page that opens after the sign-in. Only a path of this service is
-//! accepted, so a link to the sign-in page cannot redirect to another site. A path that a browser
-//! could read differently is refused.
+//! Checks the path of the page that opens after the sign-in. The path must be one of this service,
+//! so that a link to the sign-in page cannot redirect to another site. A path that a browser could
+//! read differently is refused.
 
 use url::Url;
 
 /// The maximum length of a path, in bytes.
 const MAX_PATH_BYTES: usize = 2048;
 
-/// Returns `text` if a browser reads the text as a path of this service, at or below `prefix` (the
-/// path of `public_url`).
+/// Returns `text` if a browser reads it as a path of this service, at or below `prefix` (the path
+/// of `public_url`).
 #[must_use]
 pub(crate) fn local_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let visible = text
@@ -21,8 +21,8 @@ pub(crate) fn local_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     if !(below.is_empty() || below.starts_with(['/', '?', '#'])) {
         return None;
     }
-    // Parses the text as a browser does. Requires the same host, and refuses any spelling of `..`,
-    // which could lead out of the prefix.
+    // Parse the text as a browser does. The host must stay the same, and the path must not change:
+    // a spelling of `..` could lead out of the prefix.
     let base = Url::parse("http://own.invalid/").ok()?;
     let read = base.join(text).ok()?;
     let path = text.split(['?', '#']).next().unwrap_or_default();

@@ -9,7 +9,6 @@ use crate::http::pages::language::Language;
 use crate::http::pages::layout::{frame_in, visible};
 use crate::people::Caller;
 
-/// The texts of the sign-in pages in one language.
 struct SignInTexts {
     title: &'static str,
     key: &'static str,
@@ -59,7 +58,7 @@ fn words(language: Language) -> &'static SignInTexts {
 }
 
 /// Renders the page that takes a key. `is_wrong_key` tells whether the last key was unknown. `next`
-/// is the path to open after the sign-in. `prefix` is the path of `public_url`.
+/// is the path to open after the sign-in, and `prefix` the path of `public_url`.
 #[must_use]
 pub(crate) fn sign_in_form(
     next: Option<&str>,
@@ -114,9 +113,9 @@ pub(crate) fn signed_in(
     )
 }
 
-/// Renders the name of the signed-in user and a link to sign in as another user. After that
-/// sign-in, the browser opens the path `return_path`. Empty if the service has no accounts. The
-/// text reveals nothing about the requested resource.
+/// Renders the name of the signed-in user and a link to sign in as another user. After that, the
+/// browser opens the path `return_path`. Empty if the service has no accounts. The text reveals
+/// nothing about the requested resource.
 #[must_use]
 pub(crate) fn sign_in_again(
     caller: &Caller,
@@ -142,7 +141,7 @@ fn identity(caller: &Caller, words: &SignInTexts) -> Markup {
     html! { (words.signed_in) " " strong.exact { (visible(caller.user_id.as_str())) } " (" (visible(&caller.tenant)) ")" }
 }
 
-/// Renders the page that says that no sign-in is needed, for a service without accounts.
+/// Renders the page of a service without accounts, which says that no sign-in is needed.
 #[must_use]
 pub(crate) fn not_needed(language: Language) -> Markup {
     let words = words(language);
@@ -154,7 +153,7 @@ pub(crate) fn not_needed(language: Language) -> Markup {
 }
 
 /// Renders the signed-in user and the sign-out button. Empty if the service has no accounts. If a
-/// service key speaks for the user, there is no session to end, so the button is left out.
+/// service key speaks for the user, there is no session to end, and so no button.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);

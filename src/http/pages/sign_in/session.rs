@@ -35,15 +35,15 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
     }
 }
 
-/// Returns whether the client asks for a page. If such a client has no key and no session, the
-/// middleware `http/server/guard.rs` redirects the client to the sign-in page.
+/// Returns whether the client asks for a page. Without a key and a session, such a client is
+/// redirected to the sign-in page by `http/server/guard.rs`.
 #[must_use]
 pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
 }
 
-/// Redirects to the sign-in page, which leads to `uri` after the sign-in. The response does not
-/// depend on whether the path of `uri` exists.
+/// Redirects to the sign-in page, which leads to `uri` after the sign-in. The response is the same
+/// whether or not the path of `uri` exists.
 #[must_use]
 pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     let prefix = path_prefix(public_url);
@@ -61,7 +61,6 @@ pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     see_other(&format!("{prefix}/sign-in{query}"))
 }
 
-/// Responds with 303 (See Other) to `path`.
 #[must_use]
 pub(crate) fn see_other(path: &str) -> Response {
     match HeaderValue::from_str(path) {

@@ -51,7 +51,7 @@ pub(crate) async fn get_sign_in(
     })
 }
 
-/// Returns the value of `next` in a query; `None` unless the query has exactly one `next`.
+/// Returns the value of `next` in a query; `None` if `next` is missing or repeated.
 fn single_next(query: &str) -> Option<String> {
     let mut found =
         url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "next");

@@ -26,7 +26,7 @@ use crate::world::random_bytes;
 pub(crate) const OP: Op = Op {
     id: "sign_in",
     auth: AuthClass::Open,
-    // The limit is low because the request is unauthenticated. A key and a path fit into the limit.
+    // The sender is not authenticated, so the limit is low. A key and a path fit into it.
     max_body_bytes: 16 * 1024,
     problems: &[
         Code::BadJson,
@@ -107,8 +107,7 @@ pub(crate) async fn sign_in(
         .begin_session(&token.digest(), &binding, SESSION_DURATION)
         .await?;
     if let Some(old) = cookie::token(&headers, &http.settings.public_url) {
-        // The new cookie replaces the browser's old cookie. So the session of the old cookie is
-        // ended.
+        // The new cookie replaces the browser's old cookie, so the old session is no longer needed.
         http.store.end_session(&old.digest()).await?;
     }
     let mut response = see_other(next.unwrap_or(&format!("{prefix}/inbox")));

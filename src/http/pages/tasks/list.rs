@@ -31,7 +31,6 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// The statuses that the filter offers.
 const STATUSES: [TaskStatus; 5] = [
     TaskStatus::Running,
     TaskStatus::Paused,
@@ -81,7 +80,6 @@ pub(crate) async fn get_tasks_page(
     Ok(tasks_page(&site, &page, &filter, &gates, next))
 }
 
-/// Returns the page's word for a task's status.
 #[must_use]
 pub(super) fn status_word(status: TaskStatus, texts: &SiteTexts) -> &'static str {
     match status {

@@ -1,5 +1,5 @@
-//! `GET /tasks/{task_id}`: a task, the task's open questions and the newest events. With `before`,
-//! the page shows the events before this number instead of the newest events.
+//! `GET /tasks/{task_id}`: a task, its open questions and its newest events or, with `before`, the
+//! events before that number.
 
 use std::sync::Arc;
 
@@ -70,8 +70,8 @@ pub(crate) async fn get_task_page(
         0 => Vec::new(),
         _ => match http.store.pending(root, id).await {
             Ok(pending) => pending,
-            // If the questions cannot be read, the page leaves them out; the timeline then says
-            // which entry cannot be read.
+            // The page leaves out questions that cannot be read. The timeline names the unreadable
+            // entry.
             Err(ReadError::Corrupt(_)) => Vec::new(),
             Err(error) => return Err(error.into()),
         },
@@ -124,8 +124,8 @@ fn task_page(
     )
 }
 
-/// Renders the agent, the owner, the session, the time at which the task was created, and the usage
-/// of the task's subtree. If the whole tree has several tasks, also renders their number.
+/// Renders the agent, the owner, the session, the time of creation, and the usage of the task's
+/// subtree. If the whole tree has several tasks, also renders their number.
 fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
     let texts = site.texts();
     let (calls, tokens) = (
@@ -163,8 +163,8 @@ fn questions(site: &Site<'_>, http: &Http, pending: &[RequestRow]) -> Markup {
     }
 }
 
-/// Renders the section in which the script shows later events. Without the script, the section
-/// stays hidden.
+/// Renders the section in which the script `pages/follow.js` shows later events. Without the
+/// script, the section stays hidden.
 fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address: &str) -> Markup {
     let words = Translations::for_language(site.language);
     html! {

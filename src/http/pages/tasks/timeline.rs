@@ -1,9 +1,8 @@
-//! The timeline of a task: the events of the task and its sub-agents, in the order of the events'
-//! numbers. The script `follow.js` adds later events to the list, and describes them in the same
-//! words.
+//! The timeline of a task: the events of the task and its sub-agents, in the order of their
+//! numbers. The script `pages/follow.js` adds later events, and describes them in the same words.
 //!
-//! Invariant: each text of an agent, a tool or a user is escaped, and its author is named by the
-//! box around the text or by the line above the text.
+//! Invariant: each text of an agent, a tool or a user is escaped. The box around the text or the
+//! line above it names its author.
 
 use maud::{Markup, html};
 
@@ -24,16 +23,15 @@ use crate::task::verdict::{Judgement, Verdict};
 
 /// The number of consecutive event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
-/// The maximum size of one read, in bytes. The last event of the read may exceed the limit.
+/// The maximum size of one read, in bytes; its last event may exceed the limit.
 const MAX_READ_BYTES: i64 = 4 * 1024 * 1024;
 /// The maximum length of a shown text, in characters. The rest is cut off.
 const MAX_TEXT_CHARS: usize = 20_000;
 
-/// One page of a timeline.
 #[derive(Debug)]
 pub(super) struct TaskTimeline {
     pub entries: Vec<TimelineEntry>,
-    /// The value of `before` for the page of earlier events; `None` if there are no earlier events.
+    /// The value of `before` for the page of earlier events; `None` without earlier events.
     pub earlier_page: Option<i64>,
     /// The last event number that this page covers. The script continues after this number.
     pub end: i64,
@@ -47,9 +45,9 @@ pub(super) enum TimelineEntry {
 }
 
 impl TaskTimeline {
-    /// Reads one page of events: the last events with numbers up to `end`. The numbers of a
-    /// sub-agent's events have gaps, because other tasks of the tree use the same sequence. So the
-    /// function reads earlier numbers until it finds an event.
+    /// Reads one page of events: the last events with numbers up to `end`. The tasks of a tree
+    /// share one sequence of event numbers, so the numbers of a subtree have gaps. If a range of
+    /// numbers has no event of the subtree, the function reads the range before it.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
@@ -85,8 +83,8 @@ async fn read_between(
         let read = match http.store.events(part, after, portion).await {
             Ok(read) => read,
             Err(ReadError::Corrupt(_)) => {
-                // The error does not name the damaged event. So the loop advances `after` by one
-                // and reads again, until a read succeeds.
+                // The error does not name the damaged event. So the loop skips one number at a time
+                // until a read succeeds.
                 has_unreadable = true;
                 after += 1;
                 continue;
@@ -116,7 +114,6 @@ async fn read_between(
     Ok(entries)
 }
 
-/// Renders one entry of the timeline.
 pub(super) fn entry(site: &Site<'_>, entry: &TimelineEntry) -> Markup {
     match entry {
         TimelineEntry::Unreadable(number) => {
@@ -150,7 +147,7 @@ pub(super) fn event_time(at: Time) -> Markup {
     html! { time datetime=(exact) { (utc_text(&exact)) } }
 }
 
-/// Renders a fact. Returns the fact's line, and the parts below the line.
+/// Renders a fact: its line, and the parts below the line.
 fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
     let words = Translations::for_language(site.language);
     let nothing = || html! {};
@@ -320,8 +317,8 @@ fn quote(words: &Translations, text: &str) -> Markup {
     html! { pre dir="auto" { (truncate(text)) } (truncation_note(words, text)) }
 }
 
-/// Returns at most [`MAX_TEXT_CHARS`] characters of a text. Codes replace hidden characters, and
-/// line breaks stay.
+/// Cuts a text at [`MAX_TEXT_CHARS`] characters, and replaces hidden characters by codes. Keeps the
+/// line breaks.
 fn truncate(text: &str) -> String {
     let end = text
         .char_indices()

@@ -1,7 +1,7 @@
 //! Limits the memory that large bodies use at one time, in this process and for each caller. The
 //! bytes of a body are reserved before the body is read, and stay reserved until the operation
-//! releases the body. Invariant: a body that holds a reservation never waits for more bytes, so two
-//! bodies never wait for each other.
+//! releases the body. Invariant: a body with a reservation never waits for more memory, so two
+//! bodies cannot deadlock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,18 +11,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// The maximum size of all large bodies together, in bytes.
 const MAX_TOTAL_BYTES: usize = 256 * 1024 * 1024;
-/// The maximum size of one caller's large bodies together, in bytes. Because of this limit, a
-/// caller who sends many bodies, or sends bodies slowly, does not block other callers.
+/// The maximum size of one caller's large bodies together, in bytes. The limit keeps a caller with
+/// many or slow bodies from blocking other callers.
 const MAX_BYTES_PER_PERSON: usize = MAX_TOTAL_BYTES / 4;
 
-/// A tenant and one of its users. `None` stands for all HTTP requests without a caller, such as a
-/// sign-in.
+/// The tenant and the user of a caller. `None` stands for all requests without a caller, such as
+/// sign-ins.
 type PersonKey = Option<(String, UserKey)>;
 
-/// The memory for large bodies. All bodies share the total. Each caller can use only a share of the
-/// total.
+/// The memory for large bodies: a total for all bodies, and a smaller share for each caller.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyBudget {
     total: Arc<Semaphore>,
@@ -44,7 +42,6 @@ impl Default for BodyBudget {
 }
 
 impl BodyBudget {
-    /// Creates a budget of `total` bytes in all, and of `bytes_per_person` bytes for each caller.
     #[must_use]
     pub(crate) fn new(total: usize, bytes_per_person: usize) -> Self {
         Self {
@@ -54,9 +51,9 @@ impl BodyBudget {
         }
     }
 
-    /// Waits until `bytes` bytes are free for a body of `caller`, and reserves them. Waiting bodies
-    /// get memory in the order in which this function was called. For a body larger than the
-    /// caller's share, only the share is reserved. `None` if a semaphore of the budget was closed.
+    /// Waits until `bytes` bytes are free for a body of `caller`, and reserves them. Memory is
+    /// given in the order of the calls. A body larger than the caller's share reserves the whole
+    /// share. Returns `None` if a semaphore of the budget was closed.
     pub(crate) async fn reserve(
         &self,
         caller: Option<&Caller>,
@@ -85,7 +82,6 @@ impl BodyBudget {
 }
 
 impl BodyReservation {
-    /// Keeps `bytes` bytes reserved, and frees the rest.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         for permit in [&mut self.own, &mut self.total] {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));

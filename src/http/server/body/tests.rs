@@ -68,8 +68,8 @@ async fn body_needs_its_content_type_unless_it_is_empty() {
     );
 }
 
-/// The runtime of this test has one thread, so the test would hang if a large body were parsed on
-/// that thread.
+/// The runtime of this test has one thread. If a large body were parsed on that thread, the test
+/// would hang.
 #[tokio::test]
 async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
     let parsing = BodyParser::default();
@@ -98,7 +98,7 @@ async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
     }
     begins.recv().await.unwrap();
     begins.recv().await.unwrap();
-    // Gives the third body enough time to begin, so that the test fails if the limit does not hold.
+    // Gives the third body enough time to begin if the limit does not hold.
     for _ in 0..100 {
         tokio::task::yield_now().await;
         tokio::task::spawn_blocking(|| ()).await.unwrap();

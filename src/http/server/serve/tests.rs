@@ -135,14 +135,14 @@ impl World {
     }
 }
 
-/// Responds at once. A Tokio task reads the body to the end afterwards.
+/// Responds before the body has arrived. A Tokio task then reads the body to its end.
 async fn answers_first(body: Body) -> &'static str {
     TaskTracker::new().spawn(axum::body::to_bytes(body, usize::MAX));
     "early"
 }
 
-/// Protects the connection of a request, as `protect_connection` in `server/guard.rs` does for an
-/// authenticated caller.
+/// Marks the connection as protected, as `server/guard.rs` does for an authenticated caller. The
+/// server does not close a protected connection to make room.
 async fn kept(request: axum::extract::Request, next: Next) -> Response {
     request
         .extensions()
@@ -165,7 +165,7 @@ impl Client {
             .await;
     }
 
-    /// Reads one response: its head and its body.
+    /// Returns the head and the body of the next response.
     async fn answer(&mut self) -> (String, String) {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -181,7 +181,7 @@ impl Client {
         (head, String::from_utf8(body).unwrap())
     }
 
-    /// Sends `GET /`, reads the response and checks it.
+    /// Sends `GET /`, and checks that the response is 200.
     async fn asks(&mut self) {
         self.get("/").await;
         let (head, body) = self.answer().await;
@@ -191,7 +191,6 @@ impl Client {
         );
     }
 
-    /// Reads until the connection is closed.
     async fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let _ = self.0.read_to_end(&mut rest).await;
@@ -278,8 +277,8 @@ async fn waiting_request_and_open_stream_are_not_idle() {
     watches.0.read_exact(&mut first).await.unwrap();
     world.leave.add_permits(1);
     assert_eq!(waits.answer().await.1, "held");
-    // After the response, the connection `waits` is idle, so it is closed to make room for the next
-    // client.
+    // After its response, the connection `waits` is idle. The server closes it to make room for
+    // `third`.
     assert!(third.answer().await.0.starts_with("HTTP/1.1 200"));
     assert!(waits.is_closed().await);
     drop(watches);
@@ -294,11 +293,11 @@ async fn longest_idle_connection_makes_room_for_the_next() {
         client.asks().await;
     }
     first.asks().await;
-    // The second connection has been idle for the longest time, the first for the shortest.
+    // `second` has been idle longest, because `first` has just sent another request.
     world.open().asks().await;
     assert!(second.is_closed().await);
     third.asks().await;
-    // A connection with an incomplete request head counts as idle, too.
+    // A connection with an incomplete request head counts as idle.
     for _ in 0..200 {
         let mut half = world.open();
         half.send("GET / HTTP/1.1\r\n").await;
@@ -314,7 +313,7 @@ async fn request_on_a_connection_that_was_told_to_close_is_not_answered() {
     let world = World::new(1);
     let mut first = world.open();
     first.asks().await;
-    // The first connection is told to close and gets a request at the same time.
+    // Opening `next` makes the server close `first`. `first` sends a request at the same time.
     let mut next = world.open();
     first.get("/").await;
     assert!(first.is_closed().await);
@@ -335,7 +334,7 @@ async fn unauthenticated_request_makes_room_for_the_next_client() {
     known.get("/held").await;
     world.held.notified().await;
     assert!(strangers[0].is_closed().await);
-    // A known caller's request is protected, so the second stranger's connection is closed.
+    // The connection of `known` is protected, so the server closes the other stranger's connection.
     world.open().asks().await;
     assert!(strangers[1].is_closed().await);
     world.leave.add_permits(1);
@@ -459,8 +458,8 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
             .unwrap();
     }
     world.open().asks().await;
-    // After EMFILE (24) the accept loop pauses before each new `accept`, and closes an idle
-    // connection to free a descriptor.
+    // After EMFILE (24), the accept loop closes an idle connection to free a descriptor, and pauses
+    // before each new `accept`.
     for _ in 0..3 {
         world
             .opened

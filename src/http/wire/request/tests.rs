@@ -1,5 +1,5 @@
-//! Tests of requests as the API shows them: members, cut arguments, and members that depend on the
-//! caller.
+//! Tests of requests as the API shows them: their members, long arguments, and the members that
+//! depend on the caller.
 
 use super::*;
 use crate::http::openapi::sample;
@@ -119,7 +119,7 @@ fn long_arguments_are_cut_in_lists_only() {
     let listed = |row: &RequestRow| {
         InterventionRequest::listed(row, &sample::approver(), &sample::settings())
     };
-    // The text is longer than 16 KiB, and an `é` has two bytes.
+    // Each `é` has two bytes, so the text is longer than `MAX_LISTED_ARGUMENT_BYTES`.
     let text = format!(r#"{{"a":"{}"}}"#, "é".repeat(MAX_LISTED_ARGUMENT_BYTES / 2));
     row.spec.pending_tool_calls[0]
         .arguments_text

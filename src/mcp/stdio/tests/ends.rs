@@ -22,8 +22,7 @@ fn ids(directory: &Path) -> (Pid, Pid) {
 }
 
 fn lives(pid: Pid) -> bool {
-    // A zombie, which has ended but has not been reaped by its new parent yet, does not count as
-    // alive.
+    // A zombie has ended, but its new parent has not reaped it yet. It does not count as alive.
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
@@ -111,7 +110,7 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
 
 #[tokio::test]
 async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
-    // The child continues to run after the client stops reading the child's output.
+    // The script ignores the broken pipe and goes on, so the client must end the child.
     let long = "def call(m):\n    try: sys.stdout.write('x' * 17000000); sys.stdout.flush()\n    except OSError: pass\n    while True: signal.pause()";
     let server = Served::running(&format!("{IDS}{long}"));
     assert_eq!(
@@ -197,7 +196,7 @@ async fn closed_child_gets_the_end_of_its_input_then_a_signal_and_is_killed_with
         .iter()
         .find_map(|note| note.strip_prefix("other "))
         .unwrap();
-    // The guard waits only for the server itself. The other process dies of the same signal, but
+    // The guard waits for the server's process alone. The signal also ends the other process, but
     // perhaps a moment later.
     let other = Pid::from_raw(other.parse().unwrap()).unwrap();
     until("the other process has ended", || !lives(other)).await;
@@ -244,7 +243,7 @@ for line in sys.stdin:
     print(json.dumps({"jsonrpc": "2.0", "id": m["id"], **answer}), flush=True)
 "#;
     let mut server = Served::by(&["/usr/bin/env", "python3", "-c", stateless]);
-    // The server must answer the second probe within this time, even on a busy machine.
+    // Even on a busy machine, the server must answer the second probe within this time.
     server.stdio.limits.probe = Duration::from_secs(3);
     let listing = server.stdio.list().await.unwrap();
     assert_eq!(listing.revision, Revision::July2026);

@@ -16,8 +16,8 @@ use crate::tool::credential::Credentials;
 
 const CANARY: &str = "can4ry-can4ry-can4ry";
 
-/// Calls a stateless server that answers the call with the response that `with` returns. Returns
-/// the outcome of the call.
+/// Starts a server of the stateless revision, and calls it. The server answers the call with the
+/// response of `with`. Returns the outcome.
 async fn answered(
     with: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
 ) -> Outcome {
@@ -169,7 +169,7 @@ async fn stream_that_is_cut_or_silent_leaves_the_outcome_unknown() {
     for begins in [false, true] {
         let silent = move || begins.then(|| endless(&[]));
         let server = Fake::new(move |seen| modern(seen).or_else(silent)).await;
-        // The server must receive the call within this time, even on a busy machine.
+        // Even on a busy machine, the server must receive the call within this time.
         let client = server.client_with(None, None, Duration::from_secs(2));
         let late = Outcome::Unknown(net::NO_ANSWER_IN_TIME.to_owned());
         assert_eq!(called(&client).await, late);
@@ -277,7 +277,8 @@ async fn later_leg_that_cannot_be_sent_leaves_the_outcome_unknown() {
             while !read.ends_with(b"}}}") {
                 assert_ne!(peer.read_buf(&mut read).await.unwrap(), 0);
             }
-            // The listener is closed before the first request of the attempt is answered.
+            // The listener closes before the first request of the attempt is answered. So the
+            // second request is refused.
             listener = listener.filter(|_| body.contains("supported"));
             let length = body.len();
             let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}");

@@ -19,7 +19,6 @@ fn cleaner() -> Cleaner {
     )])))
 }
 
-/// Reads a stream of these events. Returns the outcome and the emitted pieces.
 fn read(events: &[&str]) -> (AttemptOutcome, CollectingSink) {
     let heard = CollectingSink::default();
     let mut emitter = PieceEmitter::new(&heard);

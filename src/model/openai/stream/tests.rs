@@ -19,7 +19,6 @@ fn cleaner() -> Cleaner {
     Cleaner(Arc::new(Redactor::new([("KEY", &key)])))
 }
 
-/// Returns a chunk whose first choice has this delta.
 fn delta(delta: Value) -> Value {
     let mut chunk = json!({"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "finish_reason": null}],
         "usage": null});
@@ -35,7 +34,6 @@ fn used() -> Value {
     json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}})
 }
 
-/// Returns a chunk with this fragment of a call.
 fn call(fragment: Value) -> Value {
     delta(Value::Object(Map::from_iter([(
         "tool_calls".to_owned(),

@@ -1,4 +1,4 @@
-//! Tests of additions to requests that operators configure, and of undocumented members in answers.
+//! Tests of configured additions to requests, and of undocumented members in answers.
 
 use super::*;
 

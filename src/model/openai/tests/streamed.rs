@@ -16,7 +16,6 @@ const DONE: &str = "data: [DONE]\n\n";
 /// The end of a chunked body.
 const END: &str = "0\r\n\r\n";
 
-/// Returns the head of an answer with a chunked body.
 fn head(kind: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n")
 }

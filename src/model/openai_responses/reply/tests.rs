@@ -19,7 +19,6 @@ fn answered(body: &str) -> Answer {
     }
 }
 
-/// Returns an answer with these items, which are JSON texts.
 fn of(items: &[&str]) -> Answer {
     answered(&format!(
         r#"{{"status":"completed","output":[{}]}}"#,

@@ -10,7 +10,6 @@ use crate::model::test_sinks::CollectingSink;
 use crate::secret::{Redactor, Secret};
 use crate::task::item::FinishReason;
 
-/// Reads a stream of these events. Returns the outcome and the emitted pieces.
 fn read(events: &[Value]) -> (AttemptOutcome, CollectingSink) {
     let key = Secret::new("sk-very-secret".to_owned());
     let cleaner = Cleaner(Arc::new(Redactor::new([("KEY", &key)])));

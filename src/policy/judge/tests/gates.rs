@@ -71,7 +71,7 @@ fn allow_matches_a_tool_that_is_not_configured_by_a_glob_only() {
         );
     }
     // A `hold` or `deny` rule that lists an exact name also matches a tool that is not configured.
-    // Otherwise a call that the rule denies would only be held.
+    // Otherwise a person could approve a call that the rule denies.
     for (decide, verdict) in [(Decide::Deny, Verdict::Deny), (Decide::Hold, Verdict::Hold)] {
         let strict = beside(&[rule("exact", &["server.tool/x:1"], "", decide)]);
         let judged = judge_at_gate(&strict, &other_tool("server.tool/x:1"), &json!({}));

@@ -152,8 +152,8 @@ async fn unicode_is_sent_as_utf_8() {
     );
 }
 
-/// Asserts that the call fails before a connection is made. The failure must have the reason `why`
-/// and must not show a value.
+/// Asserts that the call fails with the reason `why` before a connection is made, and that the
+/// error shows no value.
 async fn not_sent(tool: &Arc<dyn Tool>, call: &Invocation, why: &str) {
     let call = Invocation {
         permit: AttemptPermit::permitted_while(|| panic!("it was about to be sent")),
@@ -229,7 +229,7 @@ async fn tool_response_is_searched_for_every_credential_in_hand() {
             encoded(value)
         )
     };
-    // The tool's configuration refers only to the field `token`.
+    // The URL refers to the field `token` alone. The field `short` is too short to be redacted.
     let values = [
         ("token", "hunter2/\"secret\"-é"),
         ("unused", "an0ther-one-1234"),

@@ -1,5 +1,5 @@
-//! Tests of calls to a server that closes connections although it promised to keep them open. The
-//! tests keep the machine busy. No call may lose its outcome.
+//! Tests of calls to a server that announces `keep-alive` but soon closes its connections, while
+//! the machine is busy. No call may lose its outcome.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -30,8 +30,9 @@ impl Drop for Load {
     }
 }
 
-/// Starts a server that promises to keep its connections, but closes them at once or after up to
-/// three milliseconds of silence. Returns the server's origin and the counter of its requests.
+/// Starts a server that announces `keep-alive`, but closes each connection after the answer: at
+/// once, or after up to three milliseconds of silence. Returns the server's origin and the counter
+/// of its requests.
 fn impatient() -> (String, Arc<AtomicU64>) {
     let listener = tokio::net::TcpSocket::new_v4().unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -1,10 +1,8 @@
-//! Tests which outcome a call has when its server reads and sends in unusual ways, byte by byte.
-//! The outcome is the same for every effect of the tool, because only the engine decides what
-//! follows from an unknown outcome.
+//! Tests of a call's outcome when its server reads or sends in unusual ways, such as byte by byte.
+//! The outcome is the same for every effect; the engine takes the effect into account afterwards.
 
 use super::*;
 
-/// One step that a server takes on a connection.
 #[derive(Clone)]
 enum Step {
     /// Reads the whole request.
@@ -26,8 +24,6 @@ fn send(text: &str) -> Step {
     Send(text.as_bytes().to_vec())
 }
 
-/// The outcome of the call: success (HTTP status and content), failure (HTTP status, if any) or
-/// unknown.
 #[derive(Debug, PartialEq)]
 enum Became {
     Succeeded(u16, String),

@@ -11,7 +11,6 @@ fn holding(value: &str) -> Credentials {
     credentials
 }
 
-/// Returns a tool whose environment uses a credential.
 fn taking(directory: &Path) -> ShellTool {
     let mut tool = tool(directory, Duration::from_secs(20), 1000);
     let value = Secret::new("key={{credential:crm.token}};".to_owned());
@@ -27,8 +26,8 @@ async fn credential_is_in_the_commands_environment_and_in_no_command_line() {
         tool.settings.credential_names(),
         BTreeSet::from(["crm".to_owned()])
     );
-    // The command reads the command lines of the whole machine. No other test uses these values,
-    // because the command lines of tests that run at the same time are read, too.
+    // The command reads the command lines of all processes on the machine, including those of
+    // concurrent tests. Therefore no other test may use these values.
     for value in [
         "in-no-line-hunter2",
         "$(echo x) `id` \"q\" 'q'",

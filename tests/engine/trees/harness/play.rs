@@ -14,7 +14,6 @@ use tokio::sync::watch;
 use super::super::super::engine_harness::{EngineHarness, alice, go};
 use super::ROOM;
 
-/// A tree driven in one process.
 pub struct Play<'s> {
     pub harness: &'s EngineHarness,
     pub engine: Arc<Engine>,
@@ -23,7 +22,6 @@ pub struct Play<'s> {
     pub drivers: Vec<BoxFuture<'static, ()>>,
     /// The number of calls that the harness's tool had executed when this value was created.
     pub before: usize,
-    /// The number of times that a driver was polled so far.
     pub polls: usize,
 }
 
@@ -62,7 +60,6 @@ impl<'s> Play<'s> {
         self.commits() + self.harness.tool.count() - self.before
     }
 
-    /// Returns whether no task of the tree has a driver in this process.
     pub fn is_idle(&self) -> bool {
         self.drivers.is_empty()
     }

@@ -38,7 +38,7 @@ fn own(row: &RequestRow, index: usize) -> CallId {
     row.spec.pending_tool_calls[index].tool_call_id
 }
 
-/// Returns `row` as it is after bob has answered each of the request's calls with `action`.
+/// Returns `row` after bob has answered each call of the request with `action`.
 fn decided(mut row: RequestRow, action: Action) -> RequestRow {
     let calls: Vec<CallId> = row.spec.own_calls().map(|call| call.tool_call_id).collect();
     row.answers = sample::answer("bob", action, &calls, true)
@@ -202,9 +202,8 @@ fn request_is_settled_only_when_the_agent_knows_a_certain_result() {
     );
 }
 
-/// Checks that a request of each kind has a headline in both languages, after each action and after
-/// each outcome of the calls. Checks that a single approved call has a different headline for each
-/// outcome.
+/// For each kind of request, action, and outcome of the calls, there is a headline in both
+/// languages. The headline of a single approved call is different for each outcome.
 #[test]
 fn every_closed_request_and_call_outcome_has_its_own_headline() {
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -17,8 +17,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head, payload].concat()
 }
 
-/// Returns a HEADERS frame with a GET request for `path`, which must be shorter than 127 bytes. The
-/// header fields refer to the static table of HPACK. `more` contains further encoded header fields.
+/// Returns a HEADERS frame with a GET request for `path`, which must be shorter than 127 bytes.
+/// `more` is appended; it contains further header fields in the encoding of HPACK.
 fn get(stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
     let length = u8::try_from(path.len()).unwrap();
     let block = [
@@ -31,8 +31,8 @@ fn get(stream: u32, path: &str, more: &[u8]) -> Vec<u8> {
     frame(HEADERS, 0x05, stream, &block)
 }
 
-/// Returns an encoded header field `a` with a value of `size` bytes. The field must fit into a
-/// frame of 16 KiB.
+/// Returns a header field `a` with a value of `size` bytes, in the encoding of HPACK. The field
+/// must fit into a frame of 16 KiB.
 fn field(size: usize) -> Vec<u8> {
     let rest = size - 127;
     let seven = |shift: usize| u8::try_from(rest >> shift & 127).unwrap();
@@ -40,7 +40,6 @@ fn field(size: usize) -> Vec<u8> {
     [&[0, 1, b'a'][..], &length, &vec![b'x'; size]].concat()
 }
 
-/// A client that reads and writes the frames of a connection.
 struct Frames(Client);
 
 impl Frames {
@@ -66,11 +65,11 @@ impl Frames {
         Some((head[3], head[4], stream, payload))
     }
 
-    /// Returns the payload of the next frame of this type; `None` if the connection ends first.
+    /// Returns the payload of the next frame of type `kind`; `None` if the connection ends first.
     async fn payload(&mut self, kind: u8) -> Option<Vec<u8>> {
         loop {
             let (found, flags, _, payload) = self.next().await?;
-            // The acknowledgement of settings is empty, so it is skipped.
+            // Skips the acknowledgement of settings, which has no payload.
             if found == kind && !(kind == SETTINGS && flags == 1) {
                 return Some(payload);
             }
