@@ -1,8 +1,10 @@
 //! Sends all outbound HTTP requests. There are two ways: a client that reuses connections, and
-//! single exchanges, each on its own connection. Tool calls are single exchanges. On a reused
-//! connection, the peer may close the connection just as the request is written, and then the
-//! outcome of the call would be unknown. In a single exchange, the Tokio task that waits for the
-//! permit to send also writes the request, so no other task delays the write.
+//! single exchanges, which tool calls use. A single exchange waits for a permit to send. The Tokio
+//! task that waits for the permit also writes the request, so no other task delays the write.
+//!
+//! On a reused connection, the peer may close the connection just as the request is written, and
+//! then the outcome of the call is unknown. So a call that must not be repeated has its own
+//! connection.
 //!
 //! Invariant: requests are never repeated automatically, redirects are never followed, and the
 //! proxy settings of the environment are ignored. Each body is read with a limit of bytes or of
@@ -10,6 +12,8 @@
 //! without URL, host or header.
 
 mod guarded_connection;
+mod kept_connections;
+mod open_connection;
 mod single_exchange;
 pub(crate) mod sse;
 mod tls;
@@ -24,7 +28,8 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use rustls::ClientConfig;
 
 use crate::task::time::Time;
-pub use single_exchange::{NOT_PERMITTED, ResponseSink, SendPermit};
+use kept_connections::KeptConnections;
+pub use single_exchange::{ConnectionUse, NOT_PERMITTED, ResponseSink, SendPermit};
 use tls::Tls;
 
 /// The `User-Agent` of every request.
@@ -41,6 +46,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 pub struct Net {
     reusable: Client,
     connector: single_exchange::Connector,
+    kept: KeptConnections,
 }
 
 /// A response with its whole body, or with the part of the body that [`BodyLimits`] asks for.
@@ -79,6 +85,7 @@ impl Net {
         Ok(Self {
             reusable: client(tls.config.clone())?,
             connector: single_exchange::connector(tls.config.clone()),
+            kept: KeptConnections::default(),
         })
     }
 

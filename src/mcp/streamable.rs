@@ -4,7 +4,7 @@
 //! it. The text of an outcome contains no URL, no header's value and no known secret.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -427,7 +427,7 @@ impl Streamable {
         let (decided, permit) = (call.permit.clone(), call.permit.clone());
         let send_permit = SendPermit {
             decision: async move { decided.decided().await }.boxed(),
-            may_send: Box::new(move || request_index > 0 || permit.holds()),
+            may_send: Arc::new(move || request_index > 0 || permit.holds()),
         };
         let (server_requests, mut requests) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let mut reader = Reader::new(&id, server_requests, self.changes.clone());

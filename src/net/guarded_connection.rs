@@ -1,29 +1,52 @@
-//! Wraps a connection that carries one request. At the first write, the wrapper asks for the permit
-//! to send. Invariant: no byte of the request is written before the permit is given. After the
-//! permit, [`SendProgress::has_begun`] returns true.
+//! Wraps a connection that carries one request at a time. Before each request, a [`SendGate`] is
+//! armed. At the first write of the request, the gate asks for the permit to send. Invariant: no
+//! byte of the request is written before the permit is given. After the permit,
+//! [`SendGate::has_begun`] returns true.
+//!
+//! If an earlier request has used the connection, the socket must also be silent. Otherwise the peer
+//! has closed the connection, or has sent bytes that belong to no request. The wrapper asks the
+//! socket itself, because Tokio may not have seen such bytes yet.
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::rt::TokioIo;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::net::TcpStream;
+
+pub(super) type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 /// A function that returns whether the request may still be sent.
-pub(super) type MaySend = Box<dyn Fn() -> bool + Send + Sync>;
+pub(super) type MaySend = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// The progress of one request, shared with the connection that carries it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SendProgress(Arc<Flags>);
+/// The permit and the progress of the present request, shared with the connection that carries it.
+#[derive(Clone, Default)]
+pub(super) struct SendGate(Arc<State>);
 
-#[derive(Debug, Default)]
-struct Flags {
+#[derive(Default)]
+struct State {
+    /// The permit, until the first write asks for it.
+    may_send: Mutex<Option<MaySend>>,
+    /// Whether an earlier request has used the connection.
+    is_reused: AtomicBool,
     begun: AtomicBool,
     refused: AtomicBool,
 }
 
-impl SendProgress {
+impl SendGate {
+    /// Prepares the gate for the next request.
+    pub(super) fn arm(&self, may_send: MaySend) {
+        let is_reused = self.0.begun.swap(false, Ordering::SeqCst);
+        self.0.is_reused.store(is_reused, Ordering::SeqCst);
+        self.0.refused.store(false, Ordering::SeqCst);
+        *self.lock() = Some(may_send);
+    }
+
     /// Returns whether the first write was permitted. If so, the peer may have received a part of
     /// the request.
     pub(super) fn has_begun(&self) -> bool {
@@ -34,35 +57,29 @@ impl SendProgress {
     pub(super) fn is_refused(&self) -> bool {
         self.0.refused.load(Ordering::SeqCst)
     }
-}
 
-/// A connection that calls `may_send` at its first write. If `may_send` returns false, the first
-/// and all later writes fail.
-pub(super) struct GuardedConnection<S> {
-    connection: S,
-    may_send: Option<MaySend>,
-    progress: SendProgress,
-}
-
-impl<S> GuardedConnection<S> {
-    pub(super) fn new(connection: S, may_send: MaySend, progress: SendProgress) -> Self {
-        Self {
-            connection,
-            may_send: Some(may_send),
-            progress,
-        }
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<MaySend>> {
+        self.0
+            .may_send
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check_permit(&mut self) -> io::Result<()> {
-        if let Some(may_send) = self.may_send.take() {
+    fn check(&self, stream: &Stream) -> io::Result<()> {
+        if !self.has_begun()
+            && let Some(may_send) = self.lock().take()
+        {
+            if self.0.is_reused.load(Ordering::SeqCst) && !is_silent(stream) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
             let flag = if may_send() {
-                &self.progress.0.begun
+                &self.0.begun
             } else {
-                &self.progress.0.refused
+                &self.0.refused
             };
             flag.store(true, Ordering::SeqCst);
         }
-        if self.progress.has_begun() {
+        if self.has_begun() {
             Ok(())
         } else {
             Err(io::ErrorKind::PermissionDenied.into())
@@ -70,24 +87,51 @@ impl<S> GuardedConnection<S> {
     }
 }
 
-impl<S: Read + Unpin> Read for GuardedConnection<S> {
+/// Whether the peer has sent nothing that is not read yet, and has not closed the connection.
+fn is_silent(stream: &Stream) -> bool {
+    let tcp = match stream {
+        MaybeHttpsStream::Http(tcp) => tcp,
+        MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner(),
+    };
+    let mut sockets = [PollFd::new(tcp.inner(), PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut sockets, Some(&now)) == Ok(0)
+}
+
+/// A connection that asks its gate before each write. If the gate refuses the first write of a
+/// request, all writes fail until the gate is armed again.
+pub(super) struct GuardedConnection {
+    stream: Stream,
+    gate: SendGate,
+}
+
+impl GuardedConnection {
+    pub(super) fn new(stream: Stream, gate: SendGate) -> Self {
+        Self { stream, gate }
+    }
+}
+
+impl Read for GuardedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_read(context, buffer)
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
-impl<S: Write + Unpin> Write for GuardedConnection<S> {
+impl Write for GuardedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.check_permit()?;
-        Pin::new(&mut self.connection).poll_write(context, bytes)
+        self.gate.check(&self.stream)?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -95,19 +139,19 @@ impl<S: Write + Unpin> Write for GuardedConnection<S> {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.check_permit()?;
-        Pin::new(&mut self.connection).poll_write_vectored(context, parts)
+        self.gate.check(&self.stream)?;
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.connection.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_flush(context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_shutdown(context)
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -1,38 +1,35 @@
-//! Sends one request on its own connection, after a permit to send.
+//! Sends one request after a permit to send, on its own connection or on a kept one.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Either, select};
+use futures_util::future::BoxFuture;
 use http::Uri;
-use hyper::client::conn::http1;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::GaiResolver;
-use hyper_util::rt::TokioIo;
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, CONNECTION, HOST, HeaderMap, HeaderValue, USER_AGENT,
 };
-use reqwest::{Body, Request, Response, StatusCode};
+use reqwest::{Body, Request, StatusCode};
 use rustls::ClientConfig;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tower::ServiceExt as _;
 use tower::util::MapErr;
 
-use super::guarded_connection::{GuardedConnection, MaySend, SendProgress};
+use super::guarded_connection::MaySend;
+use super::kept_connections::Origin;
+use super::open_connection::OpenConnection;
 use super::{
     BodyLimits, BufferedResponse, CONNECT_TIMEOUT, CONNECTION_LOST, Failure, NO_ANSWER_IN_TIME,
     NO_CONNECTION_IN_TIME, NOT_BUILT, NOT_RESOLVED, Net, causes, connect_failure, io_kind,
-    lost_failure,
 };
 
 pub(super) type Connector =
     HttpsConnector<HttpConnector<MapErr<GaiResolver, fn(io::Error) -> Unresolved>>>;
-type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 /// The failure text if the [`SendPermit`] refuses the request.
 pub const NOT_PERMITTED: &str = "it must not be sent any more";
@@ -46,6 +43,18 @@ pub struct SendPermit {
     /// Returns whether the request may still be sent. The exchange calls this function once, right
     /// before the first byte is written.
     pub may_send: MaySend,
+}
+
+/// The connection that a request may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionUse {
+    /// A new connection, which is closed after the response. On a kept connection, the peer may
+    /// close the connection just as the request is written, and then the outcome of the request is
+    /// unknown.
+    Own,
+    /// A connection that an earlier request to the same origin has left open, if there is one. Only
+    /// for requests that may be repeated.
+    Kept,
 }
 
 #[derive(Debug)]
@@ -114,9 +123,9 @@ impl<F: FnOnce(StatusCode) -> BodyLimits + Send> ResponseSink for BodyCollector<
 }
 
 impl Net {
-    /// Sends one request on its own connection, and returns the response. `within` counts from the
-    /// call of this function or from the decision of the permit, whichever is later. `limits`
-    /// returns the limits of the body for the response's status.
+    /// Sends one request, and returns the response. `within` counts from the call of this function
+    /// or from the decision of the permit, whichever is later. `limits` returns the limits of the
+    /// body for the response's status.
     ///
     /// # Errors
     /// Fails like [`Net::send_single_into`], with one exception: a response that is lost after
@@ -126,6 +135,7 @@ impl Net {
         request: Request,
         within: Duration,
         permit: SendPermit,
+        connection: ConnectionUse,
         limits: impl FnOnce(StatusCode) -> BodyLimits + Send,
     ) -> Result<BufferedResponse, Failure> {
         let mut collector = BodyCollector {
@@ -133,7 +143,7 @@ impl Net {
             answer: None,
         };
         let received = self
-            .send_single_into(request, within, permit, &mut collector)
+            .send(request, within, permit, connection, &mut collector)
             .await;
         match (collector.answer, received) {
             (Some((answer, _)), Ok(())) => Ok(answer),
@@ -147,8 +157,8 @@ impl Net {
         }
     }
 
-    /// Sends one request like [`Net::send_single`], and passes the response to `sink` while it
-    /// arrives. Ends early if `sink` needs no further bytes.
+    /// Sends one request on its own connection like [`Net::send_single`], and passes the response
+    /// to `sink` while it arrives. Ends early if `sink` needs no further bytes.
     ///
     /// # Errors
     /// Fails with:
@@ -163,30 +173,68 @@ impl Net {
         permit: SendPermit,
         sink: &mut impl ResponseSink,
     ) -> Result<(), Failure> {
+        self.send(request, within, permit, ConnectionUse::Own, sink)
+            .await
+    }
+
+    async fn send(
+        &self,
+        request: Request,
+        within: Duration,
+        permit: SendPermit,
+        connection: ConnectionUse,
+        sink: &mut impl ResponseSink,
+    ) -> Result<(), Failure> {
         let deadline = Instant::now() + within;
-        let request = prepare_request(request).ok_or(Failure::NotSent(NOT_BUILT))?;
-        let (uri, request) = request;
-        let connection = self.connect(uri, deadline).await?;
+        // The copy is sent if a kept connection turns out to be closed before the write.
+        let may_keep = connection == ConnectionUse::Kept;
+        let mut copy = may_keep.then(|| request.try_clone()).flatten();
+        let (uri, mut request) =
+            prepare_request(request, may_keep).ok_or(Failure::NotSent(NOT_BUILT))?;
+        let origin = Origin::of(&uri);
+        let kept = copy.as_ref().and_then(|_| self.kept.take(&origin));
+        let mut is_reused = kept.is_some();
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => self.open(uri.clone(), deadline).await?,
+        };
         let decided_at = permit
             .decision
             .await
             .ok_or(Failure::NotSent(NOT_PERMITTED))?;
-        let progress = SendProgress::default();
-        let guarded = GuardedConnection::new(connection, permit.may_send, progress.clone());
-        let exchange = exchange(guarded, request, sink);
-        match timeout_at(deadline.max(decided_at + within), exchange).await {
-            Ok(Ok(())) => Ok(()),
-            _ if progress.is_refused() => Err(Failure::NotSent(NOT_PERMITTED)),
-            _ if !progress.has_begun() => Err(Failure::NotSent(CLOSED_BEFORE_WRITE)),
-            Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
+        let deadline = deadline.max(decided_at + within);
+        loop {
+            let exchange = connection.exchange(request, Arc::clone(&permit.may_send), sink);
+            let exchanged = timeout_at(deadline, exchange).await;
+            let failure = match exchanged {
+                Ok(Ok(is_complete)) => {
+                    if may_keep && is_complete {
+                        self.kept.keep(origin, connection);
+                    }
+                    return Ok(());
+                }
+                _ if connection.gate().is_refused() => Failure::NotSent(NOT_PERMITTED),
+                _ if !connection.gate().has_begun() => Failure::NotSent(CLOSED_BEFORE_WRITE),
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::Lost(NO_ANSWER_IN_TIME),
+            };
+            if !std::mem::take(&mut is_reused) || failure == Failure::NotSent(NOT_PERMITTED) {
+                return Err(failure);
+            }
+            self.kept.avoid(origin.clone());
+            let prepared = copy.take().and_then(|copy| prepare_request(copy, may_keep));
+            let (Failure::NotSent(_), Some((_, copy))) = (failure, prepared) else {
+                return Err(failure);
+            };
+            connection = self.open(uri.clone(), deadline).await?;
+            request = copy;
         }
     }
 
-    async fn connect(&self, uri: Uri, deadline: Instant) -> Result<Connection, Failure> {
+    async fn open(&self, uri: Uri, deadline: Instant) -> Result<OpenConnection, Failure> {
         let deadline = deadline.min(Instant::now() + CONNECT_TIMEOUT);
         match timeout_at(deadline, self.connector.clone().oneshot(uri)).await {
-            Ok(Ok(connection)) => Ok(connection),
+            Ok(Ok(stream)) => OpenConnection::new(stream).await,
             Ok(Err(error)) => Err(Failure::NotSent(connector_failure(error.as_ref()))),
             Err(_) => Err(Failure::NotSent(NO_CONNECTION_IN_TIME)),
         }
@@ -204,60 +252,25 @@ fn connector_failure(error: &(dyn Error + 'static)) -> &'static str {
 
 /// Returns the address to connect to, and the request to write, whose URI has only the path and the
 /// query. Returns `None` if the request is malformed.
-fn prepare_request(request: Request) -> Option<(Uri, http::Request<Body>)> {
+fn prepare_request(request: Request, may_keep: bool) -> Option<(Uri, http::Request<Body>)> {
     let mut request = http::Request::<Body>::try_from(request).ok()?;
     let path = Uri::from(request.uri().path_and_query()?.clone());
     let uri = std::mem::replace(request.uri_mut(), path);
     let host = uri.authority()?.as_str().rsplit('@').next()?;
     // Without compression, HTTP alone defines where a body ends. With `Connection: close`, the peer
     // closes the connection first, so that the local port is free at once.
-    for (name, value) in [
+    let mut defaults = vec![
         (HOST, host),
         (USER_AGENT, super::USER_AGENT),
         (ACCEPT, "*/*"),
         (ACCEPT_ENCODING, "identity"),
-        (CONNECTION, "close"),
-    ] {
+    ];
+    if !may_keep {
+        defaults.push((CONNECTION, "close"));
+    }
+    for (name, value) in defaults {
         let value = HeaderValue::from_str(value).ok()?;
         request.headers_mut().entry(name).or_insert(value);
     }
     Some((uri, request))
-}
-
-async fn exchange(
-    connection: GuardedConnection<Connection>,
-    request: http::Request<Body>,
-    sink: &mut impl ResponseSink,
-) -> Result<(), Failure> {
-    let handshake = http1::handshake(connection).await;
-    let (mut sender, connection) = handshake.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
-    let answered = async {
-        let sent = sender.send_request(request).await;
-        let response = sent.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
-        read(response.map(Body::wrap).into(), sink).await
-    };
-    // One Tokio task drives the connection and waits for the answer, so no other task delays the
-    // write after the permit.
-    match select(pin!(answered), pin!(connection)).await {
-        Either::Left((read, _)) => read,
-        Either::Right((_, answered)) => answered.await,
-    }
-}
-
-async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<(), Failure> {
-    let status = response.status();
-    if status.is_informational() {
-        return Err(Failure::Lost("the answer was not a final answer"));
-    }
-    sink.begin(status, response.headers());
-    while let Some(chunk) = response
-        .chunk()
-        .await
-        .map_err(|error| lost_failure(&error))?
-    {
-        if !sink.take(&chunk) {
-            break;
-        }
-    }
-    Ok(())
 }

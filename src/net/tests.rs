@@ -1,5 +1,7 @@
 //! Tests of sending requests, and of their failures.
 
+mod kept_connections;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -43,7 +45,7 @@ fn leave(
 ) -> SendPermit {
     SendPermit {
         decision: decided.boxed(),
-        may_send: Box::new(move || holds),
+        may_send: Arc::new(move || holds),
     }
 }
 
@@ -53,12 +55,16 @@ fn permitted() -> SendPermit {
 
 async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
     let answer = net
-        .send_single(request(url), Duration::from_secs(5), permitted(), |_| {
-            BodyLimits {
+        .send_single(
+            request(url),
+            Duration::from_secs(5),
+            permitted(),
+            ConnectionUse::Own,
+            |_| BodyLimits {
                 enough_bytes: 10,
                 max_bytes: 10,
-            }
-        })
+            },
+        )
         .await?;
     Ok((answer.body, answer.is_truncated))
 }
@@ -118,13 +124,25 @@ async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
         "there was no complete answer within the timeout",
     ));
     assert_eq!(
-        net.send_single(request(&url), in_time, permitted(), room)
-            .await,
+        net.send_single(
+            request(&url),
+            in_time,
+            permitted(),
+            ConnectionUse::Own,
+            room
+        )
+        .await,
         late
     );
     drop(listener.accept().await.unwrap());
     let (answer, _peer) = tokio::join!(
-        net.send_single(request(&url), in_time, permitted(), room),
+        net.send_single(
+            request(&url),
+            in_time,
+            permitted(),
+            ConnectionUse::Own,
+            room
+        ),
         async {
             let (mut peer, _) = listener.accept().await.unwrap();
             assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
@@ -163,6 +181,7 @@ async fn connection_that_is_never_made_is_not_a_lost_request() {
                 request(&url),
                 Duration::from_millis(within),
                 permitted(),
+                ConnectionUse::Own,
                 room,
             )
             .await;
@@ -211,7 +230,13 @@ async fn refused_call_writes_nothing(refused: SendPermit) {
         max_bytes: 1,
     };
     let (answer, received) = tokio::join!(
-        net.send_single(request(&url), Duration::from_secs(5), refused, room),
+        net.send_single(
+            request(&url),
+            Duration::from_secs(5),
+            refused,
+            ConnectionUse::Own,
+            room
+        ),
         async {
             let (mut peer, _) = listener.accept().await.unwrap();
             let mut received = Vec::new();
@@ -234,17 +259,20 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
     };
     let (permit, decided) = tokio::sync::oneshot::channel();
     let leave = leave(async { decided.await.ok() }, true);
-    let (answer, ()) = tokio::join!(net.send_single(request(&url), within, leave, room), async {
-        let (mut peer, _) = listener.accept().await.unwrap();
-        let mut received = [0; 4096];
-        let longer = within + Duration::from_millis(200);
-        let early = tokio::time::timeout(longer, peer.read(&mut received)).await;
-        assert!(early.is_err(), "bytes before the permit");
-        permit.send(Instant::now()).unwrap();
-        assert!(peer.read(&mut received).await.unwrap() > 0);
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-        peer.write_all(answer).await.unwrap();
-    });
+    let (answer, ()) = tokio::join!(
+        net.send_single(request(&url), within, leave, ConnectionUse::Own, room),
+        async {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let mut received = [0; 4096];
+            let longer = within + Duration::from_millis(200);
+            let early = tokio::time::timeout(longer, peer.read(&mut received)).await;
+            assert!(early.is_err(), "bytes before the permit");
+            permit.send(Instant::now()).unwrap();
+            assert!(peer.read(&mut received).await.unwrap() > 0);
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            peer.write_all(answer).await.unwrap();
+        }
+    );
     assert_eq!(answer.unwrap().body, b"ok");
 }
 
@@ -263,7 +291,7 @@ async fn permit_is_asked_for_at_the_write_and_not_before() {
             Some(Instant::now())
         }
         .boxed(),
-        may_send: Box::new(move || count.fetch_add(1, Ordering::SeqCst) == 0),
+        may_send: Arc::new(move || count.fetch_add(1, Ordering::SeqCst) == 0),
     };
     let mut call = request(&url);
     *call.method_mut() = reqwest::Method::POST;
@@ -273,7 +301,13 @@ async fn permit_is_asked_for_at_the_write_and_not_before() {
         max_bytes: 2,
     };
     let (answer, received) = tokio::join!(
-        net.send_single(call, Duration::from_secs(30), leave, room),
+        net.send_single(
+            call,
+            Duration::from_secs(30),
+            leave,
+            ConnectionUse::Own,
+            room
+        ),
         async {
             let (mut peer, _) = listener.accept().await.unwrap();
             let (mut received, mut buffer) = (0, vec![0; 1 << 16]);
@@ -306,7 +340,13 @@ async fn connection_that_the_peer_closes_before_the_permit_was_not_sent_on() {
         max_bytes: 1,
     };
     let (answer, ()) = tokio::join!(
-        net.send_single(request(&url), Duration::from_secs(5), leave, room),
+        net.send_single(
+            request(&url),
+            Duration::from_secs(5),
+            leave,
+            ConnectionUse::Own,
+            room
+        ),
         async {
             drop(listener.accept().await.unwrap());
             closed.send(Instant::now()).unwrap();

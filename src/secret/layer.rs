@@ -160,7 +160,11 @@ impl Layer<'_> {
 
     /// Returns this layer without its line ends; `None` if the layer has no line ends.
     fn joined(&self) -> Option<Layer<'_>> {
-        let lines = self.bytes.split(|byte| matches!(byte, b'\n' | b'\r'));
+        let is_line_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+        if !self.bytes.iter().any(is_line_end) {
+            return None;
+        }
+        let lines = self.bytes.split(is_line_end);
         let mut joined = Layer::child_of(self);
         let mut parent_start = 0;
         for line in lines {
@@ -169,7 +173,7 @@ impl Layer<'_> {
         }
         joined.parent_end = self.bytes.len();
         joined.joined = true;
-        (joined.bytes.len() < self.bytes.len()).then_some(joined)
+        Some(joined)
     }
 
     /// Returns this layer with its escapes undone; `None` if there is no escape to undo. An escape
@@ -203,9 +207,12 @@ impl Layer<'_> {
                 Escape::Incomplete | Escape::None => search_from = at + 1,
             }
         }
+        if copied == 0 {
+            return None;
+        }
         child.copy(copied, after(copied));
         child.parent_end = self.bytes.len();
-        (copied > 0).then_some(child)
+        Some(child)
     }
 
     fn child_of<'p>(parent: &'p Layer<'_>) -> Layer<'p> {

@@ -37,10 +37,42 @@ struct SecretSet {
     placeholders: Vec<String>,
     /// The needles in ascending order, for binary search.
     sorted: Vec<String>,
+    /// The first two bytes of every needle, for a quick test before the binary search.
+    first_bytes: BytePairs,
     /// The length of the longest needle in bytes.
     longest: usize,
     /// Whether a value has a space. Then a `+` in a text may stand for a space, as in form data.
     has_spaces: bool,
+}
+
+/// A set of pairs of bytes: one bit for each possible pair.
+struct BytePairs(Vec<u64>);
+
+impl BytePairs {
+    /// Returns the set of the first two bytes of each of `texts`, which have at least two bytes.
+    fn first_of(texts: &[String]) -> Self {
+        let mut bits = vec![0; usize::from(u16::MAX) / 64 + 1];
+        for text in texts {
+            if let [first, second, ..] = text.as_bytes() {
+                let (word, bit) = Self::place(*first, *second);
+                if let Some(word) = bits.get_mut(word) {
+                    *word |= bit;
+                }
+            }
+        }
+        Self(bits)
+    }
+
+    fn contains(&self, first: u8, second: u8) -> bool {
+        let (word, bit) = Self::place(first, second);
+        self.0.get(word).is_some_and(|word| word & bit != 0)
+    }
+
+    /// Returns the index of the word, and the bit in the word, that stand for a pair.
+    fn place(first: u8, second: u8) -> (usize, u64) {
+        let pair = u16::from_be_bytes([first, second]);
+        (usize::from(pair / 64), 1 << (pair % 64))
+    }
 }
 
 /// A range of the original text. A placeholder replaces this range.
@@ -100,6 +132,7 @@ impl Redactor {
                 finder,
                 origins,
                 placeholders,
+                first_bytes: BytePairs::first_of(&sorted),
                 sorted,
                 longest,
                 has_spaces,
@@ -121,7 +154,11 @@ impl Redactor {
 
     #[must_use]
     pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let matches = self.all_matches(text);
+        Self::replace(text, &self.all_matches(text))
+    }
+
+    /// Replaces the matches, which must be in order and must not overlap.
+    fn replace<'t>(text: &'t str, matches: &[Match<'_>]) -> Cow<'t, str> {
         if matches.is_empty() {
             return Cow::Borrowed(text);
         }
@@ -139,7 +176,7 @@ impl Redactor {
     /// beginning of a secret, this end is cut off.
     #[must_use]
     pub fn redact_prefix<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        self.redact(text.get(..self.safe_prefix_len(text)).unwrap_or_default())
+        self.redact_safe_prefix(text).0
     }
 
     /// Returns the length in bytes of the longest needle (a secret, or its base64 form) if each
@@ -154,13 +191,15 @@ impl Redactor {
             .unwrap_or(0)
     }
 
-    /// Returns the length in bytes of the prefix that can be redacted before the rest of the text
-    /// is known. Secrets and escapes cannot cross the end of this prefix.
-    pub(super) fn safe_prefix_len(&self, text: &str) -> usize {
-        let (mut cut, mut unsplittable) = (text.len(), Vec::new());
+    /// Redacts the prefix of `text` that can be redacted before the rest of the text is known.
+    /// Secrets and escapes cannot cross the end of this prefix. Returns the redacted prefix, and the
+    /// length in bytes that the prefix has in `text`.
+    pub(super) fn redact_safe_prefix<'t>(&self, text: &'t str) -> (Cow<'t, str>, usize) {
         if self.sets.is_empty() {
-            return cut;
+            return (Cow::Borrowed(text), text.len());
         }
+        let (mut cut, mut unsplittable) = (text.len(), Vec::new());
+        let mut matches = self.all_matches(text);
         layer::for_each_layer(
             text,
             UnescapeOptions {
@@ -174,11 +213,7 @@ impl Redactor {
                 unsplittable.extend(layer.escapes());
             },
         );
-        unsplittable.extend(
-            self.all_matches(text)
-                .iter()
-                .map(|found| (found.start, found.end)),
-        );
+        unsplittable.extend(matches.iter().map(|found| (found.start, found.end)));
         unsplittable.sort_unstable();
         // A cut inside a run of overlapping matches and escapes moves back to the start of the run.
         let mut run = (0, 0);
@@ -188,14 +223,15 @@ impl Redactor {
             } else {
                 (start, end)
             };
-            if run.0 >= cut {
+            if run.1 > cut {
+                cut = cut.min(run.0);
                 break;
             }
-            if run.1 > cut {
-                return run.0;
-            }
         }
-        cut
+        // No match crosses the cut, so the prefix alone has the same matches.
+        matches.retain(|found| found.end <= cut);
+        let prefix = text.get(..cut).unwrap_or_default();
+        (Self::replace(prefix, &matches), cut)
     }
 
     fn has_spaces(&self) -> bool {
@@ -290,6 +326,11 @@ impl SecretSet {
         let from = bytes.len().saturating_sub(self.longest.saturating_sub(1));
         let begins = |at: &usize| {
             let ending = bytes.get(*at..).unwrap_or_default();
+            if let [first, second, ..] = ending
+                && !self.first_bytes.contains(*first, *second)
+            {
+                return false;
+            }
             let next = self
                 .sorted
                 .partition_point(|needle| needle.as_bytes() <= ending);
@@ -336,6 +377,7 @@ mod tests {
             finder: None,
             origins,
             placeholders,
+            first_bytes: BytePairs::first_of(&sorted),
             longest: 15,
             has_spaces: false,
             sorted,

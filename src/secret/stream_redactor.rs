@@ -37,16 +37,15 @@ impl StreamRedactor {
         if self.held.len() < self.next_search_len {
             return String::new();
         }
-        let rest = self
-            .held
-            .split_off(self.redactor.safe_prefix_len(&self.held));
-        self.next_search_len = if rest.len() > MAX_OFTEN_SEARCHED_BYTES {
-            rest.len() * 2
+        let (shown, len) = self.redactor.redact_safe_prefix(&self.held);
+        let shown = shown.into_owned();
+        self.held.drain(..len);
+        self.next_search_len = if self.held.len() > MAX_OFTEN_SEARCHED_BYTES {
+            self.held.len() * 2
         } else {
             0
         };
-        let shown = std::mem::replace(&mut self.held, rest);
-        self.redactor.redact(&shown).into_owned()
+        shown
     }
 
     /// Ends the text and returns the rest, redacted.

@@ -24,9 +24,9 @@ use super::builtin::{self, Endpoint};
 use super::headers::Headers;
 use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, measure_attempt, output};
-use crate::net::{BodyLimits, Failure, NOT_PERMITTED, Net, SendPermit};
+use crate::net::{BodyLimits, ConnectionUse, Failure, NOT_PERMITTED, Net, SendPermit};
 use crate::secret::{Redactor, Secret};
-use crate::task::tool_spec::ToolSpec;
+use crate::task::tool_spec::{Effect, ToolSpec};
 use crate::task::units::duration_text;
 
 /// The maximum number of bytes that are kept of a failure's body.
@@ -261,11 +261,18 @@ impl HttpTool {
         let (decided, permit) = (call.permit.clone(), call.permit.clone());
         let send_permit = SendPermit {
             decision: async move { decided.decided().await }.boxed(),
-            may_send: Box::new(move || permit.holds()),
+            may_send: Arc::new(move || permit.holds()),
+        };
+        // A repeated attempt has its own connection, so that no call fails because a server closes
+        // kept connections.
+        let connection = if self.spec.effect == Effect::Once || call.attempt > 1 {
+            ConnectionUse::Own
+        } else {
+            ConnectionUse::Kept
         };
         match self
             .net
-            .send_single(request, within, send_permit, limits)
+            .send_single(request, within, send_permit, connection, limits)
             .await
         {
             Ok(answer) => self.read(

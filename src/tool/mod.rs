@@ -128,6 +128,8 @@ pub struct Invocation {
     pub task_id: TaskId,
     /// The id of the call, which is the same for every attempt. Also sent as the `Idempotency-Key`.
     pub call_id: CallId,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
     /// The JSON of the arguments, exactly as the policy judged it and approvers saw it.
     pub arguments_text: String,
     /// `arguments_text`, as parsed by `arguments.rs`.

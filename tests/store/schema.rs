@@ -308,7 +308,7 @@ async fn calls_at_a_gate_are_found_by_their_keys_on_sqlite() {
             ],
         ),
         (
-            "as calls",
+            "x) as calls",
             ["intervention_request_gate (tenant=? AND gate=? AND gate_user=?)"; 2],
         ),
     ] {

@@ -111,6 +111,7 @@ impl Driver<'_> {
             owner: self.session.own.row.user_id.clone(),
             task_id: self.session.own.row.task_id,
             call_id: state.call.tool_call_id,
+            attempt: state.attempts + 1,
             arguments_text: state.arguments_text().to_owned(),
             arguments,
             decided_by,

@@ -1,0 +1,102 @@
+//! An open HTTP/1.1 connection, which carries one request at a time.
+
+use std::pin::{Pin, pin};
+
+use futures_util::FutureExt as _;
+use futures_util::future::{Either, select};
+use hyper::client::conn::http1;
+use reqwest::{Body, Response};
+use tokio::time::Instant;
+
+use super::guarded_connection::{GuardedConnection, MaySend, SendGate, Stream};
+use super::single_exchange::ResponseSink;
+use super::{CONNECTION_LOST, Failure, lost_failure};
+
+pub(super) struct OpenConnection {
+    sender: http1::SendRequest<Body>,
+    /// Reads and writes on the connection, while it is polled. `None` once the connection is over.
+    driver: Option<Pin<Box<http1::Connection<GuardedConnection, Body>>>>,
+    gate: SendGate,
+    pub(super) opened_at: Instant,
+}
+
+impl OpenConnection {
+    /// # Errors
+    /// Fails with [`Failure::Lost`] if the connection is closed.
+    pub(super) async fn new(stream: Stream) -> Result<Self, Failure> {
+        let gate = SendGate::default();
+        let guarded = GuardedConnection::new(stream, gate.clone());
+        let handshake = http1::handshake(guarded).await;
+        let (sender, driver) = handshake.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
+        Ok(Self {
+            sender,
+            driver: Some(Box::pin(driver)),
+            gate,
+            opened_at: Instant::now(),
+        })
+    }
+
+    /// Returns whether the last request and its response are complete, and the connection is open.
+    /// [`GuardedConnection`] checks again at the next request.
+    pub(super) fn is_ready(&mut self) -> bool {
+        let driver = self.driver.as_mut();
+        driver.is_some_and(|driver| driver.now_or_never().is_none()) && self.sender.is_ready()
+    }
+
+    /// Sends a request, and passes the response to `sink` while it arrives. `may_send` is called
+    /// once, right before the first byte is written. Returns whether the response was read to its
+    /// end.
+    ///
+    /// # Errors
+    /// Fails with [`Failure::Lost`] if no complete response arrived. [`OpenConnection::gate`] says
+    /// whether anything was sent.
+    pub(super) async fn exchange(
+        &mut self,
+        request: http::Request<Body>,
+        may_send: MaySend,
+        sink: &mut impl ResponseSink,
+    ) -> Result<bool, Failure> {
+        let Some(driver) = &mut self.driver else {
+            return Err(Failure::Lost(CONNECTION_LOST));
+        };
+        self.gate.arm(may_send);
+        let sender = &mut self.sender;
+        let answered = async move {
+            let sent = sender.send_request(request).await;
+            let response = sent.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
+            read(response.map(Body::wrap).into(), sink).await
+        };
+        // One Tokio task drives the connection and waits for the answer, so no other task delays
+        // the write after the permit.
+        match select(pin!(answered), driver).await {
+            Either::Left((read, _)) => read,
+            Either::Right((_, answered)) => {
+                // A driver that has ended without taking the request would hold it for ever.
+                self.driver = None;
+                answered.await.map(|_| false)
+            }
+        }
+    }
+
+    pub(super) fn gate(&self) -> &SendGate {
+        &self.gate
+    }
+}
+
+async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<bool, Failure> {
+    let status = response.status();
+    if status.is_informational() {
+        return Err(Failure::Lost("the answer was not a final answer"));
+    }
+    sink.begin(status, response.headers());
+    while let Some(chunk) = response
+        .chunk()
+        .await
+        .map_err(|error| lost_failure(&error))?
+    {
+        if !sink.take(&chunk) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
