@@ -1,9 +1,13 @@
-//! Keeps connections open after a response, for the next request to the same origin.
+//! Keeps connections open after a response, for the next request of the same user to the same
+//! origin with the same credentials.
 //!
 //! A peer may close a kept connection just as a request is written, and then the outcome of the
 //! request is unknown. So only requests that may be repeated use a kept connection, a connection is
-//! kept for a shorter time than common servers do (2 to 75 seconds), and an origin that closes a
-//! kept connection nevertheless gets new connections for a while.
+//! kept for a shorter time than common servers do (2 to 75 seconds), and a peer that closes a kept
+//! connection nevertheless gets new connections for a while.
+//!
+//! Bytes of a peer between two responses close the connection. Limit: the beginning of a TLS record
+//! that has no end yet is not seen.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,20 +22,25 @@ use super::open_connection::OpenConnection;
 const KEEP_TIME: Duration = Duration::from_secs(1);
 /// The age after which a connection is not kept, so that a change of the host's addresses counts.
 const MAX_AGE: Duration = Duration::from_secs(30);
-/// How long an origin gets new connections after it has closed a kept one.
+/// How long requests get new connections after their peer has closed a kept one.
 const AVOID_TIME: Duration = Duration::from_mins(10);
-const MAX_KEPT: usize = 128;
+/// The maximum number of connections that a process keeps. `http/server/descriptors.rs` reserves
+/// their descriptors.
+const MAX_KEPT: usize = 32;
 const MAX_AVOIDED: usize = 1000;
 
-/// The scheme and the authority of a URL.
+/// The requests that may share a connection: those with the same scheme and authority, and the same
+/// [`ConnectionUse::Kept`].
+///
+/// [`ConnectionUse::Kept`]: super::ConnectionUse::Kept
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Origin(String);
+pub(super) struct KeptKey(String, [u8; 32]);
 
-impl Origin {
-    pub(super) fn of(uri: &Uri) -> Self {
+impl KeptKey {
+    pub(super) fn new(uri: &Uri, group: [u8; 32]) -> Self {
         let scheme = uri.scheme_str().unwrap_or_default();
         let authority = uri.authority().map_or("", |authority| authority.as_str());
-        Self(format!("{scheme}://{authority}"))
+        Self(format!("{scheme}://{authority}"), group)
     }
 }
 
@@ -44,11 +53,11 @@ pub(super) struct KeptConnections {
 
 #[derive(Default)]
 struct State {
-    /// For each origin, its connections in the order in which they were kept, with these times.
-    connections: BTreeMap<Origin, Vec<(Instant, OpenConnection)>>,
+    /// For each key, its connections in the order in which they were kept, with these times.
+    connections: BTreeMap<KeptKey, Vec<(Instant, OpenConnection)>>,
     count: usize,
-    /// The origins that get new connections, until these times.
-    avoided: BTreeMap<Origin, Instant>,
+    /// The keys whose requests get new connections, until these times.
+    avoided: BTreeMap<KeptKey, Instant>,
     /// Whether a Tokio task closes the connections whose time is over.
     is_reaped: bool,
 }
@@ -74,33 +83,38 @@ impl KeptConnections {
         }
     }
 
-    /// Takes the connection to `origin` that was used last; `None` if no open one is kept.
-    pub(super) fn take(&self, origin: &Origin) -> Option<OpenConnection> {
+    /// Whether the connection of a request with this key may be kept after the response.
+    pub(super) fn accepts(&self, key: &KeptKey) -> bool {
+        let state = self.lock();
+        let until = state.avoided.get(key);
+        state.count < MAX_KEPT && until.is_none_or(|until| *until <= Instant::now())
+    }
+
+    /// Takes the connection that was used last, and the time until which it may be used; `None` if
+    /// no open one is kept.
+    pub(super) fn take(&self, key: &KeptKey) -> Option<(OpenConnection, Instant)> {
         let mut state = self.lock();
         state.close_expired(self.keep_time);
-        let kept = state.connections.get_mut(origin)?.pop();
-        let (_, mut connection) = kept?;
+        let (since, mut connection) = state.connections.get_mut(key)?.pop()?;
         state.count -= 1;
         if connection.is_ready() {
-            return Some(connection);
+            return Some((connection, since + self.keep_time));
         }
-        state.avoid(origin.clone());
+        state.avoid(key.clone());
         None
     }
 
-    /// Keeps a connection whose last response was read to its end. Closes it instead if the peer
-    /// has closed it, if it is old, or if too many are kept.
-    pub(super) fn keep(&self, origin: Origin, mut connection: OpenConnection) {
-        let now = Instant::now();
-        let mut state = self.lock();
-        let is_avoided = state.avoided.get(&origin).is_some_and(|until| *until > now);
-        let is_old = now.duration_since(connection.opened_at) > MAX_AGE;
-        if is_avoided || is_old || state.count >= MAX_KEPT || !connection.is_ready() {
-            return;
+    /// Keeps a connection whose last response was read to its end, and returns true. Closes it
+    /// instead if the peer has closed it, if it is old, or if too many are kept.
+    pub(super) fn keep(&self, key: KeptKey, mut connection: OpenConnection) -> bool {
+        if !self.accepts(&key) || connection.opened_at.elapsed() > MAX_AGE || !connection.is_ready()
+        {
+            return false;
         }
+        let mut state = self.lock();
         state.count += 1;
-        let of_origin = state.connections.entry(origin).or_default();
-        of_origin.push((now, connection));
+        let of_key = state.connections.entry(key).or_default();
+        of_key.push((Instant::now(), connection));
         if !std::mem::replace(&mut state.is_reaped, true) {
             let kept = self.clone();
             #[expect(
@@ -109,11 +123,12 @@ impl KeptConnections {
             )]
             tokio::spawn(async move { kept.reap().await });
         }
+        true
     }
 
-    /// Uses new connections for this origin for a while, and closes the kept ones.
-    pub(super) fn avoid(&self, origin: Origin) {
-        self.lock().avoid(origin);
+    /// Gives requests with this key new connections for a while, and closes the kept ones.
+    pub(super) fn avoid(&self, key: KeptKey) {
+        self.lock().avoid(key);
     }
 
     /// Closes the connections whose time is over, until none is kept.
@@ -139,15 +154,15 @@ impl KeptConnections {
 }
 
 impl State {
-    fn avoid(&mut self, origin: Origin) {
-        let closed = self.connections.remove(&origin).unwrap_or_default();
+    fn avoid(&mut self, key: KeptKey) {
+        let closed = self.connections.remove(&key).unwrap_or_default();
         self.count -= closed.len();
         let now = Instant::now();
         self.avoided.retain(|_, until| *until > now);
         if self.avoided.len() >= MAX_AVOIDED {
             self.avoided.pop_first();
         }
-        self.avoided.insert(origin, now + AVOID_TIME);
+        self.avoided.insert(key, now + AVOID_TIME);
     }
 
     fn close_expired(&mut self, keep_time: Duration) {

@@ -5,12 +5,20 @@ use std::pin::{Pin, pin};
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use hyper::client::conn::http1;
-use reqwest::{Body, Response};
+use reqwest::{Body, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::guarded_connection::{GuardedConnection, MaySend, SendGate, Stream};
 use super::single_exchange::ResponseSink;
 use super::{CONNECTION_LOST, Failure, lost_failure};
+
+/// A response that a sink has received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    pub(super) status: StatusCode,
+    /// Whether the response was read to its end.
+    pub(super) is_complete: bool,
+}
 
 pub(super) struct OpenConnection {
     sender: http1::SendRequest<Body>,
@@ -44,8 +52,7 @@ impl OpenConnection {
     }
 
     /// Sends a request, and passes the response to `sink` while it arrives. `may_send` is called
-    /// once, right before the first byte is written. Returns whether the response was read to its
-    /// end.
+    /// once, right before the first byte is written.
     ///
     /// # Errors
     /// Fails with [`Failure::Lost`] if no complete response arrived. [`OpenConnection::gate`] says
@@ -55,7 +62,7 @@ impl OpenConnection {
         request: http::Request<Body>,
         may_send: MaySend,
         sink: &mut impl ResponseSink,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Received, Failure> {
         let Some(driver) = &mut self.driver else {
             return Err(Failure::Lost(CONNECTION_LOST));
         };
@@ -73,7 +80,7 @@ impl OpenConnection {
             Either::Right((_, answered)) => {
                 // A driver that has ended without taking the request would hold it for ever.
                 self.driver = None;
-                answered.await.map(|_| false)
+                answered.await
             }
         }
     }
@@ -83,7 +90,7 @@ impl OpenConnection {
     }
 }
 
-async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<bool, Failure> {
+async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<Received, Failure> {
     let status = response.status();
     if status.is_informational() {
         return Err(Failure::Lost("the answer was not a final answer"));
@@ -95,8 +102,14 @@ async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<bo
         .map_err(|error| lost_failure(&error))?
     {
         if !sink.take(&chunk) {
-            return Ok(false);
+            return Ok(Received {
+                status,
+                is_complete: false,
+            });
         }
     }
-    Ok(true)
+    Ok(Received {
+        status,
+        is_complete: true,
+    })
 }

@@ -21,8 +21,8 @@ use tower::ServiceExt as _;
 use tower::util::MapErr;
 
 use super::guarded_connection::MaySend;
-use super::kept_connections::Origin;
-use super::open_connection::OpenConnection;
+use super::kept_connections::KeptKey;
+use super::open_connection::{OpenConnection, Received};
 use super::{
     BodyLimits, BufferedResponse, CONNECT_TIMEOUT, CONNECTION_LOST, Failure, NO_ANSWER_IN_TIME,
     NO_CONNECTION_IN_TIME, NOT_BUILT, NOT_RESOLVED, Net, causes, connect_failure, io_kind,
@@ -53,8 +53,9 @@ pub enum ConnectionUse {
     /// unknown.
     Own,
     /// A connection that an earlier request to the same origin has left open, if there is one. Only
-    /// for requests that may be repeated.
-    Kept,
+    /// for requests that may be repeated. Requests share a connection if they have the same digest,
+    /// which must cover the user and the credentials.
+    Kept([u8; 32]),
 }
 
 #[derive(Debug)]
@@ -147,7 +148,10 @@ impl Net {
             .await;
         match (collector.answer, received) {
             (Some((answer, _)), Ok(())) => Ok(answer),
-            (Some((answer, limits)), Err(_)) if answer.body.len() >= limits.enough_bytes => {
+            (Some((answer, limits)), Err(failure))
+                if failure != Failure::Lost(STRAY_ANSWER)
+                    && answer.body.len() >= limits.enough_bytes =>
+            {
                 Ok(BufferedResponse {
                     is_truncated: true,
                     ..answer
@@ -186,49 +190,90 @@ impl Net {
         sink: &mut impl ResponseSink,
     ) -> Result<(), Failure> {
         let deadline = Instant::now() + within;
-        // The copy is sent if a kept connection turns out to be closed before the write.
-        let may_keep = connection == ConnectionUse::Kept;
-        let mut copy = may_keep.then(|| request.try_clone()).flatten();
+        let (key, mut copy) = self.kept_key(&request, connection).unzip();
         let (uri, mut request) =
-            prepare_request(request, may_keep).ok_or(Failure::NotSent(NOT_BUILT))?;
-        let origin = Origin::of(&uri);
-        let kept = copy.as_ref().and_then(|_| self.kept.take(&origin));
+            prepare_request(request, key.is_some()).ok_or(Failure::NotSent(NOT_BUILT))?;
+        let kept = key.as_ref().and_then(|key| self.kept.take(key));
         let mut is_reused = kept.is_some();
-        let mut connection = match kept {
-            Some(connection) => connection,
-            None => self.open(uri.clone(), deadline).await?,
+        let (mut connection, usable_until) = match kept {
+            Some((connection, until)) => (connection, Some(until)),
+            None => (self.open(uri.clone(), deadline).await?, None),
         };
         let decided_at = permit
             .decision
             .await
             .ok_or(Failure::NotSent(NOT_PERMITTED))?;
         let deadline = deadline.max(decided_at + within);
+        if usable_until.is_some_and(|until| until <= Instant::now()) {
+            connection = self.open(uri.clone(), deadline).await?;
+            is_reused = false;
+        }
         loop {
             let exchange = connection.exchange(request, Arc::clone(&permit.may_send), sink);
             let exchanged = timeout_at(deadline, exchange).await;
             let failure = match exchanged {
-                Ok(Ok(is_complete)) => {
-                    if may_keep && is_complete {
-                        self.kept.keep(origin, connection);
-                    }
-                    return Ok(());
-                }
+                Ok(Ok(received)) => return self.received(key, connection, received, is_reused),
                 _ if connection.gate().is_refused() => Failure::NotSent(NOT_PERMITTED),
                 _ if !connection.gate().has_begun() => Failure::NotSent(CLOSED_BEFORE_WRITE),
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::Lost(NO_ANSWER_IN_TIME),
             };
-            if !std::mem::take(&mut is_reused) || failure == Failure::NotSent(NOT_PERMITTED) {
+            let key = key.as_ref().filter(|_| std::mem::take(&mut is_reused));
+            let (Some(key), false) = (key, failure == Failure::NotSent(NOT_PERMITTED)) else {
                 return Err(failure);
-            }
-            self.kept.avoid(origin.clone());
-            let prepared = copy.take().and_then(|copy| prepare_request(copy, may_keep));
+            };
+            self.kept.avoid(key.clone());
+            let prepared = copy.take().and_then(|copy| prepare_request(copy, true));
             let (Failure::NotSent(_), Some((_, copy))) = (failure, prepared) else {
                 return Err(failure);
             };
             connection = self.open(uri.clone(), deadline).await?;
             request = copy;
         }
+    }
+
+    /// Returns the key under which the request's connection may be kept, and a copy of the request.
+    /// The copy is sent if a kept connection turns out to be closed before the write. `None` if the
+    /// request must have its own connection.
+    ///
+    /// After a large body, a part of the body may still wait in the connection's buffers when the
+    /// response has arrived. It would delay the next request.
+    fn kept_key(&self, request: &Request, connection: ConnectionUse) -> Option<(KeptKey, Request)> {
+        let ConnectionUse::Kept(digest) = connection else {
+            return None;
+        };
+        let body = request.body().map_or(Some(&[][..]), Body::as_bytes)?;
+        let uri: Uri = request.url().as_str().parse().ok()?;
+        let key = KeptKey::new(&uri, digest);
+        let may_keep = body.len() <= MAX_KEPT_BODY_BYTES && self.kept.accepts(&key);
+        may_keep
+            .then(|| request.try_clone())?
+            .map(|copy| (key, copy))
+    }
+
+    /// Keeps the connection if it can be used again. A peer that misreads requests on a kept
+    /// connection, or closes it while a request is on its way, answers with an error and closes the
+    /// connection. Such an answer may belong to no request.
+    fn received(
+        &self,
+        key: Option<KeptKey>,
+        connection: OpenConnection,
+        received: Received,
+        is_reused: bool,
+    ) -> Result<(), Failure> {
+        let Some(key) = key else {
+            return Ok(());
+        };
+        let is_kept = received.is_complete && self.kept.keep(key.clone(), connection);
+        let is_stray = match received.status {
+            StatusCode::REQUEST_TIMEOUT | StatusCode::MISDIRECTED_REQUEST => true,
+            status => !status.is_success() && !is_kept,
+        };
+        if is_reused && is_stray {
+            self.kept.avoid(key);
+            return Err(Failure::Lost(STRAY_ANSWER));
+        }
+        Ok(())
     }
 
     async fn open(&self, uri: Uri, deadline: Instant) -> Result<OpenConnection, Failure> {
@@ -241,6 +286,10 @@ impl Net {
     }
 }
 
+/// The maximum length of a body after which the connection is kept.
+const MAX_KEPT_BODY_BYTES: usize = 16 * 1024;
+
+const STRAY_ANSWER: &str = "an error on a used connection may belong to no request";
 const CLOSED_BEFORE_WRITE: &str = "the connection was closed before the request was written";
 
 fn connector_failure(error: &(dyn Error + 'static)) -> &'static str {

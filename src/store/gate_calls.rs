@@ -32,10 +32,10 @@ const EQUAL: Sql = Sql {
     postgres: sql!(@pg []
         "
 select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
-       exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
-            and coalesce(r.status, '') = 'pending') as outcome_unknown,
-       exists (select 1 from intervention_request r where r.root_task_id = c.task_id
-            and coalesce(r.status, '') in ('responded', 'resumed')) as is_decided,
+       coalesce((select true from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
+            and coalesce(r.status, '') = 'pending' limit 1), false) as outcome_unknown,
+       coalesce((select true from intervention_request r where r.root_task_id = c.task_id
+            and coalesce(r.status, '') in ('responded', 'resumed') limit 1), false) as is_decided,
        (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $9::bigint) as moment
   from (
     (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from unnest($6::text[]) as k (call_key)
@@ -62,10 +62,10 @@ select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.c
     sqlite: sql!(@lite []
         "
 select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
-       exists (select 1 from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
-            and coalesce(r.status, '') = 'pending') as outcome_unknown,
-       exists (select 1 from intervention_request r where r.root_task_id = c.task_id
-            and coalesce(r.status, '') in ('responded', 'resumed')) as is_decided, $9 as moment
+       coalesce((select true from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
+            and coalesce(r.status, '') = 'pending' limit 1), false) as outcome_unknown,
+       coalesce((select true from intervention_request r where r.root_task_id = c.task_id
+            and coalesce(r.status, '') in ('responded', 'resumed') limit 1), false) as is_decided, $9 as moment
   from (
     select p.user_id, t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at,
            row_number() over (partition by p.user_id order by case when t.status = 'Running' then 0

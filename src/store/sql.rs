@@ -31,8 +31,9 @@ impl Sql {
 /// - `(any n type)`: the condition that the value of the preceding expression is in the list `$n`;
 /// - `(none n type)`: the condition that the list `$n` is empty;
 /// - `(people t n k)`: a subquery with one column, `user_id`: the spellings of a user id in the
-///   tenant `$t`. Parameters `n` and `k` must be those of `users::spelled`. Spellings whose key is
-///   not stored yet are among the rows, so the caller must drop the rows of other people;
+///   tenant `$t`. Parameters `n` and `k` must be those of `users::spelled`. Of
+///   the spellings whose key is not stored yet, those that are not ASCII are among the rows, so the
+///   caller must drop the rows of other people;
 /// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
 /// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
 /// - `(first_of_changes)`: the rest of a statement that begins with a recursive common table
@@ -59,7 +60,8 @@ macro_rules! sql {
     (@pg [$($out:tt)*] (people $tenant:literal $names:literal $keys:literal) $($rest:tt)*) => {
         sql!(@pg [$($out)* "(select unnest($", $names, "::text[]) as user_id
             union select spelling from user_spelling where tenant = $", $tenant, " and folded = any($", $keys, "::text[])
-            union select spelling from user_spelling where tenant = $", $tenant, " and folded is null)",] $($rest)*)
+            union select spelling from user_spelling where tenant = $", $tenant, " and folded is null
+                and (octet_length(spelling) <> char_length(spelling) or lower(spelling collate \"C\") = any($", $keys, "::text[])))",] $($rest)*)
     };
     (@pg [$($out:tt)*] (spelled $tenant:literal $names:literal $keys:literal) $($rest:tt)*) => {
         sql!(@pg [$($out)* "= any(array",] (people $tenant $names $keys) ")" $($rest)*)
@@ -134,7 +136,9 @@ macro_rules! sql {
     (@lite [$($out:tt)*] (people $tenant:literal $names:literal $keys:literal) $($rest:tt)*) => {
         sql!(@lite [$($out)* "(select value as user_id from json_each($", $names, ")
             union select spelling from user_spelling where tenant = $", $tenant, " and folded in (select value from json_each($", $keys, "))
-            union select spelling from user_spelling where tenant = $", $tenant, " and folded is null)",] $($rest)*)
+            union select spelling from user_spelling where tenant = $", $tenant, " and folded is null
+                and (length(cast(spelling as blob)) <> length(spelling)
+                    or lower(spelling) in (select value from json_each($", $keys, "))))",] $($rest)*)
     };
     (@lite [$($out:tt)*] (spelled $tenant:literal $names:literal $keys:literal) $($rest:tt)*) => {
         sql!(@lite [$($out)* "in ",] (people $tenant $names $keys) $($rest)*)

@@ -160,8 +160,7 @@ impl Progress {
             return;
         };
         if !state.is_pending_in(open.spec.request_id) {
-            // The request no longer asks about the call, for example because the user has sent
-            // another message.
+            // For example, the user has sent another message since.
             return;
         }
         let name = state.call.name.clone();

@@ -19,9 +19,10 @@ use reqwest::{Method, Request, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use super::builtin::{self, Endpoint};
-use super::headers::Headers;
+use super::headers::{Headers, headers_digest};
 use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, measure_attempt, output};
 use crate::net::{BodyLimits, ConnectionUse, Failure, NOT_PERMITTED, Net, SendPermit};
@@ -242,6 +243,7 @@ impl HttpTool {
                 return self.read(&redactor, status, body.as_bytes(), true);
             }
         };
+        let connection = self.connection_use(call, &headers);
         let request = match self.request(template, call, headers) {
             Ok(request) => request,
             Err(why) => return self.not_sent(&why),
@@ -263,13 +265,6 @@ impl HttpTool {
             decision: async move { decided.decided().await }.boxed(),
             may_send: Arc::new(move || permit.holds()),
         };
-        // A repeated attempt has its own connection, so that no call fails because a server closes
-        // kept connections.
-        let connection = if self.spec.effect == Effect::Once || call.attempt > 1 {
-            ConnectionUse::Own
-        } else {
-            ConnectionUse::Kept
-        };
         match self
             .net
             .send_single(request, within, send_permit, connection, limits)
@@ -283,6 +278,21 @@ impl HttpTool {
             ),
             Err(failure) => self.failed(failure),
         }
+    }
+
+    /// A call that must not be repeated has its own connection. So has the second attempt at
+    /// another call, so that no call fails because a server closes kept connections. Only calls of
+    /// one user with the same credentials share a connection.
+    fn connection_use(&self, call: &Invocation, filled: &HeaderMap) -> ConnectionUse {
+        if !call.may_be_lost || self.spec.effect == Effect::Once {
+            return ConnectionUse::Own;
+        }
+        let mut hash = Sha256::new_with_prefix(headers_digest(filled));
+        for text in [&call.tenant, &call.owner] {
+            hash.update(text.len().to_be_bytes());
+            hash.update(text);
+        }
+        ConnectionUse::Kept(hash.finalize().into())
     }
 
     fn request(

@@ -128,8 +128,8 @@ pub struct Invocation {
     pub task_id: TaskId,
     /// The id of the call, which is the same for every attempt. Also sent as the `Idempotency-Key`.
     pub call_id: CallId,
-    /// The number of the attempt, from 1.
-    pub attempt: u32,
+    /// Whether the call may be repeated, and this is its first attempt.
+    pub may_be_lost: bool,
     /// The JSON of the arguments, exactly as the policy judged it and approvers saw it.
     pub arguments_text: String,
     /// `arguments_text`, as parsed by `arguments.rs`.

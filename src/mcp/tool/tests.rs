@@ -86,7 +86,7 @@ fn invocation() -> Invocation {
         owner: "alice".to_owned(),
         task_id: task(1),
         call_id: CallId(Uuid::from_u128(2)),
-        attempt: 1,
+        may_be_lost: true,
         arguments_text: "{}".to_owned(),
         arguments: json!({}),
         decided_by: None,

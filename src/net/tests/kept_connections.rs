@@ -5,7 +5,9 @@ use crate::net::kept_connections::KeptConnections;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// The fake peer of a [`Net`].
+const KEPT: ConnectionUse = ConnectionUse::Kept([1; 32]);
+
+/// A [`Net`], and the fake server that it connects to.
 struct Peer {
     net: Net,
     url: String,
@@ -34,12 +36,22 @@ impl Peer {
         permit: SendPermit,
         connection: ConnectionUse,
     ) -> Result<Vec<u8>, Failure> {
+        self.send_body(permit, connection, "").await
+    }
+
+    async fn send_body(
+        &self,
+        permit: SendPermit,
+        connection: ConnectionUse,
+        body: &str,
+    ) -> Result<Vec<u8>, Failure> {
         let limits = |_| BodyLimits {
             enough_bytes: 2,
             max_bytes: 2,
         };
         let within = Duration::from_secs(5);
-        let request = request(&self.url);
+        let mut request = request(&self.url);
+        *request.body_mut() = (!body.is_empty()).then(|| body.to_owned().into());
         let sent = self
             .net
             .send_single(request, within, permit, connection, limits);
@@ -49,7 +61,7 @@ impl Peer {
     /// Sends a request that may use a kept connection. Answers it on a new connection, and
     /// returns this connection.
     async fn exchange_on_new_connection(&self) -> tokio::net::TcpStream {
-        let (answer, peer) = tokio::join!(self.send(permitted(), ConnectionUse::Kept), async {
+        let (answer, peer) = tokio::join!(self.send(permitted(), KEPT), async {
             let (mut peer, _) = self.listener.accept().await.unwrap();
             assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
             peer.write_all(ANSWER).await.unwrap();
@@ -65,7 +77,7 @@ async fn connection_carries_the_next_request_to_its_origin() {
     let peer = Peer::new().await;
     let mut connection = peer.exchange_on_new_connection().await;
     for _ in 0..3 {
-        let (answer, received) = tokio::join!(peer.send(permitted(), ConnectionUse::Kept), async {
+        let (answer, received) = tokio::join!(peer.send(permitted(), KEPT), async {
             let mut received = [0; 4096];
             let read = connection.read(&mut received).await.unwrap();
             connection.write_all(ANSWER).await.unwrap();
@@ -116,7 +128,7 @@ async fn bytes_between_two_answers_close_a_kept_connection() {
 async fn request_that_is_lost_on_a_kept_connection_is_not_sent_again() {
     let peer = Peer::new().await;
     let mut first = peer.exchange_on_new_connection().await;
-    let (lost, ()) = tokio::join!(peer.send(permitted(), ConnectionUse::Kept), async {
+    let (lost, ()) = tokio::join!(peer.send(permitted(), KEPT), async {
         assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
         drop(first);
     });
@@ -131,7 +143,7 @@ async fn connection_that_closes_while_the_permit_is_awaited_is_replaced() {
     let first = peer.exchange_on_new_connection().await;
     let (decide, decided) = tokio::sync::oneshot::channel();
     let permit = leave(async { decided.await.ok() }, true);
-    let (answer, ()) = tokio::join!(peer.send(permit, ConnectionUse::Kept), async {
+    let (answer, ()) = tokio::join!(peer.send(permit, KEPT), async {
         drop(first);
         // The kept connection sees the end once it is polled.
         let _ = decide.send(Instant::now());
@@ -150,7 +162,7 @@ async fn request_without_a_permit_writes_nothing_to_a_kept_connection() {
     ] {
         let peer = Peer::new().await;
         let mut first = peer.exchange_on_new_connection().await;
-        let answer = peer.send(refused, ConnectionUse::Kept).await;
+        let answer = peer.send(refused, KEPT).await;
         assert_eq!(answer, Err(Failure::NotSent(NOT_PERMITTED)));
         assert_eq!(first.read(&mut [0; 16]).await.unwrap(), 0);
     }
@@ -174,7 +186,7 @@ async fn answer_that_is_cut_or_announces_a_close_leaves_no_connection() {
         b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
     ] {
         let peer = Peer::new().await;
-        let (sent, ()) = tokio::join!(peer.send(permitted(), ConnectionUse::Kept), async {
+        let (sent, ()) = tokio::join!(peer.send(permitted(), KEPT), async {
             let (mut first, _) = peer.listener.accept().await.unwrap();
             assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
             first.write_all(answer).await.unwrap();
@@ -182,4 +194,101 @@ async fn answer_that_is_cut_or_announces_a_close_leaves_no_connection() {
         });
         assert_eq!(sent.unwrap().len(), 2);
     }
+}
+
+#[tokio::test]
+async fn requests_of_two_users_share_no_connection() {
+    let peer = Peer::new().await;
+    let _first = peer.exchange_on_new_connection().await;
+    let other = ConnectionUse::Kept([2; 32]);
+    let (answer, ()) = tokio::join!(peer.send(permitted(), other), async {
+        let (mut second, _) = peer.listener.accept().await.unwrap();
+        assert!(second.read(&mut [0; 4096]).await.unwrap() > 0);
+        second.write_all(ANSWER).await.unwrap();
+    });
+    assert_eq!(answer, Ok(b"ok".to_vec()));
+}
+
+/// A server that has not read the body of the first request takes the body for the beginning of the
+/// second request, answers with an error and closes the connection.
+#[tokio::test]
+async fn error_that_ends_a_reused_connection_may_belong_to_no_request() {
+    let long = format!(
+        "HTTP/1.1 501 Not\r\ncontent-length: 99\r\n\r\n{}",
+        "x".repeat(99)
+    );
+    for (stray, is_lost) in [
+        (
+            "HTTP/1.1 501 Not\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
+            true,
+        ),
+        ("HTTP/1.1 408 Late\r\ncontent-length: 2\r\n\r\nno", true),
+        (
+            "HTTP/1.1 421 Misdirected\r\ncontent-length: 2\r\n\r\nno",
+            true,
+        ),
+        (long.as_str(), true),
+        (
+            "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno",
+            false,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
+            false,
+        ),
+    ] {
+        let peer = Peer::new().await;
+        let mut first = peer.exchange_on_new_connection().await;
+        let (answer, ()) = tokio::join!(peer.send(permitted(), KEPT), async {
+            assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
+            first.write_all(stray.as_bytes()).await.unwrap();
+        });
+        assert_eq!(
+            matches!(answer, Err(Failure::Lost(_))),
+            is_lost,
+            "{stray}: {answer:?}"
+        );
+        if is_lost {
+            let _second = peer.exchange_on_new_connection().await;
+            let _third = peer.exchange_on_new_connection().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn request_that_leaves_no_connection_asks_the_peer_to_close() {
+    let peer = Peer::new().await;
+    let body = "x".repeat(20_000);
+    let mut received = Vec::new();
+    let (answer, ()) = tokio::join!(peer.send_body(permitted(), KEPT, &body), async {
+        let (mut first, _) = peer.listener.accept().await.unwrap();
+        while received.len() < body.len() {
+            assert!(first.read_buf(&mut received).await.unwrap() > 0);
+        }
+        first.write_all(ANSWER).await.unwrap();
+    });
+    assert_eq!(answer, Ok(b"ok".to_vec()));
+    assert!(
+        String::from_utf8(received)
+            .unwrap()
+            .contains("connection: close")
+    );
+    let _second = peer.exchange_on_new_connection().await;
+}
+
+#[tokio::test]
+async fn connection_whose_time_ends_while_the_permit_is_awaited_is_replaced() {
+    let peer = Peer::keeping_for(Duration::from_millis(50)).await;
+    let _first = peer.exchange_on_new_connection().await;
+    let until = Instant::now() + Duration::from_millis(100);
+    let decided = async move {
+        tokio::time::sleep_until(until).await;
+        Some(Instant::now())
+    };
+    let (answer, ()) = tokio::join!(peer.send(leave(decided, true), KEPT), async {
+        let (mut second, _) = peer.listener.accept().await.unwrap();
+        assert!(second.read(&mut [0; 4096]).await.unwrap() > 0);
+        second.write_all(ANSWER).await.unwrap();
+    });
+    assert_eq!(answer, Ok(b"ok".to_vec()));
 }

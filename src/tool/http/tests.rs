@@ -143,7 +143,7 @@ fn invocation(text: &str) -> Invocation {
         owner: "alice".to_owned(),
         task_id: TaskId(Uuid::from_u128(1)),
         call_id: CallId(Uuid::from_u128(2)),
-        attempt: 1,
+        may_be_lost: true,
         arguments_text: text.to_owned(),
         arguments: serde_json::from_str(if text.is_empty() { "{}" } else { text }).unwrap(),
         decided_by: Some("jürgen 100%".to_owned()),

@@ -75,7 +75,7 @@ fn invocation(command: &str) -> Invocation {
         owner: "alice".to_owned(),
         task_id: TaskId(Uuid::from_u128(1)),
         call_id: CallId(Uuid::from_u128(2)),
-        attempt: 1,
+        may_be_lost: true,
         arguments_text: arguments.to_string(),
         arguments,
         decided_by: None,

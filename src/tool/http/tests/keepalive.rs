@@ -99,15 +99,15 @@ async fn calls(tool: &Arc<dyn Tool>, count: u32, at_once: usize) -> (u64, Vec<To
             let mut answer = tool.call(&call).await;
             let is_lost = matches!(answer, ToolAnswer::Unknown { .. });
             if is_lost && tool.spec().effect != Effect::Once {
-                call.attempt = 2;
+                call.may_be_lost = false;
                 answer = tool.call(&call).await;
             }
             drop(place);
-            (call.attempt, answer)
+            (1 + u64::from(is_lost), answer)
         });
     }
     let ended = running.join_all().await;
-    let attempts = ended.iter().map(|(attempt, _)| u64::from(*attempt)).sum();
+    let attempts = ended.iter().map(|(attempts, _)| attempts).sum();
     let answers = ended.into_iter().map(|(_, answer)| answer);
     let lost = answers.filter(|answer| !matches!(answer, ToolAnswer::Succeeded { .. }));
     (attempts, lost.collect())

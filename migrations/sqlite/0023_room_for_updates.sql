@@ -1,0 +1,1 @@
+-- Nothing. Differs from migrations/postgres/0023_room_for_updates.sql, because SQLite updates rows in place.
