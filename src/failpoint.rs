@@ -129,7 +129,7 @@ mod armed {
         ARMED.get().and_then(|armed| armed.lease)
     }
 
-    /// Returns the offset that the armed text adds to Postgres' clock; `None` if it sets none.
+    /// Returns the offset to add to Postgres' clock; `None` if the armed text has no such offset.
     pub fn clock_offset() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.clock)
     }

@@ -1,6 +1,6 @@
-//! The token of a browser session. The browser holds the token. The store holds two hashes: the
-//! hash of the token, and the binding, which is a hash over the token and the hash of the key that
-//! opened the session. Invariant: the stored hashes reveal no token and no key, and a binding
+//! The token of a browser session. The browser holds the token. The store holds two hashes:
+//! `H(token)`, which finds the session, and the binding `H(token, H(key))`, where `key` is the key
+//! that opened the session. Invariant: the stored hashes reveal no token and no key, and a binding
 //! matches a single key.
 
 use std::fmt;

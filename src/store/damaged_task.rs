@@ -35,7 +35,7 @@ const MAX_REPORTS: usize = 1000;
 pub struct DamagedTask {
     /// The root of the task's tree.
     pub root_task_id: TaskId,
-    /// The version of the row, for the commit that ends the task.
+    /// The version of the task's own row. The commit that ends the task checks it.
     pub version: i64,
     /// The task's open requests.
     pub open: Vec<RequestId>,

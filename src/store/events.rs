@@ -1,10 +1,10 @@
 //! Reads a tree's events: the tree's items in the order of their event numbers. Also reads the
 //! state of a request right after the commit of an event.
 //!
-//! Until a sub-agent adds an item to the tree, the event number of each item equals the item's
-//! `seq`. Statements find these items by the key (task, `seq`). All other items have two different
-//! numbers, and are found by an index on the event number. A tree without sub-agents has no entry
-//! in this index.
+//! An item has two numbers: its `seq` in the journal of its task, and its event number in the tree.
+//! The two are equal for all items that are stored before a sub-agent adds its first item. These
+//! items are found by the key (task, `seq`). They differ for later items, which are found by an
+//! index on the event number. A tree without sub-agents has no entry in this index.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
 //! the last number it has seen misses no event. The size of one read is limited in bytes; its last

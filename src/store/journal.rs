@@ -13,9 +13,9 @@ use crate::task::item::Item;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// Returns the task's row with each item, so that one statement reads the row and the items in one
-/// snapshot. The join finds every task, because the commit that creates a task writes its first
-/// item. `s` is the item that set the task's status; the first row alone has it.
+/// Returns a row for each item, with the task's row beside it, so that one statement reads both in
+/// one snapshot. Each task has an item, because the commit that creates the task writes one. `s` is
+/// the item that set the task's status. The result needs it once, so it joins the first item only.
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at

@@ -49,7 +49,7 @@ const MAX_KEYED: i64 = 20_000;
 pub enum ResendTarget {
     /// The delivery with this id.
     One(Uuid),
-    /// The deliveries that match the filter. The filter has the tenant of the caller.
+    /// The deliveries that match the filter, which must name the caller's tenant.
     All(ResendFilter),
 }
 

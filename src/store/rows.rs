@@ -277,8 +277,8 @@ impl Rows {
         requests.chain(updated).map(RequestId)
     }
 
-    /// Whether Postgres can store the change: none of its texts contains a NUL. An escaped NUL in
-    /// the JSON of an item does no harm.
+    /// Whether Postgres can store the change: none of its texts contains a NUL. The JSON of an item
+    /// may contain an escaped NUL, because the column has the type `text` and not `jsonb`.
     pub(super) fn is_storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(|line| {
             let immutable = line.immutable.iter().flat_map(|immutable| {

@@ -10,10 +10,10 @@ use super::db::{Engine, Sql, Value};
 use super::record::record;
 use super::{ReadError, Store};
 
-/// Reads the next page of tasks, and returns its last task. Adds their missing rows of
-/// `claimable_task`, and corrects each `due_at` that is too late. If the statement reads an older
-/// snapshot, it may store a `due_at` that is too early. This does no harm, because a claim checks
-/// the task itself and corrects the row.
+/// Reads the next page of tasks, and returns the page's last task. Adds the missing
+/// `claimable_task` row of each task on the page, and lowers each `due_at` that is too late. If
+/// another transaction changes a task meanwhile, the stored `due_at` may be too early. This does no
+/// harm, because a claim checks the task itself and corrects the row.
 const CLAIMABLE: Sql = Sql {
     postgres: "
 with upgraded as materialized (

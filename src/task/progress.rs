@@ -382,8 +382,8 @@ impl Progress {
             Verdict::Deny | Verdict::Invalid if started || state.unanswered_attempts() > 0 => {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
-            // The call was started and must not happen twice. It stays started whatever the new
-            // verdict is, so that a person is asked about the outcome.
+            // The call was started and must not happen twice. It stays started under each of these
+            // verdicts, so that a person is asked about the outcome.
             Verdict::Allow | Verdict::Hold | Verdict::Human
                 if started && !effect.is_repeatable() =>
             {

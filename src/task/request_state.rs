@@ -56,10 +56,9 @@ impl<'a> RequestState<'a> {
             let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
-            // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` is
-            // safe under either value: it may count two people as one, but never one person as two.
-            // If the approvals were enough under `Exact` alone, the last of them has `leave` set,
-            // so `settles` returns true for it.
+            // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` may
+            // count two people as one, but never one person as two, so it may count too few. Each
+            // approval that was enough at its time has `leave` set, so `settles` returns true.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });

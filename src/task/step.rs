@@ -86,7 +86,8 @@ pub struct StepContext {
     /// The started calls whose attempt may still be in flight: it runs in this process, or its time
     /// has not passed by the database's clock.
     pub running: BTreeSet<CallId>,
-    /// The started calls whose attempt ended in this process with questions of the tool's server.
+    /// The started calls whose attempt in this process ended because the tool's server asks a person
+    /// something.
     pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether the client that proposed the call waits; `None` for any other task.
     pub asker: Option<AskerState>,

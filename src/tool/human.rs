@@ -1,9 +1,9 @@
 //! The three tools with which an agent asks a human: the texts that a model reads, and the question
 //! that each call asks. The engine performs the calls.
 //!
-//! Invariant: the form of a credential has only the operator's words. The agent's words are in
-//! [`Question::text`], [`Question::details`] and the agent's own form, which is flat and asks for
-//! no secret. No error quotes a value.
+//! Invariant: the form in which a person enters a credential shows only the operator's words. The
+//! agent's words are in [`Question::text`], [`Question::details`] and the agent's own form, which is
+//! flat and asks for no secret. No error quotes a value that a person entered.
 
 mod form;
 pub(crate) mod server_form;

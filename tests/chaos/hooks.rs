@@ -21,7 +21,7 @@ use super::process::within;
 use super::scripted_model::dice;
 use crate::support::fake_receiver::Received;
 
-/// The name of the file in the world's folder that lists all messages.
+/// The name of the file that lists all received messages. It is in the folder of the test run.
 const LEDGER: &str = "hooks";
 /// The name of the file whose presence makes every answer a 200.
 const CALM: &str = "calm";

@@ -120,7 +120,7 @@ pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
     }
 }
 
-/// Returns a change of nothing but the counters of a task, at any version.
+/// Returns a change that sets only the counters of a task, whatever version the task has.
 pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
     TaskChange {
         task_id,
@@ -311,7 +311,8 @@ both! {
 
     async fn rows_and_items_agree_while_four_write_to_the_tree(fixture) {
         let grown = grown(&fixture).await;
-        // On Postgres a second replica also writes. It has a queue of commits of its own.
+        // On Postgres, a second store writes to the same database, as another replica would. Its
+        // commits go through a queue of its own.
         let other = if fixture.is_postgres() {
             Store::open(&fixture.settings, fixture.clock.clone()).await.unwrap()
         } else {

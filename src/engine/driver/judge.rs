@@ -1,7 +1,7 @@
 //! Judges each call by its arguments and the policy: when the model proposes the call, and again
-//! right before the call starts. Invariant: the second judgement can deny or hold a call, but never
-//! lets a held or denied call run. A call that a rule holds needs a person's approval, or a
-//! standing decision that this rule offers (`grants.rs`).
+//! right before the call starts. Invariant: the second judgement can only be stricter than the
+//! first. A call that a rule holds runs after a person's approval, or under an earlier approval that
+//! this rule let the person extend to later calls (a standing decision, see `grants.rs`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -145,8 +145,8 @@ impl Driver<'_> {
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // The unreadable task may have run the same call. Its journal may also contain a person's
-        // rejection of the call.
+        // A damaged task of the tree may have run the same call, and its unreadable journal may hold a
+        // person's rejection of the call.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();

@@ -135,7 +135,7 @@ impl Engine {
     }
 
     async fn drive_claimed(self: &Arc<Self>) -> Result<usize, Refusal> {
-        // Shutdown waits for this token, and so does not miss the driver of a claimed task.
+        // Shutdown waits for this token, so it cannot end between a claim and the start of its drivers.
         let _counted = self.drivers.token();
         if self.stop.is_cancelled() {
             return Ok(0);

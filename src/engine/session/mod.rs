@@ -407,11 +407,11 @@ impl TaskSession {
         self.elicitations.iter().filter_map(ended).collect()
     }
 
-    /// Returns a context in which `running` is set to the calls whose last attempt may still be
-    /// running:
-    /// - An attempt by a replica of this service, until `grace` (the duration of a lease) after the
-    ///   tool's timeout, if `has_ended` returns false for the replica.
-    /// - An attempt by an asker, until the timeout or until the asker returns the permit.
+    /// Returns a context in which `running` holds the calls whose last attempt may still be running.
+    /// If a replica of this service runs an attempt, the attempt counts as running until `has_ended`
+    /// returns true for the replica, or until `grace` (the duration of a lease) after the tool's
+    /// timeout. If an asker runs it, the attempt counts as running until the tool's timeout, or until
+    /// the asker returns the permit.
     pub(crate) fn step_context(
         &self,
         grace: Duration,

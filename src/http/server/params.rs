@@ -153,7 +153,7 @@ pub(crate) struct RequestQuery {
     kind: Option<Vec<RequestKind>>,
     /// Only requests of these agents.
     agent: Option<Vec<String>>,
-    /// Only entries of these sessions.
+    /// Only requests of these sessions.
     session_id: Option<Vec<String>>,
     /// Every request in the trees of these tasks, also requests that the caller may not decide.
     task_id: Option<Vec<Uuid>>,

@@ -128,8 +128,8 @@ pub(crate) struct ApproveDecision {
     /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
-    /// changes nothing.
+    /// The `digest` of the request as the approver saw it. If the request has another digest, the
+    /// answer is refused (412) and changes nothing.
     pub digest: Option<String>,
     /// A standing decision to give with the approval: later calls that the rule's setting
     /// `remember` covers run without a request. Default: none.
@@ -148,8 +148,8 @@ pub(crate) struct RejectDecision {
     /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
-    /// changes nothing.
+    /// The `digest` of the request as the approver saw it. If the request has another digest, the
+    /// answer is refused (412) and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -167,8 +167,8 @@ pub(crate) struct RespondDecision {
     /// The reason for the answer, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
-    /// changes nothing.
+    /// The `digest` of the request as the approver saw it. If the request has another digest, the
+    /// answer is refused (412) and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -181,8 +181,8 @@ pub(crate) struct RetryDecision {
     /// The reason for the retry, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
-    /// changes nothing.
+    /// The `digest` of the request as the approver saw it. If the request has another digest, the
+    /// answer is refused (412) and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -192,8 +192,8 @@ pub(crate) struct RetryDecision {
 pub(crate) struct PerCallDecision {
     /// The answers, by `tool_call_id`. Calls without an answer stay open.
     pub decisions: BTreeMap<String, NewCallDecision>,
-    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
-    /// changes nothing.
+    /// The `digest` of the request as the approver saw it. If the request has another digest, the
+    /// answer is refused (412) and changes nothing.
     pub digest: Option<String>,
 }
 
@@ -290,8 +290,8 @@ pub(crate) struct ApproveBody {
     /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
-    /// changes nothing.
+    /// The `digest` of the request as the approver saw it. If the request has another digest, the
+    /// answer is refused (412) and changes nothing.
     pub digest: Option<String>,
     /// A standing decision to give with the approval: later calls that the rule's setting
     /// `remember` covers run without a request. Default: none.
@@ -308,7 +308,7 @@ pub(crate) struct RejectBody {
     /// The reason for the rejection, shown to the model; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// The `digest` of the request that the approver saw. Any other digest is refused (412) and
-    /// changes nothing.
+    /// The `digest` of the request as the approver saw it. If the request has another digest, the
+    /// answer is refused (412) and changes nothing.
     pub digest: Option<String>,
 }

@@ -133,8 +133,8 @@ both! {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         harness.tool.answers(504, "late");
-        // Long enough for the attempt to end. An ask about a call of unknown outcome lasts for its
-        // whole wait.
+        // The wait of five seconds is long enough for the attempt to end. The ask lasts that long,
+        // because the outcome of the call stays unknown.
         let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, Duration::from_secs(5));
         let call = engine.ask(&agent(), &proposal).await.unwrap().call;
         assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));

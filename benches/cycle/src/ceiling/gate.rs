@@ -64,8 +64,9 @@ struct Server {
     reader: Option<(Connection, Statement)>,
 }
 
-/// Builds the server of the mode `gate0`, `gate1` or `gate1once`. Opens `writers` connections,
-/// which commit batches of calls.
+/// Builds the server of a mode: `gate0` answers without a database, `gate1` commits each call, and
+/// `gate1once` also looks for earlier calls. The latter two open `writers` connections, which commit
+/// batches of calls.
 pub async fn router(mode: &str, database: &str, writers: usize) -> Router {
     let mut server = Server::default();
     if mode != "gate0" {

@@ -13,8 +13,8 @@ use crate::task::status::RequestStatus;
 
 /// The maximum number of requests that are counted for one inbox.
 pub(crate) const MAX_COUNTED: i64 = 1000;
-/// If uncounted requests may wait, the inbox is read again once fewer than this share (in tenths)
-/// of the counted requests still wait.
+/// If the count stopped at [`MAX_COUNTED`], more requests may wait than were counted. The inbox is
+/// then read again as soon as fewer than this many tenths of the counted requests still wait.
 const REFRESH_TENTHS: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,8 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again, because `open` has lost many requests.
+    /// Returns whether the inbox has to be read again: more requests may wait than were counted, and
+    /// many of the counted ones no longer wait (see [`REFRESH_TENTHS`]).
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         self.more && 10 * self.open.len() < REFRESH_TENTHS * self.counted

@@ -35,8 +35,8 @@ pub(crate) const EXPIRED_DETAIL: &str = "This link is over. Sign in, or wait for
 /// The problems of every operation on a link, in addition to the problems of `AuthClass::Link`.
 const LINK_PROBLEMS: &[Code] = &[Code::NotFound, Code::LinkExpired];
 
-/// The sealed link in the path of an HTTP request. The guard (`server/guard.rs`) opens the link and
-/// stores this value for the operation.
+/// The content of the sealed link in the path of an HTTP request. The guard (`server/guard.rs`)
+/// opens the link and stores this struct for the operation.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentLink {
     pub request_id: RequestId,
