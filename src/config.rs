@@ -48,8 +48,7 @@ pub mod tree;
 pub(crate) mod unexpanded;
 pub(crate) mod warnings;
 
-/// The configuration of the demonstration. The demonstration runs if no configuration file is named
-/// or found.
+/// The configuration of the demonstration, which runs if no file is named or found.
 pub const DEMO: &str = include_str!("config/demo.yaml");
 /// The smallest configuration, with comments: the file that `init` writes.
 pub const SMALLEST: &str = include_str!("config/smallest.yaml");
@@ -112,8 +111,7 @@ pub struct Config {
     pub unexpanded: Value,
     /// The name and the value of each secret. [`Config::redactor`] replaces each value by its name.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// The variables and files that `${…}` refers to. Stored definitions are expanded with them,
-    /// too.
+    /// The variables and files that `${…}` refers to, also in stored definitions.
     pub environment: Environment,
     /// The base of relative paths in `${file:…}`.
     pub directory: PathBuf,
@@ -124,8 +122,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the unexpanded definition at a path such as `&["tools", "pay"]`; `Null` if there is
-    /// none.
+    /// Returns the unexpanded definition at a path such as `&["tools", "pay"]`, or `Null`.
     #[must_use]
     pub fn unexpanded(&self, path: &[&str]) -> Value {
         path.iter()
@@ -388,8 +385,7 @@ fn is_from_file(root: &Node, path: &[&str]) -> bool {
     )
 }
 
-/// Resolves `path`, the value at `place`. If the value comes from the file, the path is relative to
-/// `directory`. If it comes from a variable or a flag, the path is returned unchanged.
+/// Resolves `path`, the value at `place`, against `directory` if the value comes from the file.
 fn resolve_path(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     if is_from_file(root, place) {
         directory.join(path).display().to_string()

@@ -33,8 +33,7 @@ use crate::task::elicitation::Resume;
 use crate::tool::arguments;
 use crate::tool::headers::headers_digest;
 
-/// The maximum time for the answer to a request that begins a conversation or lists a page of
-/// tools.
+/// The maximum time for an answer that begins a conversation or lists a page of tools.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum time for the answer to `server/discover`. Older servers may ignore the request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);

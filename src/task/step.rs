@@ -60,8 +60,7 @@ pub enum AwaitedEvent {
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// The return of the client that proposed the gate call. The call does not start while the
-    /// client is away.
+    /// The return of the client that proposed the gate call, without which the call does not start.
     Asker,
 }
 
@@ -83,16 +82,13 @@ pub enum Ending {
 pub struct StepContext {
     /// Name of the limit that is reached, if any.
     pub spent_limit: Option<&'static str>,
-    /// The started calls whose attempt may still be in flight: it runs in this process, or its time
-    /// has not passed by the database's clock.
+    /// The started calls whose attempt may still be in flight, here or on another replica.
     pub running: BTreeSet<CallId>,
-    /// The started calls whose attempt in this process ended because the tool's server asks a person
-    /// something.
+    /// The started calls whose attempt here ended with a question of the tool's server to a person.
     pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether the client that proposed the call waits; `None` for any other task.
     pub asker: Option<AskerState>,
-    /// Names of the sub-agents that keep their conversation. Calls to such a sub-agent run one
-    /// after another.
+    /// The sub-agents that keep their conversation. Calls to such a sub-agent run in sequence.
     pub session_agents: BTreeSet<String>,
 }
 

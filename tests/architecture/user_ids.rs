@@ -9,7 +9,7 @@ const COMPARED: [&str; 11] = [
     "approvers.owner == Some(false)",
     "*owner == engine.replica",
     "*user != caller.user_id",
-    "record.user_id == user.as_str()",
+    "spelling(record) == user.as_str()",
     "vote.by == LOCAL_USER",
     "k.user_id = $2 and k.path = $3",
     // In the entries below, the parameters are stored spellings, which `Store::spellings` returns.
