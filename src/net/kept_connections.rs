@@ -83,11 +83,10 @@ impl KeptConnections {
         }
     }
 
-    /// Whether the connection of a request with this key may be kept after the response.
-    pub(super) fn accepts(&self, key: &KeptKey) -> bool {
-        let state = self.lock();
-        let until = state.avoided.get(key);
-        state.count < MAX_KEPT && until.is_none_or(|until| *until <= Instant::now())
+    /// Whether requests with this key get new connections, because a peer has closed a kept one.
+    pub(super) fn is_avoided(&self, key: &KeptKey) -> bool {
+        let until = self.lock().avoided.get(key).copied();
+        until.is_some_and(|until| until > Instant::now())
     }
 
     /// Takes the connection that was used last, and the time until which it may be used; `None` if
@@ -107,11 +106,16 @@ impl KeptConnections {
     /// Keeps a connection whose last response was read to its end, and returns true. Closes it
     /// instead if the peer has closed it, if it is old, or if too many are kept.
     pub(super) fn keep(&self, key: KeptKey, mut connection: OpenConnection) -> bool {
-        if !self.accepts(&key) || connection.opened_at.elapsed() > MAX_AGE || !connection.is_ready()
+        if self.is_avoided(&key)
+            || connection.opened_at.elapsed() > MAX_AGE
+            || !connection.is_ready()
         {
             return false;
         }
         let mut state = self.lock();
+        if state.count >= MAX_KEPT {
+            return false;
+        }
         state.count += 1;
         let of_key = state.connections.entry(key).or_default();
         of_key.push((Instant::now(), connection));

@@ -245,7 +245,7 @@ impl Net {
         let body = request.body().map_or(Some(&[][..]), Body::as_bytes)?;
         let uri: Uri = request.url().as_str().parse().ok()?;
         let key = KeptKey::new(&uri, digest);
-        let may_keep = body.len() <= MAX_KEPT_BODY_BYTES && self.kept.accepts(&key);
+        let may_keep = body.len() <= MAX_KEPT_BODY_BYTES && !self.kept.is_avoided(&key);
         may_keep
             .then(|| request.try_clone())?
             .map(|copy| (key, copy))

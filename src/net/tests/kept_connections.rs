@@ -61,7 +61,11 @@ impl Peer {
     /// Sends a request that may use a kept connection. Answers it on a new connection, and
     /// returns this connection.
     async fn exchange_on_new_connection(&self) -> tokio::net::TcpStream {
-        let (answer, peer) = tokio::join!(self.send(permitted(), KEPT), async {
+        self.exchange_with(KEPT).await
+    }
+
+    async fn exchange_with(&self, connection: ConnectionUse) -> tokio::net::TcpStream {
+        let (answer, peer) = tokio::join!(self.send(permitted(), connection), async {
             let (mut peer, _) = self.listener.accept().await.unwrap();
             assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
             peer.write_all(ANSWER).await.unwrap();
@@ -289,6 +293,24 @@ async fn connection_whose_time_ends_while_the_permit_is_awaited_is_replaced() {
         let (mut second, _) = peer.listener.accept().await.unwrap();
         assert!(second.read(&mut [0; 4096]).await.unwrap() > 0);
         second.write_all(ANSWER).await.unwrap();
+    });
+    assert_eq!(answer, Ok(b"ok".to_vec()));
+}
+
+#[tokio::test]
+async fn kept_connection_is_used_although_no_further_one_is_kept() {
+    let peer = Peer::new().await;
+    let mut first = peer.exchange_on_new_connection().await;
+    let mut others = Vec::new();
+    for number in 100..140 {
+        others.push(peer.exchange_with(ConnectionUse::Kept([number; 32])).await);
+    }
+    // The service has closed the connections that it does not keep.
+    let mut last = others.pop().unwrap();
+    assert_eq!(last.read(&mut [0; 16]).await.unwrap(), 0);
+    let (answer, ()) = tokio::join!(peer.send(permitted(), KEPT), async {
+        assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
+        first.write_all(ANSWER).await.unwrap();
     });
     assert_eq!(answer, Ok(b"ok".to_vec()));
 }
