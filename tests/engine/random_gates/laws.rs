@@ -139,10 +139,19 @@ impl World<'_> {
         );
     }
 
-    pub(super) async fn check(&mut self) {
-        let ran = self.harness.tool.since(self.executions);
+    /// Checks all journals and executions of this life against the laws. If a call has not ended,
+    /// checks nothing and returns false.
+    pub(super) async fn check(&mut self) -> bool {
+        let mut journals = Vec::new();
         for task in self.tasks().await {
-            let journal = self.harness.journal(task).await;
+            journals.push((task, self.harness.journal(task).await));
+        }
+        let has_ended = |(_, journal): &(TaskId, Journal)| journal.row.status.is_terminal();
+        if !journals.iter().all(has_ended) {
+            return false;
+        }
+        let ran = self.harness.tool.since(self.executions);
+        for (task, journal) in journals {
             check(&journal.items);
             every_call_has_one_result(&journal.items);
             self.starts_have_an_asker(&journal);
@@ -172,6 +181,7 @@ impl World<'_> {
                 |fact| matches!(fact, Fact::ToolResult(result) if result.outcome == Outcome::Expired),
             );
         }
+        true
     }
 
     /// Asserts that a call with a stored presence of its asker starts while an asker is present.
