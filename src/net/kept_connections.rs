@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::Uri;
+use reqwest::Url;
 use tokio::time::Instant;
 
 use super::open_connection::OpenConnection;
@@ -29,7 +29,7 @@ const AVOID_TIME: Duration = Duration::from_mins(10);
 const MAX_KEPT: usize = 32;
 const MAX_AVOIDED: usize = 1000;
 
-/// The requests that may share a connection: those with the same scheme and authority, and the same
+/// The requests that may share a connection: those with the same origin, and the same
 /// [`ConnectionUse::Kept`].
 ///
 /// [`ConnectionUse::Kept`]: super::ConnectionUse::Kept
@@ -37,10 +37,8 @@ const MAX_AVOIDED: usize = 1000;
 pub(super) struct KeptKey(String, [u8; 32]);
 
 impl KeptKey {
-    pub(super) fn new(uri: &Uri, group: [u8; 32]) -> Self {
-        let scheme = uri.scheme_str().unwrap_or_default();
-        let authority = uri.authority().map_or("", |authority| authority.as_str());
-        Self(format!("{scheme}://{authority}"), group)
+    pub(super) fn new(url: &Url, group: [u8; 32]) -> Self {
+        Self(url.origin().ascii_serialization(), group)
     }
 }
 
@@ -55,7 +53,6 @@ pub(super) struct KeptConnections {
 struct State {
     /// For each key, its connections in the order in which they were kept, with these times.
     connections: BTreeMap<KeptKey, Vec<(Instant, OpenConnection)>>,
-    count: usize,
     /// The keys whose requests get new connections, until these times.
     avoided: BTreeMap<KeptKey, Instant>,
     /// Whether a Tokio task closes the connections whose time is over.
@@ -64,7 +61,7 @@ struct State {
 
 impl std::fmt::Debug for KeptConnections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "KeptConnections({})", self.lock().count)
+        write!(f, "KeptConnections({})", self.lock().count())
     }
 }
 
@@ -95,7 +92,6 @@ impl KeptConnections {
         let mut state = self.lock();
         state.close_expired(self.keep_time);
         let (since, mut connection) = state.connections.get_mut(key)?.pop()?;
-        state.count -= 1;
         if connection.is_ready() {
             return Some((connection, since + self.keep_time));
         }
@@ -113,10 +109,9 @@ impl KeptConnections {
             return false;
         }
         let mut state = self.lock();
-        if state.count >= MAX_KEPT {
+        if state.count() >= MAX_KEPT {
             return false;
         }
-        state.count += 1;
         let of_key = state.connections.entry(key).or_default();
         of_key.push((Instant::now(), connection));
         if !std::mem::replace(&mut state.is_reaped, true) {
@@ -145,7 +140,7 @@ impl KeptConnections {
             tokio::time::sleep(self.keep_time / 2).await;
             let mut state = self.lock();
             state.close_expired(self.keep_time);
-            if state.count == 0 {
+            if state.connections.is_empty() {
                 state.is_reaped = false;
                 return;
             }
@@ -159,8 +154,7 @@ impl KeptConnections {
 
 impl State {
     fn avoid(&mut self, key: KeptKey) {
-        let closed = self.connections.remove(&key).unwrap_or_default();
-        self.count -= closed.len();
+        self.connections.remove(&key);
         let now = Instant::now();
         self.avoided.retain(|_, until| *until > now);
         if self.avoided.len() >= MAX_AVOIDED {
@@ -170,12 +164,14 @@ impl State {
     }
 
     fn close_expired(&mut self, keep_time: Duration) {
-        let (now, mut count) = (Instant::now(), 0);
+        let now = Instant::now();
         self.connections.retain(|_, connections| {
             connections.retain(|(since, _)| now.duration_since(*since) < keep_time);
-            count += connections.len();
             !connections.is_empty()
         });
-        self.count = count;
+    }
+
+    fn count(&self) -> usize {
+        self.connections.values().map(Vec::len).sum()
     }
 }

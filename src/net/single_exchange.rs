@@ -190,11 +190,13 @@ impl Net {
         sink: &mut impl ResponseSink,
     ) -> Result<(), Failure> {
         let deadline = Instant::now() + within;
-        let (key, mut copy) = self.kept_key(&request, connection).unzip();
-        let (uri, mut request) =
-            prepare_request(request, key.is_some()).ok_or(Failure::NotSent(NOT_BUILT))?;
+        let key = self.kept_key(&request, connection);
         let kept = key.as_ref().and_then(|key| self.kept.take(key));
         let mut is_reused = kept.is_some();
+        // The copy is sent if the kept connection turns out to be closed before the write.
+        let mut copy = kept.as_ref().and_then(|_| request.try_clone());
+        let (uri, mut request) =
+            prepare_request(request, key.is_some()).ok_or(Failure::NotSent(NOT_BUILT))?;
         let (mut connection, usable_until) = match kept {
             Some((connection, until)) => (connection, Some(until)),
             None => (self.open(uri.clone(), deadline).await?, None),
@@ -232,23 +234,19 @@ impl Net {
         }
     }
 
-    /// Returns the key under which the request's connection may be kept, and a copy of the request.
-    /// The copy is sent if a kept connection turns out to be closed before the write. `None` if the
-    /// request must have its own connection.
+    /// Returns the key under which the request's connection may be kept. `None` if the request must
+    /// have its own connection.
     ///
     /// After a large body, a part of the body may still wait in the connection's buffers when the
     /// response has arrived. It would delay the next request.
-    fn kept_key(&self, request: &Request, connection: ConnectionUse) -> Option<(KeptKey, Request)> {
+    fn kept_key(&self, request: &Request, connection: ConnectionUse) -> Option<KeptKey> {
         let ConnectionUse::Kept(digest) = connection else {
             return None;
         };
         let body = request.body().map_or(Some(&[][..]), Body::as_bytes)?;
-        let uri: Uri = request.url().as_str().parse().ok()?;
-        let key = KeptKey::new(&uri, digest);
+        let key = KeptKey::new(request.url(), digest);
         let may_keep = body.len() <= MAX_KEPT_BODY_BYTES && !self.kept.is_avoided(&key);
-        may_keep
-            .then(|| request.try_clone())?
-            .map(|copy| (key, copy))
+        may_keep.then_some(key)
     }
 
     /// Keeps the connection if it can be used again. A peer that misreads requests on a kept

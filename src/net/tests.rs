@@ -123,35 +123,20 @@ async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
     let late = Err(Failure::Lost(
         "there was no complete answer within the timeout",
     ));
-    assert_eq!(
-        net.send_single(
-            request(&url),
-            in_time,
-            permitted(),
-            ConnectionUse::Own,
-            room
-        )
-        .await,
-        late
-    );
+    let send = || {
+        let own = ConnectionUse::Own;
+        net.send_single(request(&url), in_time, permitted(), own, room)
+    };
+    assert_eq!(send().await, late);
     drop(listener.accept().await.unwrap());
-    let (answer, _peer) = tokio::join!(
-        net.send_single(
-            request(&url),
-            in_time,
-            permitted(),
-            ConnectionUse::Own,
-            room
-        ),
-        async {
-            let (mut peer, _) = listener.accept().await.unwrap();
-            assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
-            peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
-                .await
-                .unwrap();
-            peer
-        }
-    );
+    let (answer, _peer) = tokio::join!(send(), async {
+        let (mut peer, _) = listener.accept().await.unwrap();
+        assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
+        peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
+            .await
+            .unwrap();
+        peer
+    });
     assert_eq!(answer, late);
 }
 

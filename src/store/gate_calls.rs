@@ -6,6 +6,8 @@
 //! `agent_task` would serve, too, but nearly every commit would have to write to it. Both searches
 //! are bounded, so their cost does not depend on the number of calls that were ever made.
 
+use std::slice;
+
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
@@ -36,7 +38,7 @@ select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.c
             and coalesce(r.status, '') = 'pending' limit 1), false) as outcome_unknown,
        coalesce((select true from intervention_request r where r.root_task_id = c.task_id
             and coalesce(r.status, '') in ('responded', 'resumed') limit 1), false) as is_decided,
-       (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $9::bigint) as moment
+       " (now 9) " as moment
   from (
     (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from unnest($6::text[]) as k (call_key)
           cross join lateral (select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
@@ -177,7 +179,7 @@ impl Store {
         keys: &[String],
         since: Time,
     ) -> Result<Vec<EqualCall>, ReadError> {
-        let [names, name_keys] = spelled(user);
+        let [names, name_keys] = spelled(slice::from_ref(user));
         let text = |text: &str| Value::Text(text.to_owned());
         let values = vec![
             text(tenant),
@@ -224,7 +226,7 @@ impl Store {
         user: &UserId,
         limit: u32,
     ) -> Result<u32, ReadError> {
-        let [names, keys] = spelled(user);
+        let [names, keys] = spelled(slice::from_ref(user));
         let values = vec![
             Value::Text(tenant.to_owned()),
             Value::Text(gate.to_owned()),

@@ -6,6 +6,8 @@
 //! call's task is open, and for 24 hours after its end. An expired key counts as unused even before
 //! its row is removed: the commit of the next command with this key replaces the row.
 
+use std::slice;
+
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
@@ -141,7 +143,7 @@ impl Store {
         spelling: fn(&R) -> &str,
     ) -> Result<Option<R>, ReadError> {
         let text = |text: &str| Value::Text(text.to_owned());
-        let [names, keys] = spelled(user);
+        let [names, keys] = spelled(slice::from_ref(user));
         let values = vec![text(tenant), names, text(path), text(key), Value::Now, keys];
         let mut records: Vec<R> = self.db().all(statement, values).await?;
         records.retain(|record| user.is(spelling(record)));

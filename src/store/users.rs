@@ -19,14 +19,9 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
-/// Selects the spellings of the given keys, and all spellings whose key is not stored yet, because
-/// they may have one of these keys.
-const SPELLINGS: Sql = sql!(
-    "select spelling from user_spelling where tenant = $1 and folded " (any 2 text) "
-     union all
-     select spelling from user_spelling where tenant = $1 and folded is null"
-)
-.by_key();
+/// Selects the spellings of user ids, and all spellings whose key is not stored yet and which may
+/// belong to one of these ids.
+const SPELLINGS: Sql = sql!("select p.user_id as spelling from " (people 1 2 3) " p").by_key();
 
 const UNFOLDED: Sql = sql!(
     "select tenant, spelling from user_spelling where folded is null order by spelling limit $1"
@@ -51,17 +46,15 @@ const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
 
-/// Returns the parameters of the condition `(spelled …)` in a statement (see `sql!`): the spellings
-/// that are known without a read, and the key under which the others are stored. A statement with
-/// this condition also returns rows of other people, whose keys are not stored yet, so the caller
-/// must drop each row for which [`UserId::is`] returns false.
-pub(super) fn spelled(user: &UserId) -> [Value; 2] {
-    let keys: Vec<String> = user
-        .folded()
-        .iter()
-        .map(|key| key.as_str().to_owned())
-        .collect();
-    let names = [vec![user.to_string()], keys.clone()].concat();
+/// Returns two parameters of the parts `(people …)` and `(spelled …)` of a statement (see `sql!`):
+/// the spellings that are known without a read, and the keys under which the others are stored. A
+/// statement with such a part also returns rows of other people, whose keys are not stored yet. So
+/// the caller must drop each row for which [`UserId::is`] returns false.
+pub(super) fn spelled(users: &[UserId]) -> [Value; 2] {
+    let keys = users.iter().filter_map(UserId::folded);
+    let keys: Vec<String> = keys.map(|key| key.as_str().to_owned()).collect();
+    let own = users.iter().map(UserId::to_string);
+    let names = own.chain(keys.iter().cloned()).collect();
     [Value::Texts(names), Value::Texts(keys)]
 }
 
@@ -88,23 +81,18 @@ impl Store {
         tenant: &str,
         users: &[UserId],
     ) -> Result<Vec<String>, ReadError> {
-        let mut all: BTreeSet<String> = users.iter().map(UserId::to_string).collect();
-        let keys: BTreeSet<String> = users
-            .iter()
-            .filter_map(UserId::folded)
-            .map(|key| key.as_str().to_owned())
-            .collect();
-        if !keys.is_empty() {
-            let values = vec![
-                Value::Text(tenant.to_owned()),
-                Value::Texts(keys.iter().cloned().collect()),
-            ];
-            let found: Vec<Spelling> = self.db().all(SPELLINGS, values).await?;
-            let stored = found.into_iter().map(|found| found.spelling);
-            all.extend(stored.filter(|spelling| users.iter().any(|user| user.is(spelling))));
-            all.extend(keys);
+        if users.iter().all(|user| user.folded().is_none()) {
+            let own: BTreeSet<String> = users.iter().map(UserId::to_string).collect();
+            return Ok(own.into_iter().collect());
         }
-        Ok(all.into_iter().collect())
+        let [names, keys] = spelled(users);
+        let values = vec![Value::Text(tenant.to_owned()), names, keys];
+        let found: Vec<Spelling> = self.db().all(SPELLINGS, values).await?;
+        let spellings = found.into_iter().map(|found| found.spelling);
+        let own: BTreeSet<String> = spellings
+            .filter(|spelling| users.iter().any(|user| user.is(spelling)))
+            .collect();
+        Ok(own.into_iter().collect())
     }
 
     /// Stores the missing keys of at most `BATCH` spellings. Returns whether more may be missing.

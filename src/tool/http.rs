@@ -27,7 +27,7 @@ use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, measure_attempt, output};
 use crate::net::{BodyLimits, ConnectionUse, Failure, NOT_PERMITTED, Net, SendPermit};
 use crate::secret::{Redactor, Secret};
-use crate::task::tool_spec::{Effect, ToolSpec};
+use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
 
 /// The maximum number of bytes that are kept of a failure's body.
@@ -284,7 +284,7 @@ impl HttpTool {
     /// another call, so that no call fails because a server closes kept connections. Only calls of
     /// one user with the same credentials share a connection.
     fn connection_use(&self, call: &Invocation, filled: &HeaderMap) -> ConnectionUse {
-        if !call.may_be_lost || self.spec.effect == Effect::Once {
+        if !call.may_be_lost || !self.spec.effect.is_repeatable() {
             return ConnectionUse::Own;
         }
         let mut hash = Sha256::new_with_prefix(headers_digest(filled));

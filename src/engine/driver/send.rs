@@ -10,7 +10,6 @@ use crate::engine::commands::late_answer::LateAttempt;
 use crate::engine::runtime::in_flight_calls::{InFlightCall, SEND_WINDOW};
 use crate::engine::runtime::leases::Lease;
 use crate::task::call_state::CallState;
-use crate::task::tool_spec::Effect;
 use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
 
@@ -112,7 +111,7 @@ impl Driver<'_> {
             owner: self.session.own.row.user_id.clone(),
             task_id: self.session.own.row.task_id,
             call_id: state.call.tool_call_id,
-            may_be_lost: state.effect != Effect::Once && state.attempts == 0,
+            may_be_lost: state.effect.is_repeatable() && state.attempts == 0,
             arguments_text: state.arguments_text().to_owned(),
             arguments,
             decided_by,

@@ -61,11 +61,16 @@ impl Peer {
     /// Sends a request that may use a kept connection. Answers it on a new connection, and
     /// returns this connection.
     async fn exchange_on_new_connection(&self) -> tokio::net::TcpStream {
-        self.exchange_with(KEPT).await
+        self.exchange_on_new(permitted(), KEPT).await
     }
 
-    async fn exchange_with(&self, connection: ConnectionUse) -> tokio::net::TcpStream {
-        let (answer, peer) = tokio::join!(self.send(permitted(), connection), async {
+    /// Sends a request, answers it on a new connection, and returns this connection.
+    async fn exchange_on_new(
+        &self,
+        permit: SendPermit,
+        connection: ConnectionUse,
+    ) -> tokio::net::TcpStream {
+        let (answer, peer) = tokio::join!(self.send(permit, connection), async {
             let (mut peer, _) = self.listener.accept().await.unwrap();
             assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
             peer.write_all(ANSWER).await.unwrap();
@@ -74,6 +79,19 @@ impl Peer {
         assert_eq!(answer, Ok(b"ok".to_vec()));
         peer
     }
+
+    /// Sends a request, answers it on `kept`, and returns the received request.
+    async fn exchange_on(&self, kept: &mut tokio::net::TcpStream) -> String {
+        let (answer, received) = tokio::join!(self.send(permitted(), KEPT), async {
+            let mut received = [0; 4096];
+            let read = kept.read(&mut received).await.unwrap();
+            assert!(read > 0);
+            kept.write_all(ANSWER).await.unwrap();
+            String::from_utf8_lossy(&received[..read]).into_owned()
+        });
+        assert_eq!(answer, Ok(b"ok".to_vec()));
+        received
+    }
 }
 
 #[tokio::test]
@@ -81,13 +99,7 @@ async fn connection_carries_the_next_request_to_its_origin() {
     let peer = Peer::new().await;
     let mut connection = peer.exchange_on_new_connection().await;
     for _ in 0..3 {
-        let (answer, received) = tokio::join!(peer.send(permitted(), KEPT), async {
-            let mut received = [0; 4096];
-            let read = connection.read(&mut received).await.unwrap();
-            connection.write_all(ANSWER).await.unwrap();
-            String::from_utf8_lossy(&received[..read]).into_owned()
-        });
-        assert_eq!(answer, Ok(b"ok".to_vec()));
+        let received = peer.exchange_on(&mut connection).await;
         assert!(!received.contains("connection: close"), "{received}");
     }
 }
@@ -147,15 +159,11 @@ async fn connection_that_closes_while_the_permit_is_awaited_is_replaced() {
     let first = peer.exchange_on_new_connection().await;
     let (decide, decided) = tokio::sync::oneshot::channel();
     let permit = leave(async { decided.await.ok() }, true);
-    let (answer, ()) = tokio::join!(peer.send(permit, KEPT), async {
+    tokio::join!(peer.exchange_on_new(permit, KEPT), async {
         drop(first);
         // The kept connection sees the end once it is polled.
         let _ = decide.send(Instant::now());
-        let (mut second, _) = peer.listener.accept().await.unwrap();
-        assert!(second.read(&mut [0; 4096]).await.unwrap() > 0);
-        second.write_all(ANSWER).await.unwrap();
     });
-    assert_eq!(answer, Ok(b"ok".to_vec()));
 }
 
 #[tokio::test]
@@ -205,12 +213,7 @@ async fn requests_of_two_users_share_no_connection() {
     let peer = Peer::new().await;
     let _first = peer.exchange_on_new_connection().await;
     let other = ConnectionUse::Kept([2; 32]);
-    let (answer, ()) = tokio::join!(peer.send(permitted(), other), async {
-        let (mut second, _) = peer.listener.accept().await.unwrap();
-        assert!(second.read(&mut [0; 4096]).await.unwrap() > 0);
-        second.write_all(ANSWER).await.unwrap();
-    });
-    assert_eq!(answer, Ok(b"ok".to_vec()));
+    let _second = peer.exchange_on_new(permitted(), other).await;
 }
 
 /// A server that has not read the body of the first request takes the body for the beginning of the
@@ -289,12 +292,7 @@ async fn connection_whose_time_ends_while_the_permit_is_awaited_is_replaced() {
         tokio::time::sleep_until(until).await;
         Some(Instant::now())
     };
-    let (answer, ()) = tokio::join!(peer.send(leave(decided, true), KEPT), async {
-        let (mut second, _) = peer.listener.accept().await.unwrap();
-        assert!(second.read(&mut [0; 4096]).await.unwrap() > 0);
-        second.write_all(ANSWER).await.unwrap();
-    });
-    assert_eq!(answer, Ok(b"ok".to_vec()));
+    let _second = peer.exchange_on_new(leave(decided, true), KEPT).await;
 }
 
 #[tokio::test]
@@ -303,14 +301,11 @@ async fn kept_connection_is_used_although_no_further_one_is_kept() {
     let mut first = peer.exchange_on_new_connection().await;
     let mut others = Vec::new();
     for number in 100..140 {
-        others.push(peer.exchange_with(ConnectionUse::Kept([number; 32])).await);
+        let other = ConnectionUse::Kept([number; 32]);
+        others.push(peer.exchange_on_new(permitted(), other).await);
     }
     // The service has closed the connections that it does not keep.
     let mut last = others.pop().unwrap();
     assert_eq!(last.read(&mut [0; 16]).await.unwrap(), 0);
-    let (answer, ()) = tokio::join!(peer.send(permitted(), KEPT), async {
-        assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
-        first.write_all(ANSWER).await.unwrap();
-    });
-    assert_eq!(answer, Ok(b"ok".to_vec()));
+    peer.exchange_on(&mut first).await;
 }
