@@ -225,6 +225,8 @@ impl Rows {
             .next()
             .or_else(|| spec.pending_tool_calls.first());
         let approvers = &spec.terms.approvers;
+        let expires_in = spec.terms.expires_in.map(micros);
+        let one_answer = spec.required() <= 1 && spec.own_calls().count() <= 1;
         self.requests.push(RequestLine {
             request_id,
             task_id: task.0,
@@ -232,8 +234,9 @@ impl Rows {
             kind: spec.kind.as_str(),
             status: RequestStatus::Pending,
             required: spec.required().into(),
+            one_answer,
             call_id: call.map(|call| call.tool_call_id.0),
-            expires_in: spec.terms.expires_in.map(micros),
+            expires_in,
         });
         let mut add = |kind: &'static str, name: Option<&String>| {
             let name = name.cloned();
@@ -246,6 +249,8 @@ impl Rows {
                     task_id: task.0,
                     kind,
                     name,
+                    expires_in,
+                    one_answer,
                 });
             }
         };

@@ -191,7 +191,8 @@ with changes as materialized (
 ), inserted_inbox as (
     insert into inbox ({inbox.columns})
     select {inbox.values}
-      from {approvers p} join taken c on c.change = p.change join known k on k.task_id = p.task_id where p.open
+      from {approvers p} join taken c on c.change = p.change join known k on k.task_id = p.task_id cross join moment m
+     where p.open
 ), updated_requests as (
     update intervention_request r
        set status = case when u.resumed and coalesce(u.status, h.status) = 'responded' then 'resumed'

@@ -224,6 +224,7 @@ struct GrantList<'f> {
 
 impl IdsFirst for GrantList<'_> {
     type Row = GrantRow;
+    type Id = Uuid;
 
     fn may_filter(&self) -> bool {
         self.filter.person.is_some()

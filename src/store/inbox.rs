@@ -1,41 +1,18 @@
-//! Reads the inbox of a person: the open requests that the person can answer, and the requests that
-//! the person has decided. Also finds out which requests have changed since an inbox was shown.
+//! Reads the requests that a person has decided, and finds out which requests have changed since an
+//! inbox was shown.
 
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
 use super::db::{Engine, Sql, Value, sql};
-use super::page::{IdsFirst, Page};
+use super::page::IdsFirst as _;
 use super::record::record;
 use super::request_list::{RequestList, Source};
 use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::id::RequestId;
-use crate::task::time::Time;
 
 const MAX_NEW_REQUESTS: i64 = 1000;
-
-/// Selects, among the given ids, the requests that match the filter and are not past their
-/// deadline. If the person may not decide every request, leaves out requests of the person's own
-/// tasks that do not name the owner as an approver. These requests have no row of the kind `owner`
-/// in `inbox`.
-const OPEN: Sql = sql!(
-    "select r.request_id, r.expires_at,
-            (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
-            exists (select 1 from decision d where d.tenant = r.tenant and d.user_id " (any 8 text) "
-                and d.request_id = r.request_id) as answered
-       from intervention_request r join agent_task t on t.task_id = r.task_id
-      where r.request_id " (any 2 uuid) " and r.tenant = $3
-        and (" (none 4 text) " or r.status " (any 4 text) ")
-        and (" (none 5 text) " or r.kind " (any 5 text) ")
-        and (" (none 6 text) " or t.agent " (any 6 text) ")
-        and (" (none 7 text) " or t.session_id " (any 7 text) ")
-        and (r.expires_at is null or r.expires_at > " (now 1) ")
-        and ($9 or not t.user_id " (any 8 text) " or exists (select 1 from inbox o where o.tenant = r.tenant
-                and o.kind = 'owner' and o.name = t.user_id and o.request_id = r.request_id))
-      order by r.request_id"
-)
-.by_key();
 
 /// Selects the status and the number of items of the requests that an inbox shows. Also selects the
 /// tenant's open requests with greater ids than a given id, up to a limit.
@@ -92,20 +69,11 @@ const DECIDED: Sql = sql!(
       order by r.request_id desc limit $3"
 );
 
-pub(super) const STATEMENTS: &[Sql] = &[OPEN, READ_INBOX_STATE, ANSWERED, OF_KEYS, DECIDED];
+pub(super) const STATEMENTS: &[Sql] = &[READ_INBOX_STATE, ANSWERED, OF_KEYS, DECIDED];
 
 record! {
     struct Id {
         request_id: Uuid,
-    }
-}
-
-record! {
-    struct OpenRecord {
-        request_id: Uuid,
-        expires_at: Option<i64>,
-        items: i64,
-        answered: bool,
     }
 }
 
@@ -115,42 +83,6 @@ record! {
         status: String,
         items: i64,
         shown: bool,
-    }
-}
-
-/// An open request of an inbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenRequest {
-    /// The request's id. A newer request has a greater id.
-    pub id: RequestId,
-    /// The request's deadline; `None` if the request does not expire.
-    pub expires_at: Option<Time>,
-    /// The number of answers so far.
-    pub answers: usize,
-}
-
-struct OpenList<'f>(RequestList<'f>);
-
-impl IdsFirst for OpenList<'_> {
-    type Row = OpenRequest;
-
-    fn may_filter(&self) -> bool {
-        self.0.may_filter()
-    }
-
-    async fn ids(&self, store: &Store, after: Uuid, limit: i64) -> Result<Vec<Uuid>, ReadError> {
-        self.0.ids(store, after, limit).await
-    }
-
-    async fn matching(
-        &self,
-        store: &Store,
-        ids: Vec<Uuid>,
-        limit: i64,
-    ) -> Result<Page<OpenRequest>, ReadError> {
-        let open = store.open_among(self.0.filter, ids).await?;
-        let found = i64::try_from(open.len()).unwrap_or(i64::MAX);
-        Ok(Page::cut(open, found, limit))
     }
 }
 
@@ -168,65 +100,6 @@ pub struct InboxState {
 }
 
 impl Store {
-    /// Reads one page of the open requests that the filter's person may decide and has not
-    /// answered, oldest first. The filter's kinds, agents and sessions apply, too. Each page looks
-    /// at a limited number of requests, so it may have fewer than the filter's `limit` although
-    /// more follow.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn open_requests(
-        &self,
-        filter: &RequestFilter,
-    ) -> Result<Page<OpenRequest>, ReadError> {
-        let source = self.source(filter).await?;
-        let after = filter.after.map_or(Uuid::nil(), |id| id.0);
-        let list = OpenList(RequestList { filter, source });
-        list.page(self, filter.limit, after).await
-    }
-
-    /// Returns the requests among `ids` that the filter's person can still answer.
-    async fn open_among(
-        &self,
-        filter: &RequestFilter,
-        ids: Vec<Uuid>,
-    ) -> Result<Vec<OpenRequest>, ReadError> {
-        let person = filter.person.clone().unwrap_or_default();
-        let users = std::slice::from_ref(&person.user_id);
-        let spellings = self.spellings(&filter.tenant, users).await?;
-        let tenant = Value::Text(filter.tenant.clone());
-        let mut values = vec![Value::Now, Value::Ids(ids), tenant];
-        values.extend(filter.values());
-        values.extend([
-            Value::Texts(spellings),
-            Value::Bool(person.decides_everything),
-        ]);
-        let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
-        // A person who has answered some calls of a request may still answer its other calls. The
-        // request itself must be read to find out.
-        let answered = found.iter().filter(|record| record.answered);
-        let answered: Vec<_> = answered
-            .map(|record| RequestId(record.request_id))
-            .collect();
-        let rows = self.requests_by_id(&filter.tenant, &answered).await?;
-        let is_still_open = |id: RequestId| {
-            let row = rows.iter().find(|row| row.spec.request_id == id);
-            row.is_some_and(|row| row.state().open_calls(&person.user_id).next().is_some())
-        };
-        let open = found.into_iter().map(|record| {
-            let request = OpenRequest {
-                id: RequestId(record.request_id),
-                expires_at: record.expires_at.map(Time),
-                answers: answers(record.items),
-            };
-            (request, record.answered)
-        });
-        Ok(open
-            .filter(|(request, answered)| !answered || is_still_open(request.id))
-            .map(|(request, _)| request)
-            .collect())
-    }
-
     /// Reads requests by their ids, in any status, in the order of the ids. Leaves out unknown ids.
     ///
     /// # Errors
@@ -367,6 +240,6 @@ impl Store {
 
 /// Returns the number of answers to an open request. `items` is the number of journal items about
 /// the request: one that opened it, and one for each answer.
-fn answers(items: i64) -> usize {
+pub(super) fn answers(items: i64) -> usize {
     usize::try_from(items - 1).unwrap_or(0)
 }

@@ -294,6 +294,7 @@ pub(super) const REQUESTS: List = list!("requests", all(requests), |entry|
     kind: text = entry.line.kind,
     status: text = entry.line.status.as_str(),
     required: bigint = entry.line.required,
+    one_answer: boolean = entry.line.one_answer,
     call_id: uuid = entry.line.call_id,
     expires_in: bigint = entry.line.expires_in,
 );
@@ -305,6 +306,8 @@ pub(super) const APPROVERS: List = list!("approvers", all(approvers), |entry|
     kind: text = entry.line.kind,
     name: text = entry.line.name.as_deref(),
     open: boolean = entry.rows.leaves_open(entry.line.request_id),
+    expires_in: bigint = entry.line.expires_in,
+    one_answer: boolean = entry.line.one_answer,
 );
 
 pub(super) const DECISIONS: List = list!("decisions", all(decisions), |entry|

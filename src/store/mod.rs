@@ -38,6 +38,7 @@ mod lists;
 mod metric_counts;
 mod notices;
 mod open;
+mod open_list;
 mod outage;
 mod page;
 mod queries;
@@ -92,9 +93,10 @@ use self::feed::Feed;
 pub use self::feed::{InboxListener, Listener, News, Notification};
 pub use self::gate_calls::EqualCall;
 pub use self::grants::{GrantFilter, GrantRow};
-pub use self::inbox::{InboxState, OpenRequest};
+pub use self::inbox::InboxState;
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
+pub use self::open_list::OpenRequest;
 pub use self::outage::Outage;
 pub use self::page::Page;
 pub use self::queries::{RequestFilter, RequestRow, TaskFilter, Viewer};
@@ -455,6 +457,7 @@ impl Store {
         .chain(inbox::STATEMENTS.iter().copied())
         .chain(journal::STATEMENTS.iter().copied())
         .chain(notices::STATEMENTS.iter().copied())
+        .chain(open_list::STATEMENTS.iter().copied())
         .chain(relay::STATEMENTS.iter().copied())
         .chain(damaged_task::STATEMENTS.iter().copied())
         .chain(request_list::STATEMENTS.iter().copied())

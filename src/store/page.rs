@@ -66,6 +66,8 @@ const MAX_FILTERED_STEP: i64 = 1_500;
 /// of other people's rows.
 pub(super) trait IdsFirst: Sync {
     type Row: Send;
+    /// An id, perhaps with values that `matching` needs.
+    type Id: Copy + Into<Uuid> + Send;
 
     /// Whether `ids` may return ids of rows that do not match the filter.
     fn may_filter(&self) -> bool;
@@ -76,13 +78,13 @@ pub(super) trait IdsFirst: Sync {
         store: &Store,
         after: Uuid,
         limit: i64,
-    ) -> impl Future<Output = Result<Vec<Uuid>, ReadError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Self::Id>, ReadError>> + Send;
 
     /// Reads at most `limit` rows that have one of these ids and match the filter.
     fn matching(
         &self,
         store: &Store,
-        ids: Vec<Uuid>,
+        ids: Vec<Self::Id>,
         limit: i64,
     ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send;
 
@@ -110,7 +112,7 @@ pub(super) trait IdsFirst: Sync {
                 let found = i64::try_from(ids.len()).unwrap_or(chunk);
                 let is_exhausted = found < chunk;
                 scanned += found;
-                let Some(last) = ids.last().copied() else {
+                let Some(last) = ids.last().map(|id| (*id).into()) else {
                     return Ok(Page::cut(rows, 0, limit));
                 };
                 after = last;

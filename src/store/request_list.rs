@@ -128,6 +128,7 @@ pub(super) struct RequestList<'f> {
 
 impl IdsFirst for RequestList<'_> {
     type Row = RequestRow;
+    type Id = Uuid;
 
     fn may_filter(&self) -> bool {
         let open_only = !matches!(self.source, Source::Trees) && self.filter.only_pending();
@@ -264,7 +265,7 @@ impl RequestFilter {
     }
 
     /// Whether the filter accepts every kind, agent and session.
-    fn any_kind(&self) -> bool {
+    pub(super) fn any_kind(&self) -> bool {
         self.kinds.is_empty() && self.agents.is_empty() && self.sessions.is_empty()
     }
 

@@ -118,6 +118,8 @@ pub(super) struct RequestLine {
     pub(super) kind: &'static str,
     pub(super) status: RequestStatus,
     pub(super) required: i64,
+    /// Whether the first answer closes the request.
+    pub(super) one_answer: bool,
     pub(super) call_id: Option<Uuid>,
     /// The time until the deadline, in microseconds from the commit; `None` if there is no
     /// deadline.
@@ -131,6 +133,10 @@ pub(super) struct ApproverLine {
     pub(super) kind: &'static str,
     /// The name of the user or group; `None` if the approver is the owner.
     pub(super) name: Option<String>,
+    /// As in the line of the request.
+    pub(super) expires_in: Option<i64>,
+    /// As in the line of the request.
+    pub(super) one_answer: bool,
 }
 
 #[derive(Debug, Default)]

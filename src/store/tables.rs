@@ -194,6 +194,7 @@ const INTERVENTION_REQUEST: Table = Table {
         ("kind", "a.kind"),
         ("status", "a.status"),
         ("required", "a.required"),
+        ("one_answer", "a.one_answer"),
         ("call_id", "a.call_id"),
         ("gate", "case when k.call_key is not null then k.agent end"),
         (
@@ -216,10 +217,18 @@ const REQUEST_APPROVER: Table = Table {
     ],
 };
 
-/// Has the same columns as `request_approver`, but rows for open requests only.
+/// Has the rows of `request_approver` for open requests only, each with values of its request.
 const INBOX: Table = Table {
     name: "inbox",
-    columns: REQUEST_APPROVER.columns,
+    columns: &[
+        ("tenant", "k.tenant"),
+        ("kind", "p.kind"),
+        ("name", "coalesce(p.name, k.user_id)"),
+        ("request_id", "p.request_id"),
+        ("owner", "k.user_id"),
+        ("expires_at", "{at} + p.expires_in"),
+        ("one_answer", "p.one_answer"),
+    ],
 };
 
 /// A decision is final if it settles its call, or if its request requires a single approval.

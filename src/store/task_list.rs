@@ -101,6 +101,7 @@ impl TaskFilter {
 
 impl IdsFirst for TaskList<'_> {
     type Row = TaskRow;
+    type Id = Uuid;
 
     fn may_filter(&self) -> bool {
         let Self { filter, users } = self;

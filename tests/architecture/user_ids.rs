@@ -5,7 +5,7 @@ use super::{Source, sources};
 
 /// Comparisons that the check would wrongly report. Some of them compare other ids. Some use the
 /// comparison of `UserId`. Some are byte-exact on purpose.
-const COMPARED: [&str; 11] = [
+const COMPARED: [&str; 12] = [
     "approvers.owner == Some(false)",
     "*owner == engine.replica",
     "*user != caller.user_id",
@@ -15,6 +15,7 @@ const COMPARED: [&str; 11] = [
     // In the entries below, the parameters are stored spellings, which `Store::spellings` returns.
     "kind = $3 and name = $4",
     "kind = $2 and name = $3",
+    "kind = $4 and name = $5",
     "user_id = $2 and request_id < $3",
     "user_id = $4 and $3 = 'user'",
     "t.user_id = $2 and t.parent_task_id is null",

@@ -1,14 +1,17 @@
 //! Compares the store's lists of open requests with a list in memory, while random requests with
-//! random approvers open and close.
+//! random approvers open, get answers and close.
+
+use std::time::Duration;
 
 use holdpoint::store::{RequestFilter, Viewer};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{CloseReason, Fact};
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::RequestStatus;
 use holdpoint::task::verdict::{Approvers, Terms};
 
-use super::store_fixture::{StoreFixture, asked, both};
+use super::store_fixture::{StoreFixture, asked, both, decided};
 use crate::support::dice::Dice;
 use crate::support::repetitions;
 
@@ -24,24 +27,35 @@ struct Open {
     task: TaskId,
     owner: &'static str,
     asked: RequestSpec,
+    /// The people whose approval did not suffice.
+    approved_by: Vec<&'static str>,
 }
 
 impl Open {
-    /// Returns whether the approvers name the person: as the owner, by user id, or through a group.
+    /// Returns whether the request is not overdue and its approvers name the person: as the owner, by
+    /// user id, or through a group.
     fn names(&self, person: &Viewer) -> bool {
         let approvers = &self.asked.terms.approvers;
         let (owner, users, groups) = (approvers.owner, &approvers.users, &approvers.groups);
         let user = person.user_id.as_str();
-        (owner && self.owner == user)
+        let listed = (owner && self.owner == user)
             || users.iter().any(|name| name == user)
-            || groups.iter().any(|group| person.groups.contains(group))
+            || groups.iter().any(|group| person.groups.contains(group));
+        (listed || person.decides_everything) && !self.is_overdue()
     }
 
-    /// Returns whether the person may decide the request. If the person owns the task, the rule
-    /// must name the owner: a user id or a group is not enough.
+    fn is_overdue(&self) -> bool {
+        self.asked.terms.expires_in == Some(Duration::ZERO)
+    }
+
+    /// Returns whether the request waits for the person. If the person owns the task, the rule must
+    /// name the owner: a user id or a group is not enough, unless the person decides everything.
     fn is_open_to(&self, person: &Viewer) -> bool {
-        let own = self.owner == person.user_id.as_str();
-        self.names(person) && (!own || self.asked.terms.approvers.owner)
+        let user = person.user_id.as_str();
+        let own = self.owner == user && !person.decides_everything;
+        self.names(person)
+            && (!own || self.asked.terms.approvers.owner)
+            && !self.approved_by.contains(&user)
     }
 }
 
@@ -53,17 +67,69 @@ async fn open_one(fixture: &StoreFixture, dice: &mut Dice) -> Open {
         owner: dice.one_in(2) || (users.is_empty() && groups.is_empty()),
         users,
         groups,
-        required: 1,
+        required: if dice.one_in(3) { 5 } else { 1 },
         ..Approvers::default()
     };
     let task = fixture.task_of("acme", owner).await;
+    let expires_in = [None, Some(Duration::from_hours(1)), Some(Duration::ZERO)];
     let terms = Terms {
         approvers,
+        expires_in: dice.pick(&expires_in),
         ..Terms::default()
     };
-    let asked = asked(RequestKind::Approval, terms, 1);
+    let calls = if dice.one_in(3) { 2 } else { 1 };
+    let asked = asked(RequestKind::Approval, terms, calls);
     fixture.pause(task, &asked).await;
-    Open { task, owner, asked }
+    if dice.one_in(4) {
+        forget_terms(fixture, asked.request_id).await;
+    }
+    Open {
+        task,
+        owner,
+        asked,
+        approved_by: Vec::new(),
+    }
+}
+
+/// Makes the rows of a request those that a replica of an older version writes.
+async fn forget_terms(fixture: &StoreFixture, RequestId(request): RequestId) {
+    let id = if fixture.is_postgres() {
+        format!("'{request}'")
+    } else {
+        format!("x'{}'", request.simple())
+    };
+    let sql = format!(
+        "update inbox set owner = null, expires_at = null, one_answer = null where request_id = {id};
+         update intervention_request set one_answer = null where request_id = {id}"
+    );
+    fixture.database().execute(&sql).await;
+}
+
+/// Adds an approval that does not close the request, if the request requires several.
+async fn approve_partly(fixture: &StoreFixture, dice: &mut Dice, open: &mut Open) {
+    let user = dice.pick(&USERS);
+    let several = open.asked.terms.approvers.required > 1;
+    if several && !open.is_overdue() && !open.approved_by.contains(&user) {
+        let mut change = fixture.next(open.task).await;
+        change.facts = vec![decided(&open.asked, user, Action::Approve, false)];
+        fixture.write(change).await.unwrap();
+        open.approved_by.push(user);
+    }
+}
+
+async fn close(fixture: &StoreFixture, dice: &mut Dice, open: Open) {
+    let action = dice.pick(&[Action::Approve, Action::Reject]);
+    let mut change = fixture
+        .deciding(open.task, &open.asked, "erin", action)
+        .await;
+    if open.is_overdue() {
+        change.facts[0] = Fact::RequestClosed {
+            request_id: open.asked.request_id,
+            status: RequestStatus::Expired,
+            reason: CloseReason::Expired,
+        };
+    }
+    fixture.write(change).await.unwrap();
 }
 
 fn ids<'a>(open: impl Iterator<Item = &'a Open>) -> Vec<RequestId> {
@@ -81,15 +147,14 @@ both! {
             if open.len() < 12 && !dice.one_in(3) {
                 open.push(open_one(&fixture, &mut dice).await);
             } else if !open.is_empty() {
-                let Open { task, asked, .. } = open.swap_remove(usize::try_from(dice.below(open.len() as u64)).unwrap());
-                let action = if dice.one_in(2) { Action::Approve } else { Action::Reject };
-                let decided = fixture.deciding(task, &asked, "erin", action).await;
-                fixture.write(decided).await.unwrap();
+                let drawn = usize::try_from(dice.below(open.len() as u64)).unwrap();
+                approve_partly(&fixture, &mut dice, &mut open[drawn]).await;
+                close(&fixture, &mut dice, open.swap_remove(drawn)).await;
             }
             let person = Viewer {
                 user_id: dice.pick(&USERS).into(),
                 groups: some(&mut dice, &GROUPS),
-                decides_everything: false,
+                decides_everything: dice.one_in(5),
             };
             let filter = RequestFilter {
                 tenant: "acme".to_owned(),

@@ -185,4 +185,19 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             "{pages} pages: {statement} {values}"
         );
     }
+    // The count of the open requests of a person ends at 1,000.
+    let keys = "'{user,group}', '{bob,many}', '{bob,Bob}'";
+    for (statement, values) in [
+        (
+            "bool_and(x.known) as known",
+            format!("0, 'acme', {none}, {keys}, 1001"),
+        ),
+        (
+            "r.request_id > $3 order by r.request_id limit $4",
+            format!("0, 'acme', {none}, 1001"),
+        ),
+    ] {
+        let pages = pages_read(&fixture, find(statement), &values).await;
+        assert!((5..200).contains(&pages), "{pages} pages: {statement}");
+    }
 }

@@ -101,7 +101,8 @@ pub async fn copy_request(url: &str, group: &str, members: &str) {
         insert into intervention_request select (x.r).* from (select jsonb_populate_record(r, jsonb_build_object(
             'request_id', ids.id, 'task_id', ids.id, 'root_task_id', ids.id)) as r from intervention_request r, ids) x;
         insert into request_approver select 'acme', 'group', '{group}', id from ids;
-        insert into inbox select 'acme', 'group', '{group}', id from ids");
+        insert into inbox select 'acme', 'group', '{group}', r.request_id, t.user_id, r.expires_at, r.one_answer
+            from ids join intervention_request r on r.request_id = ids.id join agent_task t on t.task_id = r.task_id");
     run(url, sql).await;
 }
 

@@ -1,0 +1,287 @@
+//! Lists the open requests that wait for a person. A list first finds ids by ranges of an index. Most
+//! rows there also tell whether the request waits for the person, and only the others are looked up.
+
+use uuid::Uuid;
+
+use super::db::{Engine, Sql, Value, sql};
+use super::inbox::answers;
+use super::page::{IdsFirst, Page};
+use super::record::record;
+use super::request_list::{RequestList, Source};
+use super::{ReadError, RequestFilter, Store};
+use crate::task::id::RequestId;
+use crate::task::time::Time;
+
+/// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
+/// the person's keys (see `Store::keys`); parameter 6 has the spellings of the person's id. If
+/// `known` is true, `waits` says whether the request waits for the person: it is not past its
+/// deadline, and it does not ask other people about the person's own task.
+///
+/// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
+/// once for each key.
+const OF_KEYS: Sql = Sql {
+    postgres: sql!(
+        "select x.request_id, min(x.expires_at) as expires_at, bool_and(x.known) as known, bool_or(x.waits) as waits
+           from unnest($4::text[], $5::text[]) as p (kind, name)
+          cross join lateral (
+             select i.request_id, i.expires_at, coalesce(i.one_answer, false) as known,
+                    (i.expires_at is null or i.expires_at > " (now 1) ")
+                    and (i.kind = 'owner' or coalesce(not i.owner " (any 6 text) ", false)) as waits
+               from inbox i
+              where i.tenant = $2 and i.kind = p.kind and i.name = p.name and i.request_id > $3
+              order by i.request_id limit $7) x
+          group by x.request_id order by x.request_id limit $7"
+    )
+    .postgres,
+    sqlite: sql!(
+        "select request_id, expires_at, coalesce(one_answer, false) as known,
+                (expires_at is null or expires_at > " (now 1) ")
+                and (kind = 'owner' or coalesce(not owner " (any 6 text) ", false)) as waits
+           from inbox where tenant = $2 and kind = $4 and name = $5 and request_id > $3
+          order by request_id limit $7"
+    )
+    .sqlite,
+    by_key: true,
+};
+
+/// Finds all open requests of the tenant, with the same columns as [`OF_KEYS`], for a person who
+/// may decide all of them.
+const OF_TENANT: Sql = sql!(
+    "select r.request_id, r.expires_at, coalesce(r.one_answer, false) as known,
+            (r.expires_at is null or r.expires_at > " (now 1) ") as waits
+       from intervention_request r
+      where r.tenant = $2 and r.status = 'pending' and r.request_id > $3 order by r.request_id limit $4"
+)
+.by_key();
+
+/// Selects, among the given ids, the requests that match the filter and are not past their
+/// deadline. If the person may not decide every request, leaves out requests of the person's own
+/// tasks that do not name the owner as an approver. These requests have no row of the kind `owner`
+/// in `inbox`.
+const OPEN: Sql = sql!(
+    "select r.request_id, r.expires_at,
+            (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
+            exists (select 1 from decision d where d.tenant = r.tenant and d.user_id " (any 8 text) "
+                and d.request_id = r.request_id) as answered
+       from intervention_request r join agent_task t on t.task_id = r.task_id
+      where r.request_id " (any 2 uuid) " and r.tenant = $3
+        and (" (none 4 text) " or r.status " (any 4 text) ")
+        and (" (none 5 text) " or r.kind " (any 5 text) ")
+        and (" (none 6 text) " or t.agent " (any 6 text) ")
+        and (" (none 7 text) " or t.session_id " (any 7 text) ")
+        and (r.expires_at is null or r.expires_at > " (now 1) ")
+        and ($9 or not t.user_id " (any 8 text) " or exists (select 1 from inbox o where o.tenant = r.tenant
+                and o.kind = 'owner' and o.name = t.user_id and o.request_id = r.request_id))
+      order by r.request_id"
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[OF_KEYS, OF_TENANT, OPEN];
+
+record! {
+    #[derive(Clone, Copy)]
+    struct Candidate {
+        request_id: Uuid,
+        expires_at: Option<i64>,
+        known: bool,
+        waits: bool,
+    }
+}
+
+record! {
+    struct OpenRecord {
+        request_id: Uuid,
+        expires_at: Option<i64>,
+        items: i64,
+        answered: bool,
+    }
+}
+
+/// An open request of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenRequest {
+    /// The request's id. A newer request has a greater id.
+    pub id: RequestId,
+    /// The request's deadline; `None` if the request does not expire.
+    pub expires_at: Option<Time>,
+    /// The number of answers so far.
+    pub answers: usize,
+}
+
+impl Candidate {
+    /// Returns a candidate of which only the id is known.
+    const fn unknown(request_id: Uuid) -> Self {
+        Self {
+            request_id,
+            expires_at: None,
+            known: false,
+            waits: false,
+        }
+    }
+
+    /// Returns the request if the candidate tells that the request waits for the person. Such a
+    /// request has no answers, because its first answer closes it.
+    fn request(self) -> Option<OpenRequest> {
+        (self.known && self.waits).then_some(OpenRequest {
+            id: RequestId(self.request_id),
+            expires_at: self.expires_at.map(Time),
+            answers: 0,
+        })
+    }
+}
+
+impl From<Candidate> for Uuid {
+    fn from(candidate: Candidate) -> Self {
+        candidate.request_id
+    }
+}
+
+struct OpenList<'f>(RequestList<'f>);
+
+impl IdsFirst for OpenList<'_> {
+    type Row = OpenRequest;
+    type Id = Candidate;
+
+    fn may_filter(&self) -> bool {
+        self.0.may_filter()
+    }
+
+    async fn ids(
+        &self,
+        store: &Store,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Candidate>, ReadError> {
+        let RequestList { filter, source } = &self.0;
+        let (tenant, after_value) = (Value::Text(filter.tenant.clone()), Value::Id(after));
+        match source {
+            Source::Keys(_, keys) if filter.any_kind() => {
+                let values = vec![Value::Now, tenant, after_value];
+                store.candidates_of_keys(keys, values, limit).await
+            }
+            Source::Open if filter.any_kind() => {
+                let values = vec![Value::Now, tenant, after_value, Value::Int(limit)];
+                Ok(store.db().all(OF_TENANT, values).await?)
+            }
+            Source::Keys(..) | Source::Open | Source::Tenant | Source::Trees => {
+                let ids = self.0.ids(store, after, limit).await?;
+                Ok(ids.into_iter().map(Candidate::unknown).collect())
+            }
+        }
+    }
+
+    async fn matching(
+        &self,
+        store: &Store,
+        candidates: Vec<Candidate>,
+        limit: i64,
+    ) -> Result<Page<OpenRequest>, ReadError> {
+        let unknown = candidates.iter().filter(|candidate| !candidate.known);
+        let unknown: Vec<Uuid> = unknown.map(|candidate| candidate.request_id).collect();
+        let mut open: Vec<_> = candidates
+            .into_iter()
+            .filter_map(Candidate::request)
+            .collect();
+        if !unknown.is_empty() {
+            open.append(&mut store.open_among(self.0.filter, unknown).await?);
+            open.sort_unstable_by_key(|request| request.id);
+        }
+        let found = i64::try_from(open.len()).unwrap_or(i64::MAX);
+        Ok(Page::cut(open, found, limit))
+    }
+}
+
+impl Store {
+    /// Reads one page of the open requests that the filter's person may decide and has not
+    /// answered, oldest first. The filter's kinds, agents and sessions apply, too. Each page looks
+    /// at a limited number of requests, so it may have fewer than the filter's `limit` although
+    /// more follow.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    pub async fn open_requests(
+        &self,
+        filter: &RequestFilter,
+    ) -> Result<Page<OpenRequest>, ReadError> {
+        let source = self.source(filter).await?;
+        let after = filter.after.map_or(Uuid::nil(), |id| id.0);
+        let list = OpenList(RequestList { filter, source });
+        list.page(self, filter.limit, after).await
+    }
+
+    /// Finds the open requests under a person's keys, at most `limit`, in the order of their ids.
+    /// `values` are the first three parameters of [`OF_KEYS`].
+    async fn candidates_of_keys(
+        &self,
+        keys: &[(&'static str, String)],
+        values: Vec<Value>,
+        limit: i64,
+    ) -> Result<Vec<Candidate>, ReadError> {
+        let owners = keys.iter().filter(|(kind, _)| *kind == "owner");
+        let spellings = Value::Texts(owners.map(|(_, name)| name.clone()).collect());
+        let with_keys = |kind: Value, name: Value| {
+            let rest = [kind, name, spellings.clone(), Value::Int(limit)];
+            values.iter().cloned().chain(rest).collect()
+        };
+        if matches!(self.db().engine, Engine::Postgres { .. }) {
+            let (kinds, names) = keys
+                .iter()
+                .map(|(kind, name)| ((*kind).to_owned(), name.clone()))
+                .unzip();
+            let values = with_keys(Value::Texts(kinds), Value::Texts(names));
+            return Ok(self.db().all(OF_KEYS, values).await?);
+        }
+        let mut found: Vec<Candidate> = Vec::new();
+        for (kind, name) in keys {
+            let values = with_keys(Value::Text((*kind).to_owned()), Value::Text(name.clone()));
+            found.append(&mut self.db().all(OF_KEYS, values).await?);
+        }
+        // A request under several keys waits for the person if it does so under any of them.
+        found.sort_unstable_by_key(|candidate| (candidate.request_id, !candidate.waits));
+        found.dedup_by_key(|candidate| candidate.request_id);
+        found.truncate(usize::try_from(limit).unwrap_or(0));
+        Ok(found)
+    }
+
+    /// Returns the requests among `ids` that the filter's person can still answer.
+    async fn open_among(
+        &self,
+        filter: &RequestFilter,
+        ids: Vec<Uuid>,
+    ) -> Result<Vec<OpenRequest>, ReadError> {
+        let person = filter.person.clone().unwrap_or_default();
+        let users = std::slice::from_ref(&person.user_id);
+        let spellings = self.spellings(&filter.tenant, users).await?;
+        let tenant = Value::Text(filter.tenant.clone());
+        let mut values = vec![Value::Now, Value::Ids(ids), tenant];
+        values.extend(filter.values());
+        values.extend([
+            Value::Texts(spellings),
+            Value::Bool(person.decides_everything),
+        ]);
+        let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
+        // A person who has answered some calls of a request may still answer its other calls. The
+        // request itself must be read to find out.
+        let answered = found.iter().filter(|record| record.answered);
+        let answered: Vec<_> = answered
+            .map(|record| RequestId(record.request_id))
+            .collect();
+        let rows = self.requests_by_id(&filter.tenant, &answered).await?;
+        let is_still_open = |id: RequestId| {
+            let row = rows.iter().find(|row| row.spec.request_id == id);
+            row.is_some_and(|row| row.state().open_calls(&person.user_id).next().is_some())
+        };
+        let open = found.into_iter().map(|record| {
+            let request = OpenRequest {
+                id: RequestId(record.request_id),
+                expires_at: record.expires_at.map(Time),
+                answers: answers(record.items),
+            };
+            (request, record.answered)
+        });
+        Ok(open
+            .filter(|(request, answered)| !answered || is_still_open(request.id))
+            .map(|(request, _)| request)
+            .collect())
+    }
+}
