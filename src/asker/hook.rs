@@ -9,6 +9,8 @@ use super::client::{AskError, Decision, GateClient, OutcomeReport, ProposedCall,
 use super::hook_input::{HookEvent, HookInput};
 
 pub const BLOCK_EXIT_CODE: u8 = 2;
+/// The reason of a denial whose own text is blank. Codex runs a call that is denied without a reason.
+const BLANK_REASON: &str = "The call was not run. The text of its result is empty.";
 
 /// The program that runs the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +161,11 @@ pub fn answer_for_verdict(
     answer: &ServiceAnswer,
     arguments: &RawValue,
 ) -> Result<HookAnswer, String> {
-    let deny = |reason: &str| Ok(permission_answer("deny", reason, None));
+    let deny = |text: &str| {
+        let is_blank = text.trim().is_empty();
+        let reason = if is_blank { BLANK_REASON } else { text };
+        Ok(permission_answer("deny", reason, None))
+    };
     match answer.decision {
         Decision::Deny => match &answer.result {
             Some(result) => deny(&result.content),

@@ -3,13 +3,19 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::hook::Host;
 
 /// The seconds by which the host's timeout for the hook exceeds the hook's own wait. A hook must
 /// end before this timeout, because the host runs the call if the timeout ends the hook.
 const TIMEOUT_MARGIN_SECONDS: u64 = 40;
+
+/// The end of the command that asks. Codex, and Claude Code before 2.1.295, run the call if the hook
+/// cannot be started, is killed, or ends with an exit code other than 2. Codex also runs the call if
+/// nothing is on standard error.
+const BLOCK_ON_FAILURE: &str =
+    "|| sh -c 'echo The hook has no answer, so the call is blocked. >&2; exit 2'";
 
 /// Returns the settings for `host` as JSON text. The settings let the hook wait for `wait`, and set
 /// a longer timeout after which the host ends the hook.
@@ -20,20 +26,39 @@ pub fn settings(host: Host, wait: Duration) -> String {
         Host::Codex => "codex",
     };
     let seconds = wait.as_secs();
-    let hook = |timeout: u64| {
-        json!([{"matcher": "*", "hooks": [{
-            "type": "command",
-            "command": format!("HOLDPOINT_WAIT={seconds}s holdpoint gate hook {name}"),
-            "timeout": timeout,
-            "onFailure": "block",
-        }]}])
+    let report = format!("HOLDPOINT_WAIT={seconds}s holdpoint gate hook {name}");
+    let ask = format!("{report} {BLOCK_ON_FAILURE}");
+    let on_failure = match host {
+        Host::ClaudeCode => Some("block"),
+        Host::Codex => None,
     };
-    let mut hooks = json!({"PreToolUse": hook(seconds + TIMEOUT_MARGIN_SECONDS), "PostToolUse": hook(TIMEOUT_MARGIN_SECONDS)});
-    if let (Host::ClaudeCode, Value::Object(hooks)) = (host, &mut hooks) {
-        hooks.insert(
-            "PostToolUseFailure".to_owned(),
-            hook(TIMEOUT_MARGIN_SECONDS),
+    let mut hooks = Map::new();
+    let mut add = |event: &str, hook: Value| {
+        hooks.insert(event.to_owned(), json!([{"matcher": "*", "hooks": [hook]}]));
+    };
+    add(
+        "PreToolUse",
+        hook(&ask, seconds + TIMEOUT_MARGIN_SECONDS, on_failure),
+    );
+    // A report blocks nothing: with `onFailure`, the model would be told that the call was blocked
+    // after it ran.
+    add("PostToolUse", hook(&report, TIMEOUT_MARGIN_SECONDS, None));
+    if host == Host::ClaudeCode {
+        add(
+            "PostToolUseFailure",
+            hook(&report, TIMEOUT_MARGIN_SECONDS, None),
         );
     }
     format!("{:#}\n", json!({"hooks": hooks}))
+}
+
+fn hook(command: &str, timeout: u64, on_failure: Option<&str>) -> Value {
+    let mut hook = Map::new();
+    hook.insert("type".to_owned(), json!("command"));
+    hook.insert("command".to_owned(), json!(command));
+    hook.insert("timeout".to_owned(), json!(timeout));
+    if let Some(on_failure) = on_failure {
+        hook.insert("onFailure".to_owned(), json!(on_failure));
+    }
+    Value::Object(hook)
 }

@@ -1,5 +1,7 @@
-//! Tests of the input of hooks, and of the settings of askers.
+//! Tests of the input and the answers of hooks, and of the settings of askers.
 
+use super::client::ServiceAnswer;
+use super::hook::{self, HookOptions, Host};
 use super::hook_input::{HookEvent, HookInput};
 use super::{AskerSettings, DEFAULT_WAIT};
 
@@ -63,6 +65,31 @@ fn session_and_key_outside_the_alphabet_are_hashed_without_collisions() {
     }
     assert_ne!(of("a:b", "c").1, of("a", "b:c").1);
     assert_ne!(of("a b", "c").1, of("a b", "d").1);
+}
+
+#[test]
+fn denial_has_a_reason_also_if_the_result_is_blank() {
+    for content in ["", " \n"] {
+        let answer: ServiceAnswer = serde_json::from_value(serde_json::json!({
+            "tool": "Bash", "arguments_text": "{}", "edited": false, "decision": "deny", "outcome": "responded",
+            "message": "Answered by bob.", "by": [], "permit": null, "result": {"content": content}, "request": null,
+        }))
+        .unwrap();
+        let options = HookOptions {
+            host: Host::Codex,
+            is_final: false,
+            includes_content: true,
+        };
+        let arguments = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
+        let told = hook::answer_for_verdict(options, &answer, &arguments).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+        let told = &told["hookSpecificOutput"];
+        assert_eq!(told["permissionDecision"], "deny");
+        assert_ne!(
+            told["permissionDecisionReason"].as_str().unwrap().trim(),
+            ""
+        );
+    }
 }
 
 #[test]

@@ -145,6 +145,26 @@ async fn changed_and_supplied_answers_reach_the_host() {
     }
 }
 
+#[test]
+fn printed_command_blocks_the_call_where_the_hook_cannot_answer() {
+    let service = ServedGate::start("optional");
+    for host in HOSTS {
+        let output = run(service.gate(&["print", host], "70s"), b"");
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let command = &printed["hooks"]["PreToolUse"][0]["hooks"][0]["command"];
+        // The program is not there, or its process is killed.
+        for program in ["", "holdpoint() { sh -c 'kill -9 $$'; }; "] {
+            let output = std::process::Command::new("/bin/sh")
+                .args(["-c", &format!("{program}{}", command.as_str().unwrap())])
+                .env("PATH", "/usr/bin:/bin")
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(2), "{host} {program}");
+            assert!(text(&output.stderr).contains("the call is blocked"));
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn held_call_is_denied_at_the_end_of_the_wait_and_continued_by_the_next_ask() {
     let service = ServedGate::start("optional");
@@ -233,15 +253,21 @@ fn printed_settings_run_the_hook_and_block_on_failure() {
     for host in HOSTS {
         let output = run(service.gate(&["print", host], "70s"), b"");
         let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let hook = &printed["hooks"]["PreToolUse"][0]["hooks"][0];
-        assert_eq!(
-            hook["command"],
-            format!("HOLDPOINT_WAIT=70s holdpoint gate hook {host}")
+        let [before, after] = ["PreToolUse", "PostToolUse"]
+            .map(|event| printed["hooks"][event][0]["hooks"][0].clone());
+        let report = format!("HOLDPOINT_WAIT=70s holdpoint gate hook {host}");
+        let asks = before["command"].as_str().unwrap();
+        assert!(
+            asks.starts_with(&format!("{report} || ")) && asks.ends_with("exit 2'"),
+            "{asks}"
         );
         assert_eq!(
-            (&hook["timeout"], &hook["onFailure"]),
-            (&json!(110), &json!("block"))
+            (after["command"].as_str(), after.get("onFailure")),
+            (Some(report.as_str()), None)
         );
+        assert_eq!(before["timeout"], 110);
+        let on_failure = (host == "claude-code").then_some("block");
+        assert_eq!(before.get("onFailure").and_then(Value::as_str), on_failure);
         let fails = &printed["hooks"]["PostToolUseFailure"];
         assert_eq!(fails.is_array(), host == "claude-code");
     }
