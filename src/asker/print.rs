@@ -13,7 +13,7 @@ const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
 /// The end of the command that asks. Codex, and Claude Code before 2.1.295, run the call if the hook
 /// cannot be started, is killed, or ends with an exit code other than 2. Codex also runs the call if
-/// nothing is on standard error.
+/// nothing is on standard error, and ignores `onFailure`.
 const BLOCK_ON_FAILURE: &str =
     "|| sh -c 'echo The hook has no answer, so the call is blocked. >&2; exit 2'";
 
@@ -28,17 +28,13 @@ pub fn settings(host: Host, wait: Duration) -> String {
     let seconds = wait.as_secs();
     let report = format!("HOLDPOINT_WAIT={seconds}s holdpoint gate hook {name}");
     let ask = format!("{report} {BLOCK_ON_FAILURE}");
-    let on_failure = match host {
-        Host::ClaudeCode => Some("block"),
-        Host::Codex => None,
-    };
     let mut hooks = Map::new();
     let mut add = |event: &str, hook: Value| {
         hooks.insert(event.to_owned(), json!([{"matcher": "*", "hooks": [hook]}]));
     };
     add(
         "PreToolUse",
-        hook(&ask, seconds + TIMEOUT_MARGIN_SECONDS, on_failure),
+        hook(&ask, seconds + TIMEOUT_MARGIN_SECONDS, Some("block")),
     );
     // A report blocks nothing: with `onFailure`, the model would be told that the call was blocked
     // after it ran.

@@ -149,7 +149,9 @@ both! {
             } else if !open.is_empty() {
                 let drawn = usize::try_from(dice.below(open.len() as u64)).unwrap();
                 approve_partly(&fixture, &mut dice, &mut open[drawn]).await;
-                close(&fixture, &mut dice, open.swap_remove(drawn)).await;
+                if dice.one_in(2) {
+                    close(&fixture, &mut dice, open.swap_remove(drawn)).await;
+                }
             }
             let person = Viewer {
                 user_id: dice.pick(&USERS).into(),

@@ -266,8 +266,7 @@ fn printed_settings_run_the_hook_and_block_on_failure() {
             (Some(report.as_str()), None)
         );
         assert_eq!(before["timeout"], 110);
-        let on_failure = (host == "claude-code").then_some("block");
-        assert_eq!(before.get("onFailure").and_then(Value::as_str), on_failure);
+        assert_eq!(before["onFailure"], "block");
         let fails = &printed["hooks"]["PostToolUseFailure"];
         assert_eq!(fails.is_array(), host == "claude-code");
     }
