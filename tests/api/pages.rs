@@ -71,6 +71,18 @@ const HOSTILE: [Attempt; 12] = [
 ];
 
 on_both! {
+    async fn path_that_does_not_exist_is_a_page_for_a_browser_and_json_for_a_program(on: On) {
+        let app = TestApp::start(on).await;
+        for (path, content_type) in [("/inbx", "text/html"), ("/v1/inbx", "application/problem+json")] {
+            let found = app.owner().header("accept", "text/html").get(path).await;
+            assert_eq!(found.status, 404, "{path}: {}", found.text);
+            assert!(found.header("content-type").starts_with(content_type), "{path}: {}", found.header("content-type"));
+        }
+        let program = app.owner().get("/inbx").await;
+        assert_eq!((program.status, program.header("content-type")), (404, "application/problem+json"));
+        app.stop().await;
+    }
+
     async fn foreign_page_can_neither_create_nor_approve(on: On) {
         for accounts in [true, false] {
             let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + if accounts { ACCOUNTS } else { "" };

@@ -2,6 +2,7 @@
 //! still asks for them, and seals (encrypts) them for the task. Keeps stored credentials out of
 //! submitted form fields and edited arguments.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
@@ -13,6 +14,7 @@ use crate::engine::{Engine, Refusal};
 use crate::secret::{Redactor, Secret};
 use crate::store::ReadError;
 use crate::task::credential::SealedCredential;
+use crate::task::decision::Decision;
 use crate::task::id::TaskId;
 use crate::task::request::RequestSpec;
 use crate::task::text::pointer;
@@ -104,6 +106,36 @@ impl Engine {
         }
     }
 
+    /// Replaces the secrets in a person's reasons, results and filled-in form, as in what a tool sends
+    /// back.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    pub(in crate::engine) async fn redact_decision(
+        &self,
+        session: &TaskSession,
+        decision: &mut Decision,
+    ) -> Result<(), Refusal> {
+        let answers = decision.decisions.values_mut();
+        let texts = answers.flat_map(|answer| [&mut answer.reason, &mut answer.result_text]);
+        let texts: Vec<&mut String> = [&mut decision.reason, &mut decision.result_text]
+            .into_iter()
+            .chain(texts)
+            .flatten()
+            .collect();
+        if texts.is_empty() && decision.response.is_none() {
+            return Ok(());
+        }
+        let redactor = self.redactor_for(session).await?;
+        for text in texts {
+            redact(&redactor, text);
+        }
+        if let Some(response) = &mut decision.response {
+            redact_strings(&redactor, response);
+        }
+        Ok(())
+    }
+
     fn service(&self, agent: &Agent, spec: &RequestSpec) -> Option<&Service> {
         let name = spec.details.as_ref()?.get("service")?.as_str()?;
         self.catalog
@@ -168,6 +200,26 @@ impl Engine {
         )
         .map(|sealed| (sealed, Value::Object(shown)))
         .map_err(|error| seal_error(&error.to_string()))
+    }
+}
+
+fn redact(redactor: &Redactor, text: &mut String) {
+    if let Cow::Owned(redacted) = redactor.redact(text) {
+        *text = redacted;
+    }
+}
+
+/// Replaces the secrets in every string of a value. The names of its members come from the form.
+fn redact_strings(redactor: &Redactor, value: &mut Value) {
+    match value {
+        Value::String(text) => redact(redactor, text),
+        Value::Array(values) => values
+            .iter_mut()
+            .for_each(|value| redact_strings(redactor, value)),
+        Value::Object(members) => members
+            .values_mut()
+            .for_each(|value| redact_strings(redactor, value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

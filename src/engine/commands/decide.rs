@@ -260,7 +260,8 @@ impl Engine {
         let grants = self
             .requested_grants(session, agent, open, input, targets)
             .await?;
-        let decision = input.decision(caller, open, targets, &edits, &grants, shown);
+        let mut decision = input.decision(caller, open, targets, &edits, &grants, shown);
+        self.redact_decision(session, &mut decision).await?;
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         session.push(Fact::Decision {
             request_id: open.spec.request_id,

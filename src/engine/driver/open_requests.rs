@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Driver, Stop};
 use crate::agent::gate::Report;
 use crate::engine::recovery::integrity::approval_damage;
-use crate::task::call_state::CallState;
+use crate::task::call_state::{AttemptStart, CallState};
 use crate::task::decision::Action;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
@@ -27,6 +27,14 @@ const MAX_NAME_BYTES: usize = 64;
 /// known.
 const PROCESS_ENDED_TEXT: &str =
     "The process that sent the call ended before its result was stored.";
+/// Like [`PROCESS_ENDED_TEXT`], for a call that its asker runs.
+const NOT_REPORTED_TEXT: &str =
+    "The caller was given leave to run the call and reported no outcome in time.";
+const REPORTED_UNKNOWN_TEXT: &str =
+    "The caller was given leave to run the call and reported that its outcome is unknown.";
+/// Stands for the replica of such a call. The name of the asker's runner is not shown: together with
+/// the key of the call, it gets the permit again.
+const ELSEWHERE: &str = "elsewhere";
 
 impl Driver<'_> {
     /// Opens the requests that a turn needs. An approval shows all calls of the turn; a request of
@@ -139,12 +147,29 @@ impl Driver<'_> {
             };
             let problem = self.session.unknown_outcomes.get(id).cloned();
             let problem = problem.or_else(|| self.earlier_problem(&state));
-            let start = state.start.clone();
+            let start = state.start.as_ref();
+            let is_elsewhere = start.is_some_and(AttemptStart::is_run_by_asker);
+            let usual_problem = if state.is_ready_but_uncertain() {
+                MAY_HAVE_RUN_TEXT
+            } else if is_elsewhere && state.is_permit_returned {
+                REPORTED_UNKNOWN_TEXT
+            } else if is_elsewhere {
+                NOT_REPORTED_TEXT
+            } else {
+                PROCESS_ENDED_TEXT
+            };
+            let replica = start.map(|start| {
+                if is_elsewhere {
+                    ELSEWHERE
+                } else {
+                    &start.replica
+                }
+            });
             let details = json!({
-                "sent_at": start.as_ref().map(|start| start.at.to_string()),
-                "attempt": start.as_ref().map(|start| start.attempt),
-                "replica": start.as_ref().map(|start| start.replica.clone()),
-                "problem": problem.unwrap_or_else(|| if state.is_ready_but_uncertain() { MAY_HAVE_RUN_TEXT } else { PROCESS_ENDED_TEXT }.to_owned()),
+                "sent_at": start.map(|start| start.at.to_string()),
+                "attempt": start.map(|start| start.attempt),
+                "replica": replica,
+                "problem": problem.as_deref().unwrap_or(usual_problem),
             });
             let calls = vec![self.requested_call(&state, true)];
             let spec = self.new_request(RequestKind::Reconcile, calls, state.terms());

@@ -93,6 +93,9 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
+    /// The text of the result of a call that expired, or was withdrawn or canceled; `None` for any
+    /// other call.
+    pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
     /// The open permit; `None` if the client to which the call is shown has no permit.
@@ -104,6 +107,7 @@ pub struct GateCall {
     pub request: Option<Box<RequestRow>>,
     /// Whether the call is invalid, so that no decision can let it run.
     pub can_never_run: bool,
+    pub repetition: Repetition,
     /// Whether the asker runs the call, and not this service.
     pub runs_elsewhere: bool,
     /// The time at which the call was proposed, by the database's clock.
@@ -113,6 +117,15 @@ pub struct GateCall {
     pub expires_at: Option<Time>,
     /// The time at which the call was read, by the database's clock.
     pub now: Time,
+}
+
+/// The effect of an equal call without a key, as long as this call is not settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repetition {
+    /// The equal call continues this call, unless another asker waits for this call.
+    Continues,
+    /// The equal call is a call of its own.
+    RunsAgain,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -188,11 +201,19 @@ impl GateCall {
             outcome: result.map(|result| result.outcome),
             rule: judgement.and_then(|judgement| judgement.rule.clone()),
             reason: call.rejection().or_else(reason),
+            end_text: result
+                .filter(|result| call.is_ended_by_itself(result))
+                .map(|result| result.content.clone()),
             by: call.approvers(),
             permit,
             result: result.filter(|result| call.is_shown(result)).cloned(),
             expires_at: call.expires_at(request.as_ref(), use_within),
             request: request.map(Box::new),
+            repetition: if own.row.asker_until.is_some() {
+                Repetition::Continues
+            } else {
+                Repetition::RunsAgain
+            },
             runs_elsewhere: state.performer == ToolKind::External,
             created_at: own.items.first().map(|item| item.at).unwrap_or_default(),
             now: session.now,
@@ -214,9 +235,18 @@ impl GateCall {
                 "The call may have run; a person is asked about its outcome. Do not repeat it."
                     .to_owned()
             }
-            (GateState::Started, GateDecision::Pending) => "The call is under way.".to_owned(),
+            (GateState::Started, GateDecision::Pending) => match self.repetition {
+                Repetition::Continues => "The call is under way.".to_owned(),
+                Repetition::RunsAgain => "The call is under way. Read it to get its result: \
+                     the same call without its key is run again."
+                    .to_owned(),
+            },
             (GateState::Settled, GateDecision::Deny) => {
+                if self.outcome == Some(Outcome::Responded) {
+                    return "The call was not run: a person gave its result.".to_owned();
+                }
                 let outcome = self.outcome.map_or("refused", Outcome::as_str);
+                let reason = self.end_text.as_deref().unwrap_or(reason);
                 format!("The call was not run ({outcome}): {reason}")
             }
             (GateState::Settled | GateState::Started, _) if !self.by.is_empty() => {
@@ -302,6 +332,12 @@ impl<'c> CallView<'c> {
     /// Whether the asker is shown the result. A result that the asker itself reported is not shown.
     fn is_shown(&self, result: &ToolResult) -> bool {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
+    }
+
+    /// Whether the call ended before it ran, and not by a rule or a person's answer.
+    fn is_ended_by_itself(&self, result: &ToolResult) -> bool {
+        let outcomes = [Outcome::Expired, Outcome::Withdrawn, Outcome::Canceled];
+        self.state.attempts == 0 && outcomes.contains(&result.outcome) && !result.content.is_empty()
     }
 
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use self::ask::GateAnswer;
-pub use self::call::{GateCall, GateDecision, GateState, Permit};
+pub use self::call::{GateCall, GateDecision, GateState, Permit, Repetition};
 pub(in crate::engine) use self::presence::AwaitedCalls;
 pub use self::presence::Delivery;
 pub use self::read_call::AskerStatus;

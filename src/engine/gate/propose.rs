@@ -336,7 +336,7 @@ fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> R
         Caution::Notice(_) if !is_held => return Ok(()),
         Caution::Notice(notice) | Caution::Hold(notice) if is_held => Judgement {
             reason: Some(match &judgement.reason {
-                Some(reason) => format!("{reason} {notice}"),
+                Some(reason) => format!("{} {notice}", as_sentence(reason)),
                 None => notice,
             }),
             offer: None,
@@ -351,4 +351,11 @@ fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> R
     };
     session.own.replace_judgement(call, &judgement);
     Ok(())
+}
+
+/// Returns the text with a full stop, unless it ends with a punctuation mark.
+fn as_sentence(text: &str) -> String {
+    let text = text.trim_end();
+    let is_ended = text.is_empty() || text.ends_with(['.', '!', '?', '。', '！', '？', ':', ';']);
+    format!("{text}{}", if is_ended { "" } else { "." })
 }

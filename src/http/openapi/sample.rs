@@ -8,7 +8,7 @@ use serde_json::json;
 use std::time::Duration;
 use uuid::Uuid;
 
-use crate::engine::gate::{GateCall, GateDecision, GateState};
+use crate::engine::gate::{GateCall, GateDecision, GateState, Repetition};
 use crate::http::Settings;
 use crate::people::authorization::Roster;
 use crate::people::{Caller, Permissions};
@@ -97,10 +97,12 @@ pub(crate) fn gate_call() -> GateCall {
         outcome: None,
         rule: Some("large-refund".into()),
         reason: Some("Refunds above 20 need finance.".into()),
+        end_text: None,
         by: Vec::new(),
         permit: None,
         result: None,
         request: None,
+        repetition: Repetition::Continues,
         runs_elsewhere: false,
         created_at: Time(AT),
         expires_at: None,

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use self::budget::{BodyBudget, BodyReservation};
 use super::caller::CurrentCaller;
-use super::fields::{Errors, refuse_nul};
+use super::fields::{Errors, NOT_UTF8, is_encoded_utf8, refuse_nul};
 use super::json;
 use super::operation::Op;
 use super::problem::{Code, Problem};
@@ -382,8 +382,11 @@ pub(crate) async fn form(
 /// Returns the texts of a form's fields, by the fields' names. Line ends become LF.
 ///
 /// # Errors
-/// `bad_json` if a field is repeated; `invalid` for a U+0000.
+/// `bad_json` if a field is repeated; `invalid` for a U+0000 or bytes that are not UTF-8.
 pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
+    if !is_encoded_utf8(bytes) {
+        return Err(Problem::invalid_at("", NOT_UTF8));
+    }
     let mut fields = BTreeMap::new();
     for (name, value) in url::form_urlencoded::parse(bytes) {
         if name.contains('\0') || value.contains('\0') {

@@ -79,7 +79,7 @@ impl RequestContext {
                 None
             },
             is_private: under("/v1") || under("/mcp") || page,
-            wants_page: (page || under("/problems")) && wants_html(headers),
+            wants_page: !(under("/v1") || under("/mcp")) && wants_html(headers),
             path: request
                 .uri()
                 .path_and_query()

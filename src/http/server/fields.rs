@@ -127,6 +127,16 @@ fn bounded_pointer(at: &str, name: &str) -> String {
     }
 }
 
+/// The expected value where text is not UTF-8.
+pub(crate) const NOT_UTF8: &str = "percent-encoded UTF-8";
+
+/// Whether the text of a form or a query is UTF-8. The parser would replace other bytes.
+pub(crate) fn is_encoded_utf8(encoded: &[u8]) -> bool {
+    percent_encoding::percent_decode(encoded)
+        .decode_utf8()
+        .is_ok()
+}
+
 /// Adds a mistake for every text and every member name that contains a U+0000.
 pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
     match value {

@@ -23,8 +23,8 @@ impl Prefer {
             .get_all("prefer")
             .iter()
             .filter_map(|value| value.to_str().ok());
-        for preference in values.flat_map(|value| value.split(',')) {
-            let preference = preference.split(';').next().unwrap_or("").trim();
+        for preference in values.flat_map(|value| split_unquoted(value, ',')) {
+            let preference = split_unquoted(preference, ';').next().unwrap_or("").trim();
             let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
             let (name, value) = (name.trim(), value.trim().trim_matches('"'));
             if name.eq_ignore_ascii_case("respond-async") && value.is_empty() {
@@ -68,6 +68,22 @@ impl Prefer {
     }
 }
 
+/// Splits a header's value at each `separator` outside of quoted strings (RFC 9110, section 5.6.4).
+fn split_unquoted(value: &str, separator: char) -> impl Iterator<Item = &str> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    value.split(move |c| {
+        let is_separator = c == separator && !is_quoted;
+        if is_escaped {
+            is_escaped = false;
+        } else if c == '"' {
+            is_quoted = !is_quoted;
+        } else if c == '\\' {
+            is_escaped = is_quoted;
+        }
+        is_separator
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +94,8 @@ mod tests {
             (&[], 10, None),
             (&["wait=5"], 5, Some("wait=5")),
             (&["WAIT=\"5\""], 5, Some("wait=5")),
+            (&["foo=\"a,wait=0\", bar=\"\\\",wait=1\""], 10, None),
+            (&["foo=\"a;b\";c=\",\", wait=2"], 2, Some("wait=2")),
             (&["wait=0"], 0, Some("wait=0")),
             (&["wait=301"], 300, Some("wait=300")),
             (&["wait=99999999999999999999999"], 300, Some("wait=300")),

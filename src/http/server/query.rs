@@ -6,7 +6,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::Uri;
 use uuid::Uuid;
 
-use super::fields::{Errors, pointer};
+use super::fields::{Errors, NOT_UTF8, is_encoded_utf8, pointer};
 use super::problem::Problem;
 
 const DEFAULT_LIMIT: i64 = 50;
@@ -20,11 +20,15 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Reads the query of `uri`. A U+0000 in a name or a value is a mistake.
+    /// Reads the query of `uri`. A U+0000 in a name or a value is a mistake, and so are bytes that are
+    /// not UTF-8.
     #[must_use]
     pub(crate) fn from_uri(uri: &Uri) -> Self {
         let query = uri.query().unwrap_or("").as_bytes();
         let mut errors = Errors::default();
+        if !is_encoded_utf8(query) {
+            errors.add("", NOT_UTF8);
+        }
         let pairs: Vec<(String, String)> =
             url::form_urlencoded::parse(query).into_owned().collect();
         for (name, value) in &pairs {
@@ -192,5 +196,8 @@ mod tests {
     fn unknown_parameters_are_refused() {
         assert!(of("stauts=Running").finish().is_err());
         assert!(of("a=%00").finish().is_err());
+        let mut query = of("agent=%ff");
+        query.texts("agent");
+        assert!(query.finish().is_err());
     }
 }

@@ -128,7 +128,10 @@ on_both! {
         let items = items(&app, &ended).await;
         let result = items.iter().find(|item| item["type"] == "tool_result").unwrap();
         assert_eq!(result["content"], "Approved, but nobody came for it in time.");
-        assert_eq!(told(&ask_by_key(&app, "k1", &refund(120), 5).await), expected(200, "deny", "settled", "expired"));
+        let again = ask_by_key(&app, "k1", &refund(120), 5).await;
+        assert_eq!(told(&again), expected(200, "deny", "settled", "expired"));
+        let message = "The call was not run (expired): Approved, but nobody came for it in time.";
+        assert_eq!(again.str("/message"), message);
         assert_eq!(app.tool.count(), 0);
         app.stop().await;
     }
@@ -166,6 +169,7 @@ on_both! {
         let call = ask_by_key(&app, "answer", &refund(130), 10).await;
         assert_eq!(told(&call), expected(200, "deny", "settled", "responded"), "{}", call.text);
         assert_eq!((call.str("/result/content").as_str(), app.tool.count()), ("Paid by hand.", 1));
+        assert_eq!(call.str("/message"), "The call was not run: a person gave its result.");
         app.stop().await;
     }
 

@@ -5,8 +5,8 @@ use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use serde_json::{Value, json};
 
 use super::{
-    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, bash, decide, decide_as, expected, gate, refund,
-    told, until_asker,
+    AGENT, CAROLS_AGENT, ask, ask_as, ask_by_key, bash, decide, decide_as, expected, gate, items,
+    refund, told, until_asker,
 };
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
@@ -47,6 +47,44 @@ on_both! {
         assert_ne!(next.str("/task_id"), call.str("/task_id"));
         assert!(next.str("/reason").contains("The same call ran at"), "{}", next.text);
         assert_eq!(app.tool.count(), 1);
+        app.stop().await;
+    }
+
+    async fn call_that_equal_calls_do_not_continue_says_so_while_it_runs(on: On) {
+        let app = gate(on, "").await;
+        let tag = json!({"tool": "tag", "arguments": {"text": "x"}});
+        app.tool.close();
+        let first = ask(&app, &tag, 0).await;
+        assert_eq!(told(&first), expected(202, "pending", "started", Value::Null), "{}", first.text);
+        assert!(first.str("/message").contains("without its key is run again"), "{}", first.text);
+        let message = crate::api::mcp_gate::call(&app, "0", &json!({"name": "tag", "arguments": {"text": "x"}})).await;
+        assert!(message.text.contains("that would run it a second time"), "{}", message.text);
+        let named = json!({"name": "tag", "arguments": {"text": "x"}, "_meta": {"holdpoint/key": "run-8"}});
+        let message = crate::api::mcp_gate::call(&app, "0", &named).await;
+        assert!(message.text.contains("make exactly the same call again"), "{}", message.text);
+        app.tool.open();
+        let path = format!("/v1/gate/calls/{}", first.str("/task_id"));
+        let ended = app.actor(AGENT).header("prefer", "wait=10").get(&path).await;
+        assert_eq!(told(&ended), expected(200, "allow", "settled", "succeeded"), "{}", ended.text);
+        let again = crate::api::mcp_gate::call(&app, "10", &named).await;
+        assert_eq!((crate::api::mcp_gate::told(&again).1, app.tool.count()), (false, 3), "{}", again.text);
+        app.stop().await;
+    }
+
+    async fn secrets_in_a_persons_answer_are_hidden(on: On) {
+        let app = gate(on, "").await;
+        let held = ask(&app, &refund(120), 0).await;
+        let path = format!("/resume/{}", held.str("/request/request_id"));
+        let id = held.str("/tool_call_id");
+        let result = json!({"paid": ["with tool-secret-0123456789"]});
+        let answer = json!({"action": "respond", "result": result, "reason": "See tool-secret-0123456789."});
+        let decided = app.approver().post(&path, &json!({"decisions": {(&id): answer}})).await;
+        assert_eq!(decided.status, 200, "{}", decided.text);
+        let call = ask(&app, &refund(120), 10).await;
+        assert_eq!(call.str("/result/content"), r#"{"paid":["with [secret TOOL_SECRET]"]}"#, "{}", call.text);
+        let journal = items(&app, &call).await;
+        let text = serde_json::to_string(&journal).unwrap();
+        assert!(text.contains("See [secret TOOL_SECRET].") && !text.contains("tool-secret-0123456789"), "{text}");
         app.stop().await;
     }
 

@@ -73,6 +73,9 @@ on_both! {
         }
         assert_eq!(told(&now), expected(200, "pending", "doubtful", Value::Null), "{}", now.text);
         assert_eq!(now.str("/request/kind"), "reconcile");
+        let details = &now.body["request"]["details"];
+        let problem = "The caller was given leave to run the call and reported no outcome in time.";
+        assert_eq!((&details["problem"], &details["replica"]), (&json!(problem), &json!("elsewhere")), "{}", now.text);
         let second = ask(&app, &bash("ls"), 0).await;
         assert_ne!(second.str("/task_id"), call.str("/task_id"));
         assert_eq!(second.str("/decision"), "pending", "{}", second.text);
@@ -90,6 +93,8 @@ on_both! {
         let call = ask_by_key(&app, "k1", &bash("ls"), 5).await;
         let unknown = report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
         assert_eq!(told(&unknown), expected(200, "pending", "doubtful", Value::Null), "{}", unknown.text);
+        let problem = "The caller was given leave to run the call and reported that its outcome is unknown.";
+        assert_eq!(unknown.str("/request/details/problem"), problem, "{}", unknown.text);
         let path = format!("/resume/{}", unknown.str("/request/request_id"));
         let retried = app.owner().header("prefer", "wait=0").post(&path, &json!({"action": "retry"})).await;
         assert!(retried.status < 300, "{}", retried.text);

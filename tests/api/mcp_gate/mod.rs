@@ -60,7 +60,7 @@ fn refund(amount: u32) -> Value {
 }
 
 /// Calls a tool with a message of a revision before 2026-07-28.
-async fn call(app: &TestApp, wait: &str, params: &Value) -> Reply {
+pub(super) async fn call(app: &TestApp, wait: &str, params: &Value) -> Reply {
     post(app, wait, &older("tools/call", params)).await
 }
 
@@ -72,7 +72,7 @@ fn about(reply: &Reply) -> &Value {
 }
 
 /// Returns the texts of a result's blocks, joined by `|`, and whether the result is an error.
-fn told(reply: &Reply) -> (String, bool) {
+pub(super) fn told(reply: &Reply) -> (String, bool) {
     let result = &reply.body["result"];
     let blocks = result["content"].as_array().expect("content");
     let texts: Vec<&str> = blocks

@@ -96,6 +96,7 @@ impl McpRequest<'_> {
             return Err(RpcError::unavailable());
         }
         let (identity, repetition) = self.identity(&params)?;
+        let is_named = matches!(identity, Identity::Key { .. });
         let canceled = CancellationToken::new();
         let request = (request_name(&self.agent.name, &self.id), canceled.clone());
         let wait = Prefer::read(self.headers).wait_or(self.gate.hold);
@@ -130,6 +131,7 @@ impl McpRequest<'_> {
             writer: ResultWriter {
                 revision: self.revision,
                 next_repetition: client_repeats.then_some(repetition + 1),
+                is_named,
                 output: tool.and_then(|tool| tool.output.clone()),
             },
             canceled,

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::tools::OutputCheck;
-use crate::engine::gate::{GateAnswer, GateCall, GateDecision, GateState};
+use crate::engine::gate::{GateAnswer, GateCall, GateDecision, GateState, Repetition};
 use crate::http::Settings;
 use crate::http::server::json::parse;
 use crate::http::wire::gate::GateCall as WireCall;
@@ -31,6 +31,8 @@ pub(super) struct ResultWriter {
     /// The number of the client's next repetition of this request, from 1. `None` if the client
     /// will not repeat the request by itself.
     pub(super) next_repetition: Option<u32>,
+    /// Whether the client has named the call by a key, so that a repetition continues it.
+    pub(super) is_named: bool,
     pub(super) output: Option<OutputCheck>,
 }
 
@@ -72,7 +74,7 @@ impl ResultWriter {
         let mut result = match call.state {
             GateState::Settled => self.settled(call),
             GateState::Pending | GateState::Approved | GateState::Started | GateState::Doubtful => {
-                error_result(&open_call_text(call, request))
+                error_result(&open_call_text(call, request, self.is_named))
             }
         };
         if call.state == GateState::Settled
@@ -153,6 +155,7 @@ pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settin
     let writer = ResultWriter {
         revision: Revision::June2025,
         next_repetition: None,
+        is_named: false,
         output: None,
     };
     let request = WireCall::from_call(call, caller, settings).request;
@@ -197,7 +200,8 @@ fn refusal_text(call: &GateCall, outcome: Outcome, content: &str) -> String {
             outcome.as_str()
         );
     }
-    let reason = call.reason.as_deref().unwrap_or(content).trim();
+    let reason = call.end_text.as_deref().or(call.reason.as_deref());
+    let reason = reason.unwrap_or(content).trim();
     let reason = if reason.is_empty() {
         String::new()
     } else {
@@ -215,7 +219,11 @@ fn refusal_text(call: &GateCall, outcome: Outcome, content: &str) -> String {
 }
 
 /// Writes the text for a call without an outcome.
-fn open_call_text(call: &GateCall, request: Option<&InterventionRequest>) -> String {
+fn open_call_text(
+    call: &GateCall,
+    request: Option<&InterventionRequest>,
+    is_named: bool,
+) -> String {
     let tool = &call.tool;
     let url = request.map_or("the inbox", |request| &request.url);
     let again = "To get its result, make exactly the same call again later; do not change its \
@@ -246,7 +254,12 @@ fn open_call_text(call: &GateCall, request: Option<&InterventionRequest>) -> Str
             )
         }
         GateState::Started | GateState::Settled => {
-            format!("UNDER WAY. The call of {tool} is being run. {again}")
+            let next = if is_named || call.repetition == Repetition::Continues {
+                again
+            } else {
+                "Do not make it again: that would run it a second time."
+            };
+            format!("UNDER WAY. The call of {tool} is being run. {next}")
         }
     }
 }

@@ -13,6 +13,7 @@ fn writer(revision: Revision) -> ResultWriter {
     ResultWriter {
         revision,
         next_repetition: None,
+        is_named: false,
         output: None,
     }
 }
