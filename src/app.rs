@@ -186,7 +186,7 @@ impl Replica {
         let roster = Roster::new(config.directory());
         let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
-        let metrics = metrics.map_or_else(Metrics::new, Ok)?;
+        let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
         let gauges = gauges(&store, &clock, &handlers);
         let settings = http_settings(&config, address, &share, roster.clone());
         let sender = messages::sender(&config, &store, &settings, &clock, &ids)?;
@@ -404,6 +404,14 @@ fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<
         },
     );
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
+}
+
+/// Shows the counters of the receivers of messages from the start on.
+fn with_receivers(metrics: Metrics, config: &Config) -> Metrics {
+    for entry in &config.notify.to {
+        metrics.expect_receiver(&entry.name);
+    }
+    metrics
 }
 
 fn metrics_renderer(metrics: Metrics, gauges: Arc<Gauges>) -> http::RenderMetrics {

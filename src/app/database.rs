@@ -20,8 +20,8 @@ pub struct DatabaseOptions {
 /// How long the start waits for a database that does not answer.
 const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Opens the database. While the database is unavailable, retries for at most [`OPEN_TIMEOUT`]. The
-/// service listens once the database is open.
+/// Opens the database. While the database is unavailable, or another transaction holds a table that
+/// a migration changes, retries for at most [`OPEN_TIMEOUT`]. The service listens once the database is open.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -43,6 +43,12 @@ pub(super) async fn open(
                 if clock.uptime().saturating_sub(since) < OPEN_TIMEOUT =>
             {
                 outage.failed(&reason);
+                clock.sleep(Duration::from_secs(1)).await;
+            }
+            Err(error @ OpenError::TableInUse)
+                if clock.uptime().saturating_sub(since) < OPEN_TIMEOUT =>
+            {
+                tracing::warn!("{error}");
                 clock.sleep(Duration::from_secs(1)).await;
             }
             Err(error) => return Err(error.into()),

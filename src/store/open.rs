@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sqlx::error::DatabaseError;
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
@@ -332,6 +333,9 @@ pub(super) fn is_older(
     Ok(found < known)
 }
 
+/// The code of Postgres' error after `lock_timeout`, which the migrations set.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+
 /// Migrates an older schema, or refuses it if `schema` is [`Schema::Check`]. Always refuses a newer
 /// schema. A caller that migrates must hold the advisory lock on migrations. A lost connection is
 /// reported as an outage, so that a starting service waits for the server and then goes on with the
@@ -343,13 +347,16 @@ async fn migrate_postgres(
 ) -> Result<(), OpenError> {
     let migrator = Migrator::with_migrations(migrations(POSTGRES).collect());
     let failed = |error: MigrateError| {
-        if let MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) = &error
-            && is_outage(cause)
-        {
-            outage.unavailable(&outage::reason(cause))
-        } else {
-            OpenError::Migration(error.to_string())
+        if let MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) = &error {
+            if is_outage(cause) {
+                return outage.unavailable(&outage::reason(cause));
+            }
+            let code = cause.as_database_error().and_then(DatabaseError::code);
+            if code.as_deref() == Some(LOCK_NOT_AVAILABLE) {
+                return OpenError::TableInUse;
+            }
         }
+        OpenError::Migration(error.to_string())
     };
     let applied = match connection
         .list_applied_migrations(&migrator.table_name)

@@ -182,6 +182,12 @@ pub enum OpenError {
         /// This binary's last migration.
         known: i64,
     },
+    /// A migration could not lock a table in time.
+    #[error(
+        "a migration waits for a table that another transaction holds, such as a running backup: \
+         start again when that transaction has ended"
+    )]
+    TableInUse,
     /// A migration failed, with the error of the database or of the migrator.
     #[error("a migration failed: {0}")]
     Migration(String),

@@ -2,8 +2,8 @@
 
 use prometheus::{HistogramVec, IntCounterVec};
 
-use super::Builder;
 use super::backlog::BacklogGauges;
+use super::{Builder, Metrics};
 
 /// The instruments of messages, each with the label `target`: the name of the receiver.
 pub(super) struct DeliveryMetrics {
@@ -18,6 +18,25 @@ pub(super) struct DeliveryMetrics {
 const LAG_BUCKETS: [f64; 12] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
 ];
+
+/// The outcomes of attempts at messages.
+const OUTCOMES: [&str; 4] = ["sent", "failed", "dead", "dropped"];
+
+impl Metrics {
+    /// Shows the counters of a receiver of messages before its first message. A rate over a series
+    /// that begins at 1 would miss the first event.
+    pub fn expect_receiver(&self, target: &str) {
+        let DeliveryMetrics {
+            attempts,
+            unreachable,
+            ..
+        } = &self.0.deliveries;
+        for outcome in OUTCOMES {
+            attempts.with_label_values(&[target, outcome]);
+        }
+        unreachable.with_label_values(&[target]);
+    }
+}
 
 impl DeliveryMetrics {
     pub(super) fn new(build: &Builder) -> prometheus::Result<Self> {

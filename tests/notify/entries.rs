@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{BACKEND, Scene, on_both};
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::fake_receiver::{FakeReceiver, Received};
-use crate::support::test_app::{BOB, OTHER, TestApp};
+use crate::support::test_app::{BOB, OPS, OTHER, TestApp};
 
 fn kinds(scene: &Scene, path: &str) -> BTreeSet<String> {
     let all = scene.hook.all();
@@ -16,6 +16,17 @@ fn kinds(scene: &Scene, path: &str) -> BTreeSet<String> {
 }
 
 on_both! {
+    async fn counters_of_an_entry_begin_at_zero(on) {
+        let scene = Scene::start(on, BACKEND).await;
+        let metrics = scene.app.actor(OPS).get("/metrics").await.text;
+        for series in [
+            "holdpoint_deliveries_total{outcome=\"dead\",target=\"backend\"} 0",
+            "holdpoint_requests_unreachable_total{target=\"backend\"} 0",
+        ] {
+            assert!(metrics.contains(series), "{series}: {metrics}");
+        }
+    }
+
     async fn nothing_is_written_where_no_entry_wants_it(on) {
         let failed = BACKEND.replace("tenants: [acme]", "tenants: [acme], events: [task.failed]");
         let scene = Scene::start(on, &failed).await;

@@ -277,22 +277,38 @@ async fn connection_that_breaks_at_any_moment_of_a_start_is_an_outage() {
     assert!(starts(701).await > 3, "with everything to migrate");
 }
 
+/// Returns the schema to that of migration 12.
+const UNDONE_FROM_13: &str = "create unique index agent_task_item_event on agent_task_item (root_task_id, event_number);
+        drop table standing_grant; drop table delivery, notice, gathered; alter table idempotency drop column resent;
+        alter table agent_task drop column call_tool, drop column call_key, drop column asker_until;
+        alter table intervention_request drop column gate, drop column gate_user, drop column one_answer;
+        alter table inbox drop column owner, drop column expires_at, drop column one_answer; delete from _sqlx_migrations where version >= 13;";
+
+#[tokio::test]
+async fn migration_that_meets_a_long_transaction_says_so_and_goes_on_at_the_next_start() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.store.close().await;
+    let url = fixture.settings.url.reveal();
+    run(url, UNDONE_FROM_13.to_owned()).await;
+    let mut reader = PgConnection::connect(url).await.unwrap();
+    let mut held = reader.begin().await.unwrap();
+    held.execute("select count(*) from inbox").await.unwrap();
+    let refused = open(&fixture.settings).await.unwrap_err();
+    assert!(matches!(refused, OpenError::TableInUse), "{refused:?}");
+    held.rollback().await.unwrap();
+    assert!(open(&fixture.settings).await.unwrap().ready().await);
+}
+
 #[tokio::test]
 async fn migration_of_an_index_that_was_killed_is_repeated_at_the_next_start() {
     let fixture = StoreFixture::postgres().await;
     fixture.store.close().await;
     let url = fixture.settings.url.reveal();
-    let undo =
-        "create unique index agent_task_item_event on agent_task_item (root_task_id, event_number);
-        drop table standing_grant; drop table delivery, notice, gathered; alter table idempotency drop column resent;
-        alter table agent_task drop column call_tool, drop column call_key, drop column asker_until;
-        alter table intervention_request drop column gate, drop column gate_user, drop column one_answer;
-        alter table inbox drop column owner, drop column expires_at, drop column one_answer; delete from _sqlx_migrations where version >= 13;";
     let built = "select count(*) from pg_index where indexrelid = to_regclass('agent_task_item_tree') and indisvalid";
     // The earlier process was killed at one of two moments: while it built the index, or after it
     // had built the index and before it recorded the migration.
     for invalid in [true, false] {
-        run(url, undo.to_owned()).await;
+        run(url, UNDONE_FROM_13.to_owned()).await;
         if invalid {
             let mark = "update pg_index set indisvalid = false where indexrelid = 'agent_task_item_tree'::regclass";
             run(url, mark.to_owned()).await;
