@@ -21,7 +21,8 @@ pub struct DatabaseOptions {
 const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Opens the database. While the database is unavailable, or another transaction holds a table that
-/// a migration changes, retries for at most [`OPEN_TIMEOUT`]. The service listens once the database is open.
+/// a migration changes, retries for at most [`OPEN_TIMEOUT`]. The service listens once the database
+/// is open.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,

@@ -2,10 +2,11 @@
 //! inbox was shown.
 
 use std::collections::BTreeMap;
+use std::slice::from_ref;
 
 use uuid::Uuid;
 
-use super::db::{Engine, Sql, Value, sql};
+use super::db::{Sql, Value, sql};
 use super::page::IdsFirst as _;
 use super::record::record;
 use super::request_list::{RequestList, Source};
@@ -151,21 +152,20 @@ impl Store {
         let before = Value::Id(before.map_or(Uuid::max(), |id| id.0));
         let tenant_value = Value::Text(tenant.to_owned());
         let end = [before, Value::Int(limit)];
-        let users = std::slice::from_ref(&person.user_id);
+        let users = from_ref(&person.user_id);
         let spellings = self.spellings(tenant, users).await?;
         let answered: Vec<[String; 1]> = spellings.into_iter().map(|name| [name]).collect();
-        let mut ids = self
-            .ids_by_keys(ANSWERED, &tenant_value, &answered, &end)
+        let mut ids: Vec<Id> = self
+            .by_keys(ANSWERED, from_ref(&tenant_value), &answered, &end)
             .await?;
         if all && person.decides_everything {
             let values = [tenant_value].into_iter().chain(end).collect();
             ids.append(&mut self.db().all(DECIDED, values).await?);
         } else if all {
-            let keys = self.keys(tenant, person).await?.into_iter();
-            let keys: Vec<[String; 2]> = keys.map(|(kind, name)| [kind.to_owned(), name]).collect();
+            let keys = self.keys(tenant, person).await?;
             ids.append(
                 &mut self
-                    .ids_by_keys(OF_KEYS, &tenant_value, &keys, &end)
+                    .by_keys(OF_KEYS, from_ref(&tenant_value), &keys, &end)
                     .await?,
             );
         }
@@ -173,35 +173,6 @@ impl Store {
         ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
         ids.dedup();
         ids.truncate(usize::try_from(limit).unwrap_or(0));
-        Ok(ids)
-    }
-
-    /// Runs a statement that finds ids by keys: once with all keys on Postgres, and once for each
-    /// key on `SQLite`.
-    async fn ids_by_keys<const N: usize>(
-        &self,
-        sql: Sql,
-        tenant: &Value,
-        keys: &[[String; N]],
-        end: &[Value],
-    ) -> Result<Vec<Id>, ReadError> {
-        let with_key = |key: [Value; N]| -> Vec<Value> {
-            let values = [tenant.clone()].into_iter().chain(key);
-            values.chain(end.iter().cloned()).collect()
-        };
-        if matches!(self.db().engine, Engine::Postgres { .. }) {
-            let column = |place: usize| {
-                let names = keys.iter().filter_map(|key| key.get(place).cloned());
-                Value::Texts(names.collect())
-            };
-            let values = with_key(std::array::from_fn(column));
-            return Ok(self.db().all(sql, values).await?);
-        }
-        let mut ids = Vec::new();
-        for key in keys {
-            let values = with_key(key.clone().map(Value::Text));
-            ids.append(&mut self.db().all(sql, values).await?);
-        }
         Ok(ids)
     }
 

@@ -3,11 +3,11 @@
 
 use uuid::Uuid;
 
-use super::db::{Engine, Sql, Value, sql};
+use super::db::{Sql, Value, sql};
 use super::inbox::answers;
 use super::page::{IdsFirst, Page};
 use super::record::record;
-use super::request_list::{RequestList, Source};
+use super::request_list::{OWNER, RequestList, Source};
 use super::{ReadError, RequestFilter, Store};
 use crate::task::id::RequestId;
 use crate::task::time::Time;
@@ -156,8 +156,8 @@ impl IdsFirst for OpenList<'_> {
         let (tenant, after_value) = (Value::Text(filter.tenant.clone()), Value::Id(after));
         match source {
             Source::Keys(_, keys) if filter.any_kind() => {
-                let values = vec![Value::Now, tenant, after_value];
-                store.candidates_of_keys(keys, values, limit).await
+                let head = [Value::Now, tenant, after_value];
+                store.candidates_of_keys(&head, keys, limit).await
             }
             Source::Open if filter.any_kind() => {
                 let values = vec![Value::Now, tenant, after_value, Value::Int(limit)];
@@ -210,32 +210,17 @@ impl Store {
     }
 
     /// Finds the open requests under a person's keys, at most `limit`, in the order of their ids.
-    /// `values` are the first three parameters of [`OF_KEYS`].
+    /// `head` has the first three parameters of [`OF_KEYS`].
     async fn candidates_of_keys(
         &self,
-        keys: &[(&'static str, String)],
-        values: Vec<Value>,
+        head: &[Value],
+        keys: &[[String; 2]],
         limit: i64,
     ) -> Result<Vec<Candidate>, ReadError> {
-        let owners = keys.iter().filter(|(kind, _)| *kind == "owner");
-        let spellings = Value::Texts(owners.map(|(_, name)| name.clone()).collect());
-        let with_keys = |kind: Value, name: Value| {
-            let rest = [kind, name, spellings.clone(), Value::Int(limit)];
-            values.iter().cloned().chain(rest).collect()
-        };
-        if matches!(self.db().engine, Engine::Postgres { .. }) {
-            let (kinds, names) = keys
-                .iter()
-                .map(|(kind, name)| ((*kind).to_owned(), name.clone()))
-                .unzip();
-            let values = with_keys(Value::Texts(kinds), Value::Texts(names));
-            return Ok(self.db().all(OF_KEYS, values).await?);
-        }
-        let mut found: Vec<Candidate> = Vec::new();
-        for (kind, name) in keys {
-            let values = with_keys(Value::Text((*kind).to_owned()), Value::Text(name.clone()));
-            found.append(&mut self.db().all(OF_KEYS, values).await?);
-        }
+        let owners = keys.iter().filter(|[kind, _]| kind == OWNER);
+        let spellings = Value::Texts(owners.map(|[_, name]| name.clone()).collect());
+        let end = [spellings, Value::Int(limit)];
+        let mut found: Vec<Candidate> = self.by_keys(OF_KEYS, head, keys, &end).await?;
         // A request under several keys waits for the person if it does so under any of them.
         found.sort_unstable_by_key(|candidate| (candidate.request_id, !candidate.waits));
         found.dedup_by_key(|candidate| candidate.request_id);

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::db::{Engine, Sql, Value, sql};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
-use super::record::record;
+use super::record::{Record, record};
 use super::requests::RequestRecord;
 use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::status::RequestStatus;
@@ -109,10 +109,13 @@ record! {
     }
 }
 
+/// The kind of the keys of owners (see [`Store::keys`]).
+pub(super) const OWNER: &str = "owner";
+
 pub(super) enum Source {
     /// The requests that a person may decide, found by this statement and the person's keys (see
     /// `Store::keys`).
-    Keys(Sql, Vec<(&'static str, String)>),
+    Keys(Sql, Vec<[String; 2]>),
     /// All open requests of the tenant.
     Open,
     /// All requests of the tenant.
@@ -140,30 +143,9 @@ impl IdsFirst for RequestList<'_> {
         let after = Value::Id(after);
         let tenant = Value::Text(filter.tenant.clone());
         let mut ids: Vec<Id> = match source {
-            Source::Keys(sql, keys) if matches!(store.db().engine, Engine::Postgres { .. }) => {
-                let (kinds, names) = keys
-                    .iter()
-                    .map(|(kind, name)| ((*kind).to_owned(), name.clone()))
-                    .unzip();
-                let values = vec![
-                    tenant,
-                    after,
-                    Value::Texts(kinds),
-                    Value::Texts(names),
-                    Value::Int(limit),
-                ];
-                store.db().all(*sql, values).await?
-            }
             Source::Keys(sql, keys) => {
-                let mut ids = Vec::new();
-                for (kind, name) in keys {
-                    let key = [Value::Text((*kind).to_owned()), Value::Text(name.clone())];
-                    let mut values = vec![tenant.clone(), after.clone()];
-                    values.extend(key);
-                    values.push(Value::Int(limit));
-                    ids.append(&mut store.db().all(*sql, values).await?);
-                }
-                ids
+                let end = [Value::Int(limit)];
+                store.by_keys(*sql, &[tenant, after], keys, &end).await?
             }
             Source::Open | Source::Tenant => {
                 let sql = if matches!(source, Source::Open) {
@@ -225,6 +207,35 @@ impl Store {
         list.page(self, filter.limit, after).await
     }
 
+    /// Runs a statement that finds rows by keys: once with all keys on Postgres, and once for each
+    /// key on `SQLite`. The keys' parameters stand between those of `head` and `end`.
+    pub(super) async fn by_keys<R: Record, const N: usize>(
+        &self,
+        sql: Sql,
+        head: &[Value],
+        keys: &[[String; N]],
+        end: &[Value],
+    ) -> Result<Vec<R>, ReadError> {
+        let with_key = |key: [Value; N]| -> Vec<Value> {
+            let values = head.iter().cloned().chain(key);
+            values.chain(end.iter().cloned()).collect()
+        };
+        if matches!(self.db().engine, Engine::Postgres { .. }) {
+            let column = |place: usize| {
+                let names = keys.iter().filter_map(|key| key.get(place).cloned());
+                Value::Texts(names.collect())
+            };
+            let values = with_key(std::array::from_fn(column));
+            return Ok(self.db().all(sql, values).await?);
+        }
+        let mut rows = Vec::new();
+        for key in keys {
+            let values = with_key(key.clone().map(Value::Text));
+            rows.append(&mut self.db().all(sql, values).await?);
+        }
+        Ok(rows)
+    }
+
     pub(super) async fn source(&self, filter: &RequestFilter) -> Result<Source, ReadError> {
         if !filter.roots.is_empty() {
             return Ok(Source::Trees);
@@ -247,14 +258,17 @@ impl Store {
         &self,
         tenant: &str,
         person: &Viewer,
-    ) -> Result<Vec<(&'static str, String)>, ReadError> {
+    ) -> Result<Vec<[String; 2]>, ReadError> {
         let spellings = self
             .spellings(tenant, slice::from_ref(&person.user_id))
             .await?;
         let users = spellings
             .into_iter()
-            .flat_map(|name| [("owner", name.clone()), ("user", name)]);
-        let groups = person.groups.iter().map(|name| ("group", name.clone()));
+            .flat_map(|name| [[OWNER.to_owned(), name.clone()], ["user".to_owned(), name]]);
+        let groups = person
+            .groups
+            .iter()
+            .map(|name| ["group".to_owned(), name.clone()]);
         Ok(users.chain(groups).collect())
     }
 }

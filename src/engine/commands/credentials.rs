@@ -17,7 +17,7 @@ use crate::task::credential::SealedCredential;
 use crate::task::decision::Decision;
 use crate::task::id::TaskId;
 use crate::task::request::RequestSpec;
-use crate::task::text::pointer;
+use crate::task::text::{map_texts, pointer};
 use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
 
@@ -130,9 +130,9 @@ impl Engine {
         for text in texts {
             redact(&redactor, text);
         }
-        if let Some(response) = &mut decision.response {
-            redact_strings(&redactor, response);
-        }
+        let response = decision.response.take();
+        decision.response =
+            response.map(|form| map_texts(form, &|text| redactor.redact(text).into_owned()));
         Ok(())
     }
 
@@ -206,20 +206,6 @@ impl Engine {
 fn redact(redactor: &Redactor, text: &mut String) {
     if let Cow::Owned(redacted) = redactor.redact(text) {
         *text = redacted;
-    }
-}
-
-/// Replaces the secrets in every string of a value. The names of its members come from the form.
-fn redact_strings(redactor: &Redactor, value: &mut Value) {
-    match value {
-        Value::String(text) => redact(redactor, text),
-        Value::Array(values) => values
-            .iter_mut()
-            .for_each(|value| redact_strings(redactor, value)),
-        Value::Object(members) => members
-            .values_mut()
-            .for_each(|value| redact_strings(redactor, value)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
