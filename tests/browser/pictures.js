@@ -1,12 +1,14 @@
 // Takes the pictures of docs/approvers.md. Run: node pictures.js URL CHROMIUM TOOL_PORT FOLDER
-// Environment: the keys ALICE_KEY, BOB_KEY and DANA_KEY. Bob and Dana are in the group finance.
+// Environment: the keys ALICE_KEY, BOB_KEY and DANA_KEY. Bob and Dana are in the group finance. SEALING_KEY is the
+// sealing key, LINK the program that makes links.
 
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import fs from "node:fs";
 import { chromium } from "playwright-core";
 import { endpoint, executablePath, launched, listen, newPage, send, service } from "./world.js";
 
-const { ALICE_KEY, BOB_KEY, DANA_KEY } = process.env;
+const { ALICE_KEY, BOB_KEY, DANA_KEY, SEALING_KEY, LINK } = process.env;
 const folder = process.argv[5];
 const as = (key) => ({ authorization: `Bearer ${key}`, "content-type": "application/json", prefer: "wait=10" });
 
@@ -18,6 +20,16 @@ async function asks(input) {
 }
 
 const approve = (key, { request_id }) => fetch(`${service}/resume/${request_id}/approve`, { method: "POST", headers: as(key) });
+
+// Approves a request, and later calls that its rule lets an approver remember.
+async function remember(key, { request_id }) {
+  const decision = { action: "approve", remember: { for: "owner", expires_in: "4h" } };
+  const reply = await fetch(`${service}/resume/${request_id}`, { method: "POST", headers: as(key), body: JSON.stringify(decision) });
+  assert.equal(reply.status, 200, await reply.text());
+}
+
+const linkTo = (user, { request_id }) =>
+  `${service}/l/${execFileSync("python3", [LINK, SEALING_KEY, "default", user, request_id]).toString().trim()}`;
 
 async function openPage(browser, key, width, height) {
   const opened = await newPage(browser, { viewport: { width, height }, locale: "en-GB", timezoneId: "Europe/Berlin" });
@@ -67,6 +79,14 @@ try {
   }
   const { context, page } = await openPage(browser, BOB_KEY, 390, 844);
   await take(page, "phone", [open]);
+  await page.goto(linkTo("bob", open));
+  await page.screenshot({ path: `${folder}/link.png` });
+  await remember(BOB_KEY, await asks("Find out what fills the disk."));
+  await page.setViewportSize({ width: 860, height: 700 });
+  for (const name of ["inbox", "grants"]) {
+    await page.goto(`${service}/${name}`);
+    await page.screenshot({ path: `${folder}/${name}.png` });
+  }
   await context.close();
 } finally {
   await browser.close();

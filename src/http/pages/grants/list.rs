@@ -96,7 +96,7 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
     html! {
         li {
             p { strong { bdi { (head) } } " · " bdi { (scope_text(row, texts)) } }
-            p.status {
+            p.about {
                 bdi { (fill(texts.grant_given, &granted)) }
                 " · " (fill(texts.grant_until, &[("at", &utc_text(&row.expires_at.to_string()))]))
                 " · " (fill(texts.grant_used, &used))
