@@ -205,7 +205,7 @@ const UPDATED: &str = "
      where n.guard = 1 and t.task_id = n.task_id and t.root_task_id = n.task_id and t.version = n.version
        and t.last_seq = n.last_seq
     returning {line_ranges of n}, n.change, n.required, n.own_call, t.task_id, t.tenant, t.user_id, t.agent, t.call_key,
-        {time} as at, t.next_event - n.events as base, n.lease, {claimable}
+        {time} as at, t.next_event - n.events as base, n.lease, n.lease_time, {claimable}
 )";
 
 const FRESH: &str = "
@@ -219,7 +219,8 @@ const CREATED: &str = "
     insert into agent_task ({agent_task.columns}) select {agent_task.values} from fresh n
 ), created as (
     select {line_ranges of n}, n.change, n.required, n.own_call, n.task_id, n.tenant, n.user_id, n.agent, n.call_key,
-        n.at, 0::bigint as base, n.lease, case n.lease when 2 then 0 else n.at + n.lease_time end as due_at, false as alone
+        n.at, 0::bigint as base, n.lease, n.lease_time,
+        case n.lease when 2 then 0 else n.at + n.lease_time end as due_at, false as alone
       from fresh n
 )";
 
@@ -279,10 +280,16 @@ const CREDENTIALS_DELETED: &str = "
     delete from credential s using k where k.ends and s.task_id = k.task_id
 )";
 
+/// Like a renewal (see `claim.rs`), leaves the row of a leased task as it is until less than half
+/// of the lease is left. The row that the snapshot shows is still there: parking a task, which
+/// deletes its row, increments the task's version.
 const CLAIMABLE_STORED: &str = "
 , stored_claimable as (
     insert into claimable_task ({claimable_task.columns})
-    select {claimable_task.values} from k c where c.lease <> 0 and c.due_at is not null
+    select {claimable_task.values} from k c
+     where c.lease <> 0 and c.due_at is not null and coalesce((
+        select q.due_at from claimable_task q where c.lease = 1 and q.task_id = c.task_id and q.alone = c.alone
+        ), -1) not between c.due_at - coalesce(c.lease_time, 0) / 2 and c.due_at
     on conflict (task_id) do update set due_at = excluded.due_at, alone = excluded.alone
 )";
 

@@ -255,6 +255,31 @@ both! {
         assert_eq!(stale(&fixture).await, 0);
     }
 
+    async fn commit_under_a_lease_writes_its_due_time_only_in_the_second_half_of_the_lease(fixture) {
+        let id = fixture.task().await;
+        let commit = async || {
+            let mut change = fixture.next(id).await;
+            change.facts = vec![said("under the lease")];
+            change.lease = LeaseChange::Take { owner: "me".to_owned(), time: LEASE };
+            fixture.write(change).await.unwrap();
+        };
+        let due = async || match fixture.is_postgres() {
+            true => fixture.number("select due_at from claimable_task").await,
+            false => 0,
+        };
+        commit().await;
+        for is_written in [false, true, false] {
+            fixture.forward(LEASE / 3);
+            let before = due().await;
+            commit().await;
+            assert_eq!(due().await != before, is_written && fixture.is_postgres());
+        }
+        fixture.forward(LEASE * 3 / 4);
+        assert!(claim(&fixture.store, "other", 1).await.is_empty(), "it is due before its lease ends");
+        fixture.forward(LEASE / 2);
+        assert_eq!(claim(&fixture.store, "other", 1).await, [id]);
+    }
+
     async fn task_that_is_no_longer_to_be_driven_alone_is_claimed_beside_others(fixture) {
         let id = fixture.task().await;
         fixture.suspect("true").await;
