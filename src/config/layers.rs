@@ -19,7 +19,8 @@ const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// A variable that builds with failpoints read. Other builds warn that it is ignored.
+/// The variable that arms failpoints; `None` in a build without failpoints, which then warns that
+/// the variable is ignored.
 const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
