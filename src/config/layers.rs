@@ -93,8 +93,8 @@ pub fn apply_flags(root: &mut Node, flags: &Flags) {
     }
 }
 
-/// Returns the path of the key that a variable overrides: its length, and its steps in lower case.
-/// Returns `None` if the variable overrides no key.
+/// Returns the path of the key that a variable overrides: the number of steps, and the steps in
+/// lower case. Returns `None` if the variable overrides no key.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;
