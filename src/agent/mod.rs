@@ -31,7 +31,7 @@ pub struct Agent {
     pub tools: Vec<ToolDescription>,
     /// The digest of `definition`, as `sha256:…`.
     pub version: String,
-    /// The canonical text of this agent. `version::read` reads the agent back from this text.
+    /// The definition as canonical JSON. `version::read` reads an agent back from this text.
     pub definition: String,
     pub limits: Limits,
     /// The callers who may use the agent; `None` admits every caller.

@@ -138,8 +138,8 @@ pub enum DefinitionError {
     Missing(String),
 }
 
-/// The part of a definition that is read back. The other members matter for the digest of the
-/// definition.
+/// The part of a definition that is read back. The other members only contribute to the digest of
+/// the definition.
 #[derive(Deserialize)]
 struct StoredDefinition {
     name: String,

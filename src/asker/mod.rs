@@ -3,7 +3,7 @@
 //! and translates between the gate's API and the hooks of coding agents.
 //!
 //! Invariant: a call runs only after a complete, consistent answer of the service. Every other
-//! result is an error, on which the hook or command refuses the call.
+//! result is an error, and the hook or command then refuses the call.
 
 pub mod client;
 pub mod hook;

@@ -64,7 +64,8 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a `max_connections` of 0. Warns if event streams could use all connections.
+/// Reports a `max_connections` of 0. Warns if it is not greater than `max_streams`: some
+/// connections are kept for other requests, so there can be fewer event streams.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],

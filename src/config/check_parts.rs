@@ -101,8 +101,9 @@ fn json_noun(value: &Value) -> &'static str {
 }
 
 /// Checks each `{{credential:NAME.FIELD}}` in the headers, `url` and `env` of tools, and in the
-/// headers of MCP servers. `env` includes the variables that it passes on. The credential and the
-/// field must exist, and `secrets.keys` must have a key to seal the credential.
+/// headers of MCP servers. A variable that `env` passes on from the service's own environment is
+/// checked, too. The credential and the field must exist, and `secrets.keys` must have a key to
+/// seal the credential.
 pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root

@@ -32,7 +32,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     if !is_readable(&["auth"]) || !is_readable(&["policy"]) {
         return;
     }
-    // Without accounts, the directory is empty and no message reaches a person.
+    // Without accounts, the directory is empty, so no mail reaches a person.
     let directory = config.directory().unwrap_or_default();
     let all_terms = all_question_terms(config);
     for (index, entry) in config.notify.to.iter().enumerate() {
@@ -109,8 +109,8 @@ fn is_in_time(entry: &EntrySettings, terms: &QuestionTerms<'_>) -> bool {
     when.is_none_or(|when| when.reminder_delay(terms.expires_in).is_some())
 }
 
-/// Whether an entry sends messages about questions with these `terms`. Its filters by tenant, agent
-/// and event are ignored.
+/// Whether an entry sends messages about questions with these `terms`. The entry's filters by
+/// tenant, agent and event are ignored.
 fn selects(entry: &EntrySettings, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
     let approvers = &terms.approvers;
     let user = |user: &String| {

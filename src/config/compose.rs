@@ -255,8 +255,8 @@ impl Config {
         }
     }
 
-    /// Returns a spec for each tool for which `usable` is false, because its settings have
-    /// mistakes. Without the spec, each rule that names the tool would be reported, too.
+    /// Returns a spec for each tool whose settings have mistakes, so that `usable` is false for its
+    /// name. Without the spec, each rule that names the tool would be reported, too.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,

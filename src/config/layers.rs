@@ -19,7 +19,8 @@ const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// A variable that builds with failpoints read. Other builds warn that it is ignored.
+/// The variable that arms failpoints; `None` in a build without failpoints, which then warns that
+/// the variable is ignored.
 const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
@@ -92,8 +93,8 @@ pub fn apply_flags(root: &mut Node, flags: &Flags) {
     }
 }
 
-/// Returns the path of the key that a variable overrides: its length, and its steps in lower case.
-/// Returns `None` if the variable overrides no key.
+/// Returns the path of the key that a variable overrides: the number of steps, and the steps in
+/// lower case. Returns `None` if the variable overrides no key.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;

@@ -23,7 +23,7 @@ use crate::tool::shell::{GuardCommand, kill_orphans};
 /// The time after which an idle child is ended.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
 /// The interval between two checks whether the child is idle. Each request from the child restarts
-/// it.
+/// the interval.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a guard may take to report that its child has started.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -134,8 +134,8 @@ impl Child {
         Ok(child)
     }
 
-    /// Whether the child's output has ended or its input is closed. A crash is noticed a moment
-    /// later.
+    /// Whether the child's output has ended or its input is closed. After a crash, the result
+    /// becomes true a moment later.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.ended.is_cancelled() || self.shared.closing.is_cancelled()
     }
@@ -202,8 +202,8 @@ impl Child {
         let _ = tokio::time::timeout(END_TIMEOUT, self.shared.guard_ended.cancelled()).await;
     }
 
-    /// Returns a value that closes the child's input when it is dropped, unless `disarm` was
-    /// called.
+    /// Returns a value whose drop closes the child's input, unless `disarm` was called on the
+    /// value.
     pub(super) fn closing_on_drop(&self) -> DropGuard {
         self.shared.closing.clone().drop_guard()
     }
@@ -310,7 +310,7 @@ fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(work);
 }
 
-/// Reads the line in which the guard reports on the child. It follows the line [`GREETING`].
+/// Skips all lines up to [`GREETING`], and reads the next line: the guard's report on the child.
 async fn read_report(output: &mut BufReader<ChildStdout>) -> io::Result<GuardLine> {
     let mut line = Vec::new();
     while line != GREETING.as_bytes() {

@@ -70,7 +70,7 @@ pub(crate) struct Call<'c> {
     /// After the timeout, the client of a child process puts a future here that goes on waiting for
     /// the answer. The client of an HTTP server leaves it empty.
     pub(crate) late: &'c LateSlot,
-    /// The text of the result, exactly as the server wrote it.
+    /// The slot for the text of the result, exactly as the server wrote it.
     pub(crate) raw: &'c RawSlot,
 }
 

@@ -18,7 +18,7 @@ use crate::tool::headers::headers_digest;
 
 /// How long a successful comparison serves [`Need::Judge`] and [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
-/// How long after a failed comparison [`Need::Judge`] requires no new comparison.
+/// How long a failed comparison keeps [`Need::Judge`] from requiring a new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 const MAX_TASKS: usize = 1024;
 

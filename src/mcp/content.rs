@@ -1,4 +1,5 @@
-//! Converts the result of a tool into text for a model. Texts keep their order, and other content
+//! Converts the result of a tool into text for a model. Texts and embedded text resources keep
+//! their order. Structured content follows as JSON, unless a text repeats it. Any other content
 //! becomes a short note. Links in a result are not fetched.
 
 use serde_json::Value;

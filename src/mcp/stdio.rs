@@ -180,8 +180,8 @@ impl Stdio {
                 Ok(session) => session,
                 Err(why) => return Outcome::NotSent(why),
             };
-            // The number makes each id unique. The child may still answer a request of an earlier
-            // attempt.
+            // The number makes each id unique, because the child may still answer a request of an
+            // earlier attempt.
             let number = self.ids.fetch_add(1, Ordering::Relaxed);
             let id = format!("{}#{number}", call.request_id(request_index));
             let text = call.request(&id, resume).text(session.revision);

@@ -147,8 +147,8 @@ impl Streamable {
             {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // A restarted server has lost its sessions, but may fail without a 404. So the
-                    // next request begins a new session.
+                    // The server may have restarted and lost its sessions. It may not answer 404 to
+                    // a lost session, so the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
                         net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
@@ -157,9 +157,9 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The call is sent again if the server certainly did not execute it. By the protocol, a
-            // 404 proves this and a 400 does not. An answer with the id of the request proves that
-            // the server read the call, so the call is not sent again.
+            // The call is sent again only if the server certainly did not execute it. By the
+            // protocol, a 404 proves this and a 400 does not. An answer with the id of the request
+            // proves that the server read the call, unless the answer is a refusal.
             let was_renewed = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
@@ -210,8 +210,8 @@ impl Streamable {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, end).await;
     }
 
-    /// Returns the operator's headers. If OAuth client credentials are configured, the headers
-    /// contain a token, which is also returned by itself.
+    /// Returns the headers `operator`, into which users' credentials may be filled. If OAuth client
+    /// credentials are configured, adds a token, and also returns the token by itself.
     async fn authorized(
         &self,
         operator: &HeaderMap,
@@ -326,8 +326,8 @@ impl Streamable {
         }
     }
 
-    /// Forgets the session or the token if the server refused it with `status`. Returns whether
-    /// there was one to forget.
+    /// Forgets the session or the OAuth token of `context` if `status` says that the server refused
+    /// it. Returns whether a session or a token was forgotten.
     async fn renew(&self, operator: &HeaderMap, context: &Context, status: StatusCode) -> bool {
         match (status, &self.tokens, &context.token) {
             // Many servers answer an unknown session with 400 instead of 404.

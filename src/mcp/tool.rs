@@ -192,7 +192,7 @@ impl Tool for McpTool {
         let server = &self.server;
         if server.sends_user_credentials() {
             // The comparison is found by the request headers, which contain the user's credentials.
-            // `prepare` gets the credentials, but this function does not.
+            // This function does not get the credentials, so `prepare` must decide.
             return true;
         }
         let comparison = server.comparisons.last_used_by(None);

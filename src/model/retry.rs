@@ -4,7 +4,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The wait before the second attempt. The wait doubles with each further attempt.
+/// The wait before the second attempt, without jitter. The wait doubles with each further attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// The maximum wait between attempts, if the endpoint asks for no wait.
 const MAX_WAIT: Duration = Duration::from_secs(8);

@@ -97,8 +97,8 @@ impl Default for Settings {
     }
 }
 
-/// The members that the `body` of a scripted model may not name. Chat Completions reserves all of
-/// them too, so that a scripted model can replace a model of that protocol.
+/// The members that the `body` of a scripted model may not name. Chat Completions also reserves
+/// these members, so a `body` for Chat Completions is valid for a scripted model, too.
 const RESERVED_MEMBERS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
 
 /// Adds every mistake in a model's settings, and in the model's script, to `mistakes`. No mistake

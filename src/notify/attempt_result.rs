@@ -39,8 +39,8 @@ impl AttemptResult {
         }
     }
 
-    /// Returns the result of an attempt that got an HTTP answer. It is never a permanent failure,
-    /// because the receiver may recover later.
+    /// Returns the result of an attempt that got an HTTP answer. A failure is not marked as
+    /// permanent, because the receiver may recover later. Callers mark permanent failures.
     pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
         let problem = match response.status {
             status if status.is_success() => "",

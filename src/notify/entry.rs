@@ -164,9 +164,9 @@ impl Entry {
         })
     }
 
-    /// Returns the message of this entry about a new request. Returns `None` for a reminder if its
-    /// time depends on a deadline that the request does not have, or if the deadline comes before
-    /// the reminder.
+    /// Returns the message of this entry about a new request. If the entry sends reminders, returns
+    /// `None` in two cases: the reminder's time depends on a deadline and the request has none, or
+    /// the deadline comes before the reminder.
     pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
         let Some(when) = self.when else {
             return Some(PlannedMessage::due_now("request.created"));

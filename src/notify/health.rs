@@ -30,7 +30,8 @@ impl Default for Health {
 
 impl Health {
     /// Records a failed attempt at these messages. The `bool` says whether an earlier attempt at
-    /// the same message failed, too.
+    /// the same message failed, too. If it did, and the receiver was not failing, the message
+    /// counts as refused.
     pub(super) fn failed(&mut self, messages: impl IntoIterator<Item = (Uuid, bool)>) {
         if !self.failing {
             let again = messages.into_iter().filter(|(_, again)| *again);

@@ -3,10 +3,11 @@
 //! wants an event of the commit gets a delivery. `send.rs` claims due deliveries and makes the
 //! attempts. The content of a message is read from the journal at each attempt (`message.rs`).
 //!
-//! Invariants: a message is sent at least once, and always with the same id. The order of messages
-//! is not guaranteed. A slow or failing receiver delays the messages of its own entry and no
-//! others. A receiver's secrets, mail addresses and URLs are in no row, log line or metric, and in
-//! no message to another receiver.
+//! Invariants: a message is sent at least once. A webhook message or a mail keeps its id at each
+//! attempt, except for a mail that gathers further deliveries. The order of messages is not
+//! guaranteed. A slow or failing receiver delays the messages of its own entry and no others. A
+//! receiver's secrets, mail addresses and URLs are in no row, log line or metric, and in no message
+//! to another receiver.
 
 mod attempt_result;
 mod chat;

@@ -14,7 +14,7 @@ const MAX_PERSON_CHARS: usize = 64;
 pub(super) struct Outcome {
     pub(super) is_open: bool,
     /// For an open question: the number of approvals so far. For a closed question: the decision
-    /// with its person and time, or the other way in which the question ended.
+    /// with its person and time, or that the question expired or was withdrawn.
     pub(super) text: String,
 }
 

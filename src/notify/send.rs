@@ -106,7 +106,8 @@ impl Sender {
         if count == 0 || self.stop.is_cancelled() {
             return;
         }
-        // The shutdown waits until this token is dropped, after the attempts have been started.
+        // While this token exists, the shutdown waits, so that it also waits for the attempts that
+        // are started below.
         let _counted = self.attempts.token();
         let claimed = match self.claim(state, count).await {
             Ok(claimed) => claimed,

@@ -15,9 +15,9 @@ pub(super) struct ToolPatterns {
 }
 
 impl ToolPatterns {
-    /// Limits the exact names to the configured tools `tools`. A call at a gate may name another
-    /// tool, whose arguments the author of a rule cannot know. No exact name matches such a tool,
-    /// even if a configured tool of another kind has the same name.
+    /// Limits the exact names to the configured tools `tools`. A call at a gate may name a tool
+    /// that is not configured, whose arguments the author of a rule cannot know. No exact name
+    /// matches such a tool, even if a configured tool of another kind has the same name.
     pub(super) fn limit_to<'t>(&mut self, tools: impl Iterator<Item = &'t ToolSpec>) {
         let named = tools.filter(|tool| self.names.contains(&tool.name));
         self.known = Some(named.map(|tool| (tool.name.clone(), tool.kind)).collect());

@@ -81,8 +81,8 @@ impl DeliveryMetrics {
         self.unreachable.with_label_values(&[target]).inc();
     }
 
-    /// Records the seconds from a commit to the delivery of its message. For a reminder, they count
-    /// from the time at which the reminder was due.
+    /// Records the seconds from a commit to the delivery of its message. For a reminder, the
+    /// seconds count from the time at which the reminder was due.
     pub(super) fn record_lag(&self, target: &str, seconds: f64) {
         self.lag.with_label_values(&[target]).observe(seconds);
     }

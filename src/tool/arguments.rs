@@ -1,11 +1,11 @@
 //! Reads and checks a call's arguments, before the policy judges the call.
 //!
 //! Invariant: all JSON parsers read an accepted text alike. A text that two parsers could read
-//! differently is refused: repeated members, numbers that a double cannot hold exactly, unpaired
+//! differently is refused: repeated members, numbers that lose digits as a double, unpaired
 //! surrogates. Members that the tool does not declare are refused too.
 //!
 //! An empty text counts as `{}`, because some models send an empty text for a tool without
-//! arguments. If the schema has required members, it still refuses the empty text.
+//! arguments. A schema with required members still refuses the empty text.
 
 use std::collections::BTreeMap;
 

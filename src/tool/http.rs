@@ -280,9 +280,10 @@ impl HttpTool {
         }
     }
 
-    /// A call that must not be repeated has its own connection. So has the second attempt at
-    /// another call, so that no call fails because a server closes kept connections. Only calls of
-    /// one user with the same credentials share a connection.
+    /// Returns the kind of connection for an attempt. A call that must not be repeated has its own
+    /// connection. The second attempt at a repeatable call also has its own connection, so that no
+    /// call fails because a server closes kept connections. Only calls of one user with the same
+    /// credentials share a connection.
     fn connection_use(&self, call: &Invocation, filled: &HeaderMap) -> ConnectionUse {
         if !call.may_be_lost || !self.spec.effect.is_repeatable() {
             return ConnectionUse::Own;

@@ -128,7 +128,8 @@ pub struct Invocation {
     pub task_id: TaskId,
     /// The id of the call, which is the same for every attempt. Also sent as the `Idempotency-Key`.
     pub call_id: CallId,
-    /// Whether the call may be repeated, and this is its first attempt.
+    /// Whether the outcome of this attempt may be lost: the call may be repeated, and this is its
+    /// first attempt.
     pub may_be_lost: bool,
     /// The JSON of the arguments, exactly as the policy judged it and approvers saw it.
     pub arguments_text: String,

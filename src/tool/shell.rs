@@ -353,8 +353,8 @@ pub(crate) fn kill_orphans(leader: i32) {
     let Some(leader) = Pid::from_raw(leader) else {
         return;
     };
-    // By now, the process id may belong to another process. Therefore the group is killed only if
-    // the process still leads this group.
+    // By now, another process may have the leader's id. Therefore the group is killed only if a
+    // process with this id leads a group of this number.
     if getpgid(Some(leader)) == Ok(leader) {
         let _ = kill_process_group(leader, Signal::KILL);
     }

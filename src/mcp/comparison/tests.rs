@@ -246,8 +246,8 @@ async fn concurrent_starts_share_the_comparison_that_began_after_them_failed_or_
         let compare = || comparison.compare(Need::StartNow, "s", &client, &locked, &none);
         let compared = join_all((0..8).map(|_| compare())).await;
         assert!(compared.iter().all(|compared| compared.is_ok() == works));
-        // The other seven callers asked while the first comparison was running, so they share a
-        // second one.
+        // The first comparison began before the other seven callers asked, so its result does not
+        // count for them. They share a second comparison.
         assert_eq!(lists(&server), 2, "{state}");
     }
 }

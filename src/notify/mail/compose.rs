@@ -1,8 +1,8 @@
 //! Writes a digest as a mail: plain text and HTML, in the person's language.
 //!
-//! Invariants: the invisible characters of every name are replaced (`visible`). Headers consist of
-//! fixed words and words of the configuration, so a name cannot inject a header. Long texts are
-//! cut, so that a mail with twenty questions has at most 50 KiB.
+//! Invariants: the invisible characters of every name are replaced (`visible`). Names in headers
+//! have no line breaks, so a name cannot inject a header. Long texts are cut, so that a mail with
+//! twenty questions has at most 50 KiB.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};

@@ -18,8 +18,8 @@ use crate::notify::attempt_result::AttemptResult;
 use crate::notify::settings::{MailServer, MailServerAddress, Security};
 use crate::world::Clock;
 
-/// The maximum duration of an attempt, from connecting to sending. lettre's own timeout ends with
-/// the connecting (lettre#1027).
+/// The maximum duration of an attempt, from connecting to sending. The timeout of the crate
+/// `lettre` limits only the connecting (lettre#1027).
 pub(in crate::notify) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum wait for the answer to QUIT.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -450,7 +450,7 @@ proptest! {
                 prop_assert_eq!(&read, &serde_json::from_str::<Value>(&text).unwrap());
                 prop_assert_eq!(parse(&read.to_string()).unwrap(), read);
             }
-            // A number that a double cannot hold exactly is the only reason to refuse a generated
+            // A number that loses digits as a double is the only reason to refuse a generated
             // value.
             Err(refused) => prop_assert!(refused.to_string().contains("double"), "{}", refused),
         }

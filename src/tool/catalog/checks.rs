@@ -70,7 +70,8 @@ pub(super) fn check_http(
 }
 
 /// Checks that each argument in an HTTP tool's URL is declared as text, a number or a boolean. If
-/// the tool sends no body, also runs [`check_query`].
+/// the tool sends no body, all further arguments go into the query, and [`check_query`] checks
+/// them.
 fn check_url_arguments(
     name: &str,
     http: &CheckedSettings,

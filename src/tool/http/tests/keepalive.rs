@@ -150,7 +150,8 @@ async fn nothing_is_lost(effect: Effect, count: u32) {
 }
 
 /// The maximum number of calls that need a second attempt. The service stops reusing the server's
-/// connections as soon as one of them is found closed, so at most the concurrent calls are lost.
+/// connections as soon as a kept connection is found closed, so at most the concurrent calls are
+/// lost.
 const MOST_REPEATED: u64 = 64;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
