@@ -273,8 +273,8 @@ fn spawn_workers(engine: Arc<Engine>, sender: Arc<Sender>) -> JoinHandle<()> {
     })
 }
 
-/// Opens the database, sets the clock offset of the failpoints, and reports the size of each batch
-/// as a metric.
+/// Opens the database, and reports the size of each batch as a metric. Sets the database's clock
+/// forward if a failpoint asks for that.
 async fn open_store(
     config: &Config,
     clock: &Arc<dyn Clock>,
@@ -406,7 +406,7 @@ fn gauges(store: &Store, clock: &Arc<dyn Clock>, handlers: &TaskTracker) -> Arc<
     Gauges::new(count, Arc::new(move || clock.uptime()), handlers.clone())
 }
 
-/// Shows the counters of the receivers of messages from the start on.
+/// Shows the metrics of each receiver of messages from the start, before the first message.
 fn with_receivers(metrics: Metrics, config: &Config) -> Metrics {
     for entry in &config.notify.to {
         metrics.expect_receiver(&entry.name);

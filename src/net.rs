@@ -38,7 +38,7 @@ pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 /// The maximum time for name resolution, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The maximum wait for the end of a response after its content is complete.
+/// How long [`drain`] waits for the end of a body after the stream in the body has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The HTTP clients. Clones are cheap and share the reusable connections.
@@ -49,7 +49,7 @@ pub struct Net {
     kept: KeptConnections,
 }
 
-/// A response with its whole body, or with the part of the body that [`BodyLimits`] asks for.
+/// A response with its body, which [`BodyLimits`] may cut off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferedResponse {
     /// The status of the final response, never 1xx.
@@ -63,7 +63,7 @@ pub struct BufferedResponse {
 /// The limits within which a body is read.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
-    /// A response that is lost after this many bytes counts as received.
+    /// A response whose connection is lost after this many bytes counts as received.
     pub enough_bytes: usize,
     /// The maximum number of bytes that are kept.
     pub max_bytes: usize,
@@ -251,8 +251,8 @@ pub async fn next_bytes(
     }
 }
 
-/// Reads the rest of a body whose content is complete, so that the connection can be reused. Waits
-/// at most `DRAIN_TIMEOUT`, which suffices for bytes that the peer has already sent.
+/// Reads the rest of a body after the stream in it has ended, so that the connection can be reused.
+/// Waits at most `DRAIN_TIMEOUT`, which suffices for bytes that the peer has already sent.
 pub async fn drain(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;

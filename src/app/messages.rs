@@ -41,8 +41,8 @@ pub(super) fn sender(
     ))
 }
 
-/// Returns the maker of the links in messages to people; `None` if `notify.links` is unset or no
-/// sealing key is valid.
+/// Returns the [`Links`] for messages to people; `None` if `notify.links` is unset or no sealing
+/// key is valid.
 fn links(config: &Config, settings: &http::Settings) -> Option<Links> {
     let links = config.notify.links.clone()?;
     let public_url = settings.clone().without_trailing_slash().public_url;

@@ -3,9 +3,9 @@
 //! byte of the request is written before the permit is given. After the permit,
 //! [`SendGate::has_begun`] returns true.
 //!
-//! If an earlier request has used the connection, the socket must also be silent. Otherwise the peer
-//! has closed the connection, or has sent bytes that belong to no request. The wrapper asks the
-//! socket itself, because Tokio may not have seen such bytes yet.
+//! If an earlier request has used the connection, the first write also fails if the socket is not
+//! silent: the peer has then closed the connection, or has sent bytes that belong to no request.
+//! The wrapper asks the socket itself, because Tokio may not have seen such bytes yet.
 
 use std::io;
 use std::pin::Pin;
@@ -87,7 +87,7 @@ impl SendGate {
     }
 }
 
-/// Whether the peer has sent nothing that is not read yet, and has not closed the connection.
+/// Whether the socket has no unread bytes, and the peer has not closed the connection.
 fn is_silent(stream: &Stream) -> bool {
     let tcp = match stream {
         MaybeHttpsStream::Http(tcp) => tcp,

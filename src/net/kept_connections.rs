@@ -2,12 +2,12 @@
 //! origin with the same credentials.
 //!
 //! A peer may close a kept connection just as a request is written, and then the outcome of the
-//! request is unknown. So only requests that may be repeated use a kept connection, a connection is
-//! kept for a shorter time than common servers do (2 to 75 seconds), and a peer that closes a kept
-//! connection nevertheless gets new connections for a while.
+//! request is unknown. So only requests that may be repeated use a kept connection, and a
+//! connection is kept for a shorter time than common servers do (2 to 75 seconds). If a peer closes
+//! a kept connection nevertheless, its requests get new connections for a while.
 //!
-//! Bytes of a peer between two responses close the connection. Limit: the beginning of a TLS record
-//! that has no end yet is not seen.
+//! If a peer sends bytes between two responses, the connection is closed. Limitation: an incomplete
+//! TLS record is not noticed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use super::open_connection::OpenConnection;
 
 /// How long a connection is kept without a request.
 const KEEP_TIME: Duration = Duration::from_secs(1);
-/// The age after which a connection is not kept, so that a change of the host's addresses counts.
+/// The maximum age of a kept connection, so that a change of the host's addresses takes effect.
 const MAX_AGE: Duration = Duration::from_secs(30);
 /// How long requests get new connections after their peer has closed a kept one.
 const AVOID_TIME: Duration = Duration::from_mins(10);
@@ -29,8 +29,8 @@ const AVOID_TIME: Duration = Duration::from_mins(10);
 const MAX_KEPT: usize = 32;
 const MAX_AVOIDED: usize = 1000;
 
-/// The requests that may share a connection: those with the same origin, and the same
-/// [`ConnectionUse::Kept`].
+/// Identifies the requests that may share a connection: those with the same origin, and the same
+/// digest in [`ConnectionUse::Kept`].
 ///
 /// [`ConnectionUse::Kept`]: super::ConnectionUse::Kept
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,11 +51,11 @@ pub(super) struct KeptConnections {
 
 #[derive(Default)]
 struct State {
-    /// For each key, its connections in the order in which they were kept, with these times.
+    /// For each key, the kept connections, each with the time since which it is kept, oldest first.
     connections: BTreeMap<KeptKey, Vec<(Instant, OpenConnection)>>,
-    /// The keys whose requests get new connections, until these times.
+    /// The keys whose requests get new connections, each with the time at which this ends.
     avoided: BTreeMap<KeptKey, Instant>,
-    /// Whether a Tokio task closes the connections whose time is over.
+    /// Whether a Tokio task is running that closes expired connections.
     is_reaped: bool,
 }
 
@@ -86,8 +86,8 @@ impl KeptConnections {
         until.is_some_and(|until| until > Instant::now())
     }
 
-    /// Takes the connection that was used last, and the time until which it may be used; `None` if
-    /// no open one is kept.
+    /// Takes the most recently kept connection, with the time until which it may be used. `None` if
+    /// no connection is kept, or if the peer has closed the connection.
     pub(super) fn take(&self, key: &KeptKey) -> Option<(OpenConnection, Instant)> {
         let mut state = self.lock();
         state.close_expired(self.keep_time);
@@ -99,8 +99,8 @@ impl KeptConnections {
         None
     }
 
-    /// Keeps a connection whose last response was read to its end, and returns true. Closes it
-    /// instead if the peer has closed it, if it is old, or if too many are kept.
+    /// Keeps a connection whose last response was read to its end, and returns true. Drops it and
+    /// returns false if it is closed or too old, if its key is avoided, or if too many are kept.
     pub(super) fn keep(&self, key: KeptKey, mut connection: OpenConnection) -> bool {
         if self.is_avoided(&key)
             || connection.opened_at.elapsed() > MAX_AGE
@@ -130,7 +130,7 @@ impl KeptConnections {
         self.lock().avoid(key);
     }
 
-    /// Closes the connections whose time is over, until none is kept.
+    /// Closes expired connections again and again, until no connection is kept.
     async fn reap(&self) {
         loop {
             #[expect(

@@ -22,7 +22,7 @@ pub(super) struct Received {
 
 pub(super) struct OpenConnection {
     sender: http1::SendRequest<Body>,
-    /// Reads and writes on the connection, while it is polled. `None` once the connection is over.
+    /// The future that reads and writes on the connection. `None` once the connection is over.
     driver: Option<Pin<Box<http1::Connection<GuardedConnection, Body>>>>,
     gate: SendGate,
     pub(super) opened_at: Instant,
@@ -78,7 +78,8 @@ impl OpenConnection {
         match select(pin!(answered), driver).await {
             Either::Left((read, _)) => read,
             Either::Right((_, answered)) => {
-                // A driver that has ended without taking the request would hold it for ever.
+                // The driver may have ended without taking the request. Dropping it makes
+                // `answered` fail.
                 self.driver = None;
                 answered.await
             }

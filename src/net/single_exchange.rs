@@ -235,10 +235,8 @@ impl Net {
     }
 
     /// Returns the key under which the request's connection may be kept. `None` if the request must
-    /// have its own connection.
-    ///
-    /// After a large body, a part of the body may still wait in the connection's buffers when the
-    /// response has arrived. It would delay the next request.
+    /// have its own connection, as after a large body: a part of the body may still wait in the
+    /// connection's buffers when the response has arrived, and would delay the next request.
     fn kept_key(&self, request: &Request, connection: ConnectionUse) -> Option<KeptKey> {
         let ConnectionUse::Kept(digest) = connection else {
             return None;
@@ -249,9 +247,9 @@ impl Net {
         may_keep.then_some(key)
     }
 
-    /// Keeps the connection if it can be used again. A peer that misreads requests on a kept
-    /// connection, or closes it while a request is on its way, answers with an error and closes the
-    /// connection. Such an answer may belong to no request.
+    /// Keeps the connection if it can be used again. Fails if an error response on a reused
+    /// connection may belong to no request: a peer that misreads requests, or closes the connection
+    /// while a request is on its way, sends such a response.
     fn received(
         &self,
         key: Option<KeptKey>,

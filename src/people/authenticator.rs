@@ -162,7 +162,7 @@ pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthErro
 }
 
 /// Refuses a session's request if the request has a `Holdpoint-…` header. A session speaks for one
-/// person, even if its key has `act_as`, because any web page could make the browser send the
+/// person, even if its key has `act_as`, because any web page could make the browser send such a
 /// header.
 ///
 /// # Errors

@@ -153,7 +153,7 @@ impl Rows {
         Some(())
     }
 
-    /// Adds a task's new credentials. Of several with the same name, the last is added.
+    /// Adds a task's new credentials; of several with the same name, only the last.
     fn add_credentials(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
         let by_name: BTreeMap<_, _> = credentials
             .into_iter()

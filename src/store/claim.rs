@@ -31,9 +31,10 @@ const SET_BEGUN: Sql = sql!(
 /// Renews leases.
 ///
 /// The two texts differ because only Postgres has row locks and the table `claimable_task`.
-/// Postgres first locks the rows in order of id, as every writer of several rows does. Claims find
-/// a task from the time `claimable_task.due_at`. If this time is less than half a lease away, the
-/// renewal moves it to the end of the new lease. Otherwise the renewal skips this write.
+/// Postgres first locks the rows in order of id, as every writer of several rows does. A claim
+/// looks at a task once `claimable_task.due_at` has passed. If less than half a lease is left until
+/// then, the renewal moves `due_at` to the end of the new lease. Otherwise the renewal skips this
+/// write.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -213,10 +214,10 @@ fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) ->
 
 impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
-    /// and parked tasks whose wake time has come. At most one of them must be driven alone
-    /// ([`Drive::Alone`]), and none if `alone` is false. Increments the version of each claimed
-    /// task, so that the commits of the task's old driver fail. For an expired lease, increments
-    /// `takeovers`, and also `fruitless` if work had begun.
+    /// and parked tasks whose wake time has come. Among them is at most one task that must be
+    /// driven alone ([`Drive::Alone`]), and none if `alone` is false. Increments the version of
+    /// each claimed task, so that the commits of the task's old driver fail. For an expired lease,
+    /// increments `takeovers`, and also `fruitless` if work had begun.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
@@ -314,8 +315,8 @@ impl Store {
         self.write_leases(RENEW, values).await
     }
 
-    /// Releases the leases of `tasks` at shutdown, so that other processes need not wait for their
-    /// end. Returns the tasks whose lease was released. They are queued now.
+    /// Releases the leases of `tasks` at shutdown, so that other processes need not wait until the
+    /// leases expire. Returns the tasks whose lease was released. They are queued now.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

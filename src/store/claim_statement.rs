@@ -8,8 +8,8 @@
 //! A lease is fruitless if it expires after work has begun. A new item resets the count of
 //! fruitless leases. After the second and each further fruitless lease, the task sleeps for 1, 2, 4
 //! … 60 seconds. After its sleep, the task is driven alone, that is, while the process drives no
-//! other task. If the process accepts such a task (`$7`), a claim takes at most one, before all
-//! other tasks.
+//! other task. If the process accepts such a task (`$7`), a claim takes at most one such task,
+//! before all other tasks.
 //!
 //! | parameter | |
 //! |---|---|

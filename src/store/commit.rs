@@ -40,7 +40,7 @@ const MAX_LOOKUPS: usize = 48;
 /// The pause between two attempts to write or look up a change. `send_alone` multiplies it by the
 /// number of attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// How often a single change is sent while it fails because of the locks of other transactions.
+/// The maximum number of times that a change is sent alone, if each time a lock conflict occurs.
 const MAX_SENDS: u32 = 3;
 
 const MAX_CONCURRENT_REPEATS: usize = 4;
@@ -220,7 +220,7 @@ impl Committer {
 
     /// Handles a failed batch in the background. If the results were lost, looks them up. Otherwise
     /// sends each change alone, so that a change that cannot be stored fails no other change. A
-    /// batch of one change is sent again after a lock conflict alone. Meanwhile the writer goes on
+    /// batch of one change is sent again only after a lock conflict. Meanwhile the writer goes on
     /// with other roots, so a change that waits for a lock delays only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
@@ -363,8 +363,8 @@ impl Committer {
                     continue;
                 }
             }
-            // The change was sent again and refused, and the lookup still misses it. So it was not
-            // written.
+            // The change was sent again and refused, and the lookup still does not find it. So the
+            // change was not written.
             if let Some(error) = last {
                 return Err(error);
             }
@@ -414,14 +414,14 @@ impl Writer {
     }
 
     /// Takes waiting changes in order, up to the limits of a batch. The batch has at most one
-    /// change of each root. All its changes give the same answer to `is_single`, because each
-    /// answer has its own statement.
+    /// change of each root. `is_single` is the same for all its changes, because it decides which
+    /// statement writes the batch.
     fn take(&self) -> Vec<QueuedChange> {
         let mut queue = self.queue();
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
-        // While a change of a tree is being written, later changes of the tree stay in the queue.
+        // While a change of a root is repeated or in this batch, later changes of the root wait.
         let mut roots: HashSet<TaskId> = queue.repeated_roots.clone();
         let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {

@@ -262,7 +262,7 @@ const NOTICES_INSERTED: &str = ", inserted_notices as (
       from {notices o} join taken c on c.change = o.change left join locked l on l.task_id = c.root_task_id
 )";
 
-/// Stores the idempotency keys that the subquery `used_keys` returns. `commit_single.rs` has this
+/// Stores the idempotency keys that the subquery `used_keys` returns. `commit_single.rs` uses this
 /// part, too.
 pub(super) const STORED_KEYS: &str = "spent_keys as (
     -- Two spellings of a person are two rows of the table; the new one replaces the other. With this condition, no plan

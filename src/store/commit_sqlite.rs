@@ -1,6 +1,6 @@
 //! Writes a batch of changes on `SQLite`, as one `BEGIN IMMEDIATE` transaction. No other writer
-//! runs meanwhile, so the rows that it reads do not change until the commit. The effect equals that
-//! of the single statement in `commit_postgres.rs`.
+//! runs meanwhile, so the rows that the transaction reads do not change until the commit. The
+//! effect equals that of the single statement in `commit_postgres.rs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};

@@ -1,5 +1,6 @@
 //! Reads sealed credentials, and removes expired credentials. The commit of a decision writes the
-//! credentials that it supplies. The commit that ends a task removes the task's credentials.
+//! credentials that the decision supplies. The commit that ends a task removes the task's
+//! credentials.
 
 use uuid::Uuid;
 

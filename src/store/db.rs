@@ -93,7 +93,7 @@ impl std::fmt::Debug for Db {
 }
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a read is sent, including the first time, while the connection is lost each time.
+/// The maximum number of times that a read is sent if the connection is lost each time.
 const MAX_READ_ATTEMPTS: u32 = 3;
 
 impl Db {

@@ -56,7 +56,7 @@ pub struct ClaimedDelivery {
     /// made due again.
     pub attempts: i64,
     /// The end of the claim's lease, in microseconds. It fences off slow senders: an attempt is
-    /// recorded while the row still has this value.
+    /// recorded only while the row still has this value.
     pub lease_until: i64,
     /// The time of the claim, by the database's clock.
     pub now: Time,

@@ -100,8 +100,8 @@ pub struct DeliveryRow {
     /// The number of attempts since the delivery was created, or since an ended delivery was made
     /// due again.
     pub attempts: i64,
-    /// The earliest time of the next attempt. For an ended delivery, the earliest time of its last
-    /// attempt.
+    /// The time from which the next attempt may be made. For an ended delivery, the time from which
+    /// its last attempt could be made.
     pub due_at: Time,
     /// The time at which the delivery left the state `Due`; `None` while the delivery is `Due`.
     pub ended_at: Option<Time>,

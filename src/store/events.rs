@@ -2,9 +2,9 @@
 //! state of a request right after the commit of an event.
 //!
 //! An item has two numbers: its `seq` in the journal of its task, and its event number in the tree.
-//! The two are equal for all items that are stored before a sub-agent adds its first item. These
-//! items are found by the key (task, `seq`). They differ for later items, which are found by an
-//! index on the event number. A tree without sub-agents has no entry in this index.
+//! The numbers are equal for all items that are stored before a sub-agent adds its first item. Such
+//! items are found by the key (task, `seq`). The numbers differ for later items, which are found by
+//! an index on the event number. A tree without sub-agents has no entry in this index.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
 //! the last number it has seen misses no event. The size of one read is limited in bytes; its last
@@ -328,7 +328,7 @@ impl Store {
 
     /// Reads the request that an event is about, as of the commit that wrote the event. Also
     /// returns the last `seq` of the event's task after that commit. The request's status is never
-    /// `Resumed`, because only the journal shows whether the same commit resumed the request.
+    /// `Resumed`: the request's own items do not show whether the commit resumed it.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -112,7 +112,8 @@ impl Failure {
 /// The reason why a change was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// Another commit changed the same rows first. The caller must read the rows again.
+    /// The stored rows no longer allow the change, mostly because another commit changed them
+    /// first. The caller must read the rows again.
     #[error("another commit came first")]
     Stale,
     /// The change cannot be stored: its idempotency key is used, a value does not fit, or a bug
@@ -130,7 +131,7 @@ pub enum CommitError {
 /// The reason why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The database does not answer.
+    /// The database does not answer, or answers with an error.
     #[error("the database does not answer")]
     Unavailable,
     /// A stored value cannot be decoded.

@@ -160,7 +160,7 @@ impl TreeChannels {
     }
 }
 
-/// The subscriptions of other replicas, and the notifications that they have not been sent yet.
+/// The subscriptions of other replicas, and the notifications that are to be sent to them.
 #[derive(Debug, Default)]
 struct OtherReplicas {
     /// Whether a relay (see `relay.rs`) exchanges notifications with other replicas.
@@ -424,7 +424,8 @@ impl Feed {
         self.publish_unknown_requests();
     }
 
-    /// Announces this replica's subscriptions again, for replicas that have just started.
+    /// Announces this replica's subscriptions again: before they expire on other replicas, and for
+    /// replicas that have just started.
     pub(super) fn announce_subscriptions(&self) {
         let (subscriptions, inboxes) = (self.subscribed_trees(), self.subscribed_inboxes());
         self.with_replicas(|replicas| {

@@ -105,8 +105,8 @@ const RETENTION: Duration = Duration::from_hours(24 * 30);
 const BATCH: usize = 1000;
 const MAX_COVERING: i64 = 32;
 
-/// Finds standing decisions by their basis (`Offer::basis`, a digest of the rule and the tool) and
-/// by the owner of their tree, newest first. Leaves out revoked and expired standing decisions.
+/// Finds standing decisions by their basis (see `Offer::basis`) and by the owner of their tree,
+/// newest first. Leaves out revoked and expired standing decisions.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
@@ -278,8 +278,8 @@ impl Store {
     }
 
     /// Reads the standing decisions that have this basis ([`crate::task::grant::Offer::basis`]) and
-    /// were given in trees of this owner, newest first. Leaves out revoked and expired standing
-    /// decisions. Does not check whether the owner has sent a message since.
+    /// were given in trees of this owner: the newest first, at most 32. Leaves out revoked and
+    /// expired standing decisions. Does not check whether the owner has sent a message since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

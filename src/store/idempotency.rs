@@ -30,8 +30,9 @@ const GATE_CALLS: &str = "/v1/gate/calls";
 
 /// Like `KEY`, for a call at a gate. A separate statement, so that other paths read no task. The
 /// commit of a command checks the age of the key and ignores the task. This suffices: if this
-/// statement finds the key, the command is answered from the key's row and commits nothing. If it
-/// does not, the key stays expired, because an ended call does not run again.
+/// statement finds the key, the command is answered from the key's row and commits nothing. If the
+/// statement does not find the key, the key stays expired, because an ended call does not run
+/// again.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (spelled 1 2 6) " and i.path = $3 and i.key = $4

@@ -96,7 +96,7 @@ pub struct InboxState {
     /// The open requests with ids greater than `after` that the inbox does not show, the oldest
     /// first.
     pub new: Vec<RequestId>,
-    /// Whether more open requests follow those in `new`.
+    /// Whether more open requests may follow those in `new`.
     pub more: bool,
 }
 

@@ -15,7 +15,7 @@ use crate::task::time::Time;
 
 /// Returns a row for each item, with the task's row beside it, so that one statement reads both in
 /// one snapshot. Each task has an item, because the commit that creates the task writes one. `s` is
-/// the item that set the task's status. The result needs it once, so it joins the first item only.
+/// the item that set the task's status. It is joined to the first row only, which suffices.
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -54,7 +54,7 @@ pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, JOURNAL_OF_REQUEST, ITEMS];
 
 record! {
     /// A task's row, with the time of the read (`moment`). `doubted_at` is the time up to which the
-    /// history is uncertain after a restore or failover; `None` if it is certain.
+    /// history is uncertain after a restore or failover; `None` if the history is certain.
     pub(super) struct Head {
         pub(super) task: TaskRecord => flatten,
         pub(super) moment: i64,

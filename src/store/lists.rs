@@ -240,8 +240,8 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
-/// One line for each change of a batch: its request, and the ranges of its lines in the other
-/// lists. For [`super::commit_single`].
+/// One line for each change of a batch: the request that the change updates, and the ranges of the
+/// change's lines in the other lists. For [`super::commit_single`].
 pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     updated_request: uuid = entry.rows.request_updates.first().map(|line| line.request_id),
     is_open: boolean = entry.required_state().requires_pending(),

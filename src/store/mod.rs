@@ -6,7 +6,7 @@
 //! - `commit` writes everything except the changes below.
 //! - `claim`, `set_begun`, `renew` and `release` change a task's lease.
 //! - `claim` also increments the task's version, so that commits of the task's old driver fail, and
-//!   counts that driver's lease as lost.
+//!   counts the task's expired leases.
 //! - `open` expires all leases on `SQLite`.
 
 #![warn(missing_docs)]
@@ -380,8 +380,8 @@ impl Store {
         self.inner.feed.listen_locally(root)
     }
 
-    /// Turns a listener from [`Store::listen_locally`] into a listener for all replicas. The change
-    /// loses no notification.
+    /// Turns a listener from [`Store::listen_locally`] into a listener for all replicas. No
+    /// notification is lost meanwhile.
     pub fn subscribe(&self, root: TaskId, listener: Listener) -> Listener {
         self.inner.feed.subscribe(root, listener)
     }

@@ -117,7 +117,7 @@ async fn postgres(
     let options = options
         .options(SESSION)
         .options([("statement_timeout", timeout)]);
-    // The writers, the probe and the relay have connections of their own.
+    // `keyed` gets the connections that `lists`, the writers, the probe and the relay leave.
     let lists = (settings.max_connections / 4).max(1);
     let keyed = settings
         .max_connections

@@ -1,5 +1,6 @@
-//! Lists the open requests that wait for a person. A list first finds ids by ranges of an index. Most
-//! rows there also tell whether the request waits for the person, and only the others are looked up.
+//! Lists the open requests that wait for a person. A list first finds ids by ranges of an index.
+//! Most of the rows found also tell whether the request waits for the person. Only for the other
+//! rows is the request itself read.
 
 use uuid::Uuid;
 

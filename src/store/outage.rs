@@ -1,7 +1,7 @@
-//! Logs outages of the database: one line at the beginning of an outage, then at most one line in
-//! ten seconds, and one line when the database answers again. Each line has the database's
-//! location, and the lines about failures also the reason. A statement that fails because of an
-//! outage has no log line of its own.
+//! Logs outages of the database: failures to reach it, at most one line in ten seconds, and one
+//! line when it answers again after a logged failure. Each line has the database's location, and
+//! the lines about failures also the reason. A statement that fails because of an outage has no log
+//! line of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -45,9 +45,9 @@ pub struct RequestRow {
 }
 
 impl RequestRow {
-    /// Assembles an open request from its task's row and items, each item with the time of its
-    /// commit. Returns `None` if no item or more than one item opens the request. [`Self::read_at`]
-    /// sets `expired` and `history_uncertain`.
+    /// Assembles a request, as `Pending`, from its task's row and items, each item with the time of
+    /// its commit. Returns `None` if no item or more than one item opens the request.
+    /// [`Self::read_at`] sets `expired` and `history_uncertain`.
     pub(crate) fn from_journal<'i>(
         row: &TaskRow,
         items: impl Iterator<Item = (Time, &'i Item)>,
@@ -145,7 +145,7 @@ pub struct RequestFilter {
     /// The tenant of the requests.
     pub tenant: String,
     /// The person who may decide the requests: as a named user, as a member of a group, or as the
-    /// owner if the owner is an approver. If the filter selects more than pending requests, it also
+    /// owner if the owner is an approver. A filter that is not limited to pending requests also
     /// selects the requests that the person has answered. `None` selects the requests of all
     /// people.
     pub person: Option<Viewer>,

@@ -384,7 +384,7 @@ fn split_delta(delta: &Delta) -> Vec<Delta> {
         .collect()
 }
 
-/// Appends `next` to `partial` if it continues the same text where `partial` ends. Otherwise
+/// Appends `next` to `partial` if `next` continues the same text where `partial` ends. Otherwise
 /// returns `next` alone.
 fn join_deltas(mut partial: Delta, next: Delta) -> Delta {
     let same_answer = (partial.task_id, partial.asking) == (next.task_id, next.asking);

@@ -3,8 +3,8 @@
 //! this number.
 //!
 //! As in `idempotency.rs`, a key lasts 24 hours by the database's clock (86400000000 microseconds
-//! in the statements), and an expired key counts as unused. Its row concerns no task, so `task_id`
-//! is the nil id.
+//! in the statements), and an expired key counts as unused. The key's row concerns no task, so its
+//! `task_id` is the nil id.
 
 use rusqlite::Transaction;
 use uuid::Uuid;

@@ -133,9 +133,9 @@ pub(super) struct ApproverLine {
     pub(super) kind: &'static str,
     /// The name of the user or group; `None` if the approver is the owner.
     pub(super) name: Option<String>,
-    /// As in the line of the request.
+    /// The same as [`RequestLine::expires_in`].
     pub(super) expires_in: Option<i64>,
-    /// As in the line of the request.
+    /// The same as [`RequestLine::one_answer`].
     pub(super) one_answer: bool,
 }
 
@@ -242,8 +242,8 @@ impl TaskLine {
         ENDS.iter().any(|end| self.status == Some(end.as_str()))
     }
 
-    /// Whether a worker may claim the task after this change: at once, when the lease ends, or at
-    /// the wake-up time.
+    /// Whether this change sets a time from which a worker may claim the task: at once, when the
+    /// lease ends, or at the wake-up time.
     pub(super) fn queues(&self) -> bool {
         self.lease != KEEP && !self.parks()
     }
@@ -263,14 +263,14 @@ impl Rows {
             .map(|status| status == TaskStatus::Running.as_str())
     }
 
-    /// Returns whether the root's asker still waits (see [`TaskLine::asker`]).
+    /// Returns the change's [`TaskLine::asker`] for the root.
     pub(super) fn asker(&self) -> Option<AskerPresence> {
         let mut lines = self.tasks.iter();
         lines.find(|line| line.task_id == self.root.0)?.asker
     }
 
-    /// Whether the change records nothing but that the client of a gate call still waits or has
-    /// left. Readers of the tree are not notified of it.
+    /// Whether the change sets nothing but the presence of the asker ([`TaskLine::asker`]). Readers
+    /// of the tree are not notified of such a change.
     pub(super) fn only_changes_presence(&self) -> bool {
         let mut lines = self.tasks.iter();
         let lease_unchanged = lines.all(|line| line.asker.is_some() && line.lease == KEEP);

@@ -128,7 +128,7 @@ fn is_verified(options: &PgConnectOptions) -> bool {
     here || matches!(options.get_ssl_mode(), PgSslMode::VerifyFull)
 }
 
-/// Why a store could not be opened. The error never contains the URL.
+/// The reason why a store could not be opened. The error never contains the URL.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The URL names no supported database.

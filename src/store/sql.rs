@@ -31,9 +31,9 @@ impl Sql {
 /// - `(any n type)`: the condition that the value of the preceding expression is in the list `$n`;
 /// - `(none n type)`: the condition that the list `$n` is empty;
 /// - `(people t n k)`: a subquery with one column, `user_id`: the spellings of a user id in the
-///   tenant `$t`. Parameters `n` and `k` must be those of `users::spelled`. Of
-///   the spellings whose key is not stored yet, those that are not ASCII are among the rows, so the
-///   caller must drop the rows of other people;
+///   tenant `$t`. Parameters `n` and `k` must be those of `users::spelled`. The subquery also
+///   returns every non-ASCII spelling whose key is not stored yet, so the caller must drop the rows
+///   of other people;
 /// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
 /// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
 /// - `(first_of_changes)`: the rest of a statement that begins with a recursive common table

@@ -98,7 +98,7 @@ record! {
 
 impl TreeSnapshot {
     /// Returns the tasks that lack an item after the event `after`. Finds all of them if `after` is
-    /// 0. Otherwise misses some, because the `seq` of a task's first item after `after` is not
+    /// 0. Otherwise may miss some, because the `seq` of a task's first item after `after` is not
     /// known.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();

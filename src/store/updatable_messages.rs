@@ -42,7 +42,7 @@ const SENT_MESSAGE: Sql = sql!(
 )
 .by_key();
 
-/// Selects the oldest requests of the message with a given reference to one entry of `notify.to`.
+/// Selects a message's oldest requests, given the message's entry of `notify.to` and reference.
 const LISTED_REQUESTS: Sql = sql!(
     "select d.request_id, d.type as kind, count(*) over () as number from delivery d
       where d.target = $1 and d.reference = $2 and d.request_id is not null

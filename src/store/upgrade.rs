@@ -35,8 +35,8 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
 };
 
 /// Reads the next page of `request_approver`, and returns its last row. For these approvers, adds
-/// the missing rows of `inbox` and deletes the rows of closed requests. Locks each request whose
-/// `inbox` row is wrong, so that no commit closes the request meanwhile.
+/// the missing rows of `inbox`, and deletes from `inbox` the rows of closed requests. Locks each
+/// request whose `inbox` row is wrong, so that no commit closes the request meanwhile.
 const INBOX: Sql = Sql {
     postgres: "
 with upgraded as materialized (

@@ -47,9 +47,9 @@ const BATCH: i64 = 1000;
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
 
 /// Returns two parameters of the parts `(people …)` and `(spelled …)` of a statement (see `sql!`):
-/// the spellings that are known without a read, and the keys under which the others are stored. A
-/// statement with such a part also returns rows of other people, whose keys are not stored yet. So
-/// the caller must drop each row for which [`UserId::is`] returns false.
+/// the spellings that are known without a read, and the keys under which other spellings are
+/// stored. A statement with such a part also returns rows of other people, whose keys are not
+/// stored yet. So the caller must drop each row for which [`UserId::is`] returns false.
 pub(super) fn spelled(users: &[UserId]) -> [Value; 2] {
     let keys = users.iter().filter_map(UserId::folded);
     let keys: Vec<String> = keys.map(|key| key.as_str().to_owned()).collect();

@@ -161,7 +161,7 @@ async fn connection_that_closes_while_the_permit_is_awaited_is_replaced() {
     let permit = leave(async { decided.await.ok() }, true);
     tokio::join!(peer.exchange_on_new(permit, KEPT), async {
         drop(first);
-        // The kept connection sees the end once it is polled.
+        // The service notices the close when it uses the connection, after the decision.
         let _ = decide.send(Instant::now());
     });
 }
