@@ -144,8 +144,8 @@ impl Engine {
             .find(|service| service.name == name)
     }
 
-    /// Whether the configuration still asks for the same fields, receivers and lifetime as this
-    /// request. Changed descriptions are ignored.
+    /// Whether this credentials request still has the form that the configuration describes: the
+    /// same fields, receivers of the credential, and lifetime. Changed descriptions are ignored.
     pub(in crate::engine) fn form_is_unchanged(
         &self,
         agent: Option<&Agent>,

@@ -54,7 +54,7 @@ impl Engine {
         self.decide_read(caller, read, answer, key).await
     }
 
-    /// Like [`Engine::decide`], for a caller that has just read the request and its task's journal.
+    /// Like [`Engine::decide`], but `read` has the request and its task's journal, as just read.
     ///
     /// # Errors
     /// As [`Engine::decide`].

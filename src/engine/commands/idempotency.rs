@@ -123,9 +123,9 @@ impl Engine {
         ))
     }
 
-    /// Returns the command's `result`. If it is a refusal other than `Unavailable`, looks the key
-    /// up again: a POST with the same key may have committed meanwhile, and its result is returned
-    /// instead.
+    /// Returns the command's `result`. If `result` is a refusal other than `Unavailable`, looks the
+    /// key up again: another POST with the same key may have committed meanwhile. If so, returns
+    /// the result of that POST instead.
     pub(in crate::engine) async fn or_replayed(
         &self,
         caller: &Caller,

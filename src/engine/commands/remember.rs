@@ -19,8 +19,8 @@ use crate::task::progress::RequestProgress;
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::units::format_duration;
 
-/// Checks whether the standing decision `requested` fits a call. If it does not fit, returns a JSON
-/// pointer relative to the reply, and the expected value. Returns `None` if it fits.
+/// Checks whether the standing decision `requested` fits a call. Returns `None` if so. Otherwise
+/// returns the expected value, and a JSON pointer relative to the person's answer about the call.
 pub(super) fn grant_misfit(
     caller: &Caller,
     spec: &RequestSpec,

@@ -31,8 +31,8 @@ pub struct GateAnswer {
     pub call: GateCall,
     /// Whether the ask named an earlier call by key or id, so that no new call was proposed.
     pub replayed: bool,
-    /// The handle that reports the delivery of the result to the client. `Some` if the answer has a
-    /// result that was not delivered yet.
+    /// The handle by which the HTTP layer reports that the client has received the result. `Some`
+    /// if the answer has a result that was not delivered yet.
     pub delivery: Option<Delivery>,
     /// The bytes of the result as the MCP server wrote them. `None` if another process received the
     /// result, or if no connection waited for the call when the result arrived.
@@ -293,7 +293,8 @@ impl Waiter<'_> {
     }
 
     /// Answers a settled call. If the client names the call by key or id, every ask gets the
-    /// result. Otherwise a fenced commit reserves the result for one ask.
+    /// result. An ask whose own driver has run the call gets the result, too. Otherwise a fenced
+    /// commit reserves the result for one ask.
     async fn answer_settled(
         &mut self,
         mut session: TaskSession,

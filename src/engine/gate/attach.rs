@@ -122,8 +122,8 @@ impl Engine {
     }
 
     /// Compares a proposed call with the equal calls that it might continue. `is_doubtful` says
-    /// that the outcome of an earlier call of the same tool is unknown. The caution is `Hold` if
-    /// there is a reason to hold the call, and otherwise `Notice`.
+    /// that the outcome of an earlier call of the same tool is unknown. A returned caution is
+    /// `Hold` if there is a reason to hold the call, and otherwise `Notice`.
     async fn compare_with_equal(
         &self,
         mut equal: Vec<&EqualCall>,
@@ -191,8 +191,8 @@ impl Engine {
         ended.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
         for row in ended {
-            // A call is decided before it ends. This call and all later ones in `ended` ended
-            // before the newest known decision, so their decisions are older.
+            // A call is decided before it ends. `row` and all rows after it in `ended` ended before
+            // the newest known decision, so their decisions are older.
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }

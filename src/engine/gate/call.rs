@@ -119,12 +119,12 @@ pub struct GateCall {
     pub now: Time,
 }
 
-/// The effect of an equal call without a key, as long as this call is not settled.
+/// The treatment of an equal proposal without a key, as long as this call is not settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repetition {
-    /// The equal call continues this call, unless another asker waits for this call.
+    /// The equal proposal continues this call, unless another asker waits for this call.
     Continues,
-    /// The equal call is a call of its own.
+    /// The equal proposal is a new call, which is judged and run by itself.
     RunsAgain,
 }
 
