@@ -106,8 +106,8 @@ impl Engine {
         }
     }
 
-    /// Replaces the secrets in a person's reasons, results and filled-in form, as in what a tool sends
-    /// back.
+    /// Redacts the secrets of the task and of the configuration in a person's reasons, results and
+    /// filled-in form.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.

@@ -79,7 +79,7 @@ impl Engine {
             && let Some(session) = self.load(task.task_id).await?
         {
             // The earlier POST may be a cancel that still waits. This POST waits too, because a
-            // cancel is answered once no call can be sent.
+            // cancel is answered only once no call can be sent.
             self.wait_until_unsendable(&session.subtree(), session.now)
                 .await;
         }

@@ -1,6 +1,6 @@
-//! Handles the standing decisions that a person gives with an approval. Invariant: the rule must
-//! still offer the standing decision for the call, and the given scope and time lie within this
-//! offer.
+//! Handles the standing decisions that a person gives with an approval. Invariant: a standing
+//! decision is stored only if the rule still offers it for the call, and only with a scope and a
+//! lifetime within this offer.
 
 use std::collections::BTreeMap;
 

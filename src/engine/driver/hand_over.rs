@@ -120,8 +120,8 @@ impl Driver<'_> {
             replica: AttemptStart::replica_of_asker(ask, &runner),
             grant: state.grant_use(),
         });
-        // Recorded as delivered before the answer is sent, so that no other runner gets this
-        // permit.
+        // The permit counts as delivered before the answer is sent, so that no other runner gets
+        // it.
         self.session.own.asker = Some(AskerPresence::Delivered);
         if gate.report == Report::Optional {
             self.session.push(Fact::ToolResult(ToolResult {

@@ -47,7 +47,8 @@ struct Waiter<'w> {
     agent: &'w Agent,
     task: TaskId,
     end: Instant,
-    /// The time until which this ask may start an approved call; `None` for the end of its wait.
+    /// The time until which this ask may start an approved call; with `None`, only the end of the
+    /// ask's wait limits the start.
     claim_until: Option<Instant>,
     guard: AskerGuard,
     /// Listens to the commits of this process. Opened before the first read, so that no commit is

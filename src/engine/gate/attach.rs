@@ -290,9 +290,9 @@ fn time_before(now: Time, time: Duration) -> Time {
     Time(now.0.saturating_sub(micros))
 }
 
-/// Returns the time at which a person approved or rejected this ended call, and the rejection if it
-/// was rejected. `None` without such a decision, and for a call that expired or was canceled. A
-/// person's answer about the outcome of a started call does not count.
+/// Returns the time at which a person approved or rejected this ended call, and, after a rejection,
+/// the caution for an equal call. `None` without such a decision, and for a call that expired or
+/// was canceled. A person's answer about the outcome of a started call does not count.
 fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     let state = session.own.progress.calls.first()?;
     let Phase::Done(outcome) = state.phase else {

@@ -64,7 +64,7 @@ pub struct Proposal {
 }
 
 /// A cell for the request that a proposed call waits for. `Engine::ask` writes the cell, so that
-/// the surface, such as the REST API, can show the request meanwhile.
+/// the surface, such as the REST API, can show the request during the wait.
 #[derive(Clone, Debug, Default)]
 pub struct AskProgress(Arc<Mutex<Option<Box<RequestRow>>>>);
 

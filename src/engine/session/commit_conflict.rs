@@ -43,9 +43,9 @@ impl Engine {
                 return Stop::Lost;
             }
             // The session has a pending result, but no longer holds the task. If no other driver
-            // holds the task, the task waits for the end of the attempt, or for a person's answer
-            // about the attempt's outcome. If the result lets the task run, the commit queues the
-            // task for any worker.
+            // holds the task, the task waits for the end of the attempt that gave this result, or
+            // for a person's answer about the outcome. If the result lets the task run, the commit
+            // queues the task for any worker.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
