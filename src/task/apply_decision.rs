@@ -160,8 +160,7 @@ impl Progress {
             return;
         };
         if !state.is_pending_in(open.spec.request_id) {
-            // The call no longer waits for this request, for example after another message of the
-            // user.
+            // The request no longer asks about the call, for example after a user message.
             return;
         }
         let name = state.call.name.clone();

@@ -164,8 +164,7 @@ impl Engine {
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // `backlog` is cleared before the claim, because a task that is queued during the claim
-        // sets `backlog` again.
+        // Cleared before the claim, because a task queued during the claim sets `backlog` again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.lone_drives.reserve();
