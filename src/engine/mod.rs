@@ -51,8 +51,8 @@ pub struct Settings {
     /// The duration of a lease. The worker renews its leases whenever a third of this time has
     /// passed.
     pub lease: Duration,
-    /// The number of lost leases after which a task fails. A lost lease counts if the task got no
-    /// new item, and its process drove no other task at that time.
+    /// The number of lost leases after which a task fails. A lost lease counts only if the task got
+    /// no new item, and the process drove no other task during the lease.
     pub takeovers: i32,
 }
 

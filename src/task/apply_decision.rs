@@ -1,6 +1,6 @@
 //! Applies three kinds of event to calls: a request was opened, a person answered a request, a
-//! request was closed. Invariant: an answer affects a call as long as the answered request asks
-//! about the call. An approval lets a call run once enough people have approved the call.
+//! request was closed. Invariant: an answer affects a call only as long as the answered request
+//! asks about the call. An approval lets a call run only once enough people have approved the call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -142,9 +142,9 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` counts all spellings of a user id as one person. If `auth.user_ids` is
-            // `exact`, each spelling counts as a person. The answer that completes the approvals
-            // then has `leave` set.
+            // `Folded` counts all spellings of a user id as one person. With
+            // `auth.user_ids: exact`, each spelling is a person, so this count may be too low. In
+            // that case `leave` is set in the answer that completes the approvals.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();
@@ -160,7 +160,7 @@ impl Progress {
             return;
         };
         if !state.is_pending_in(open.spec.request_id) {
-            // For example, the user has sent another message since.
+            // The request no longer asks about the call, for example after a user message.
             return;
         }
         let name = state.call.name.clone();

@@ -145,7 +145,8 @@ pub struct CallState {
     /// Whether the call was proposed before the last restore of a backup or promotion of a standby.
     /// Later events of the call may then be lost (see `restore.rs`).
     pub in_uncertain_history: bool,
-    /// Whether a person approved the call after the restore or the promotion.
+    /// Whether a person approved the call after the last restore of a backup or promotion of a
+    /// standby.
     pub is_approval_certain: bool,
     /// The standing decision (an approval of later calls) under which an earlier attempt ran, if
     /// any. A further attempt under it does not count as a second use.
@@ -236,7 +237,8 @@ impl CallState {
         }
     }
 
-    /// Returns the call's phase after the request about its unknown outcome was closed.
+    /// Returns the call's phase after the request about its unknown outcome was closed without an
+    /// answer.
     pub(super) fn phase_after_reconcile_closed(&self) -> Phase {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }

@@ -40,8 +40,8 @@ pub struct Change {
 pub struct TaskChange {
     /// Id of the changed task, or of the task to insert.
     pub task_id: TaskId,
-    /// Version that the task's row must have. If the row has another version, the commit is
-    /// refused.
+    /// Version that the task's row must have. If the row has another version, the commit fails as
+    /// stale.
     pub guard: Guard,
     /// Facts to append. The `seq` of the first fact is `last_seq` + 1.
     pub facts: Vec<Fact>,
@@ -116,7 +116,7 @@ pub enum AskerPresence {
     PresentFor(Duration),
     /// The asker has left, and the result has not been delivered.
     Absent,
-    /// The result has been delivered.
+    /// The result, or the permit to run the call, has been delivered.
     Delivered,
 }
 
@@ -210,7 +210,7 @@ pub struct Committed {
     pub at: Time,
 }
 
-/// The stored `asker_until` of a gate call whose result was delivered.
+/// The stored `asker_until` of a gate call whose result, or permit to run the call, was delivered.
 pub const ASKER_UNTIL_DELIVERED: Time = Time(i64::MAX);
 
 /// The stored row of a task.
@@ -263,8 +263,9 @@ pub struct TaskRow {
     /// Whether the task sleeps until a commit wakes it. Such a task has no lease, and no worker may
     /// claim it.
     pub parked: bool,
-    /// For a gate call, the time until which its client waits for the verdict, or
-    /// [`ASKER_UNTIL_DELIVERED`] once the result was delivered. `None` for any other task.
+    /// For a gate call, the time until which its client waits for the verdict: 0 after the client
+    /// has left, [`ASKER_UNTIL_DELIVERED`] once the result or a permit was delivered. `None` for
+    /// any other task, and for a gate call that stores no presence.
     pub asker_until: Option<Time>,
     /// Number of times since the task's last item that a process claimed the task after a lease had
     /// run out.

@@ -181,7 +181,8 @@ pub struct Vote {
     /// The approver's groups at the time of the approval. Empty if `via` is `None`, because the
     /// current groups then come from the configuration.
     pub groups: Vec<String>,
-    /// How the approver proved who they are. `None` in the same cases as [`Decision::door`].
+    /// How the approver proved who they are. `None` in a service without accounts, and in approvals
+    /// that older versions recorded.
     pub door: Option<Door>,
 }
 

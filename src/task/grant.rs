@@ -114,7 +114,7 @@ pub enum GrantEnd {
     Message,
     /// The standing decision was given before a backup was restored or a standby was promoted.
     HistoryLost,
-    /// The rule no longer lets the person who gave the standing decision approve its calls alone.
+    /// The person who gave the standing decision may no longer approve calls of the rule alone.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.
     Changed,

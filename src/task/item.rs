@@ -269,8 +269,8 @@ pub struct ToolCall {
     /// model wrote, and the call never runs. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// Id of the call in requests to the provider. Usually this is the provider's own id. If that
-    /// id was empty or repeated, it is the id that this service gave the call. Not on the wire.
+    /// Id of the call in requests to the provider. Usually the provider's own id; the id that this
+    /// service gave the call if the provider's id was empty or repeated. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }
@@ -368,7 +368,7 @@ pub struct ToolResult {
     /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
-    /// Whether the tool reported an error after which it may have acted nevertheless.
+    /// Whether the tool reported an error, but may have acted nevertheless.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspect: bool,
     /// Whether the client that proposed this gate call reported the result.

@@ -288,8 +288,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Sets the estimated times of `facts` to `at`, the time of their commit. `facts` must be the
-    /// last facts that were applied.
+    /// Corrects the times that were estimated when `facts` were applied: these times become `at`,
+    /// the time of the commit. `facts` must be the last facts that were applied.
     pub fn set_commit_time<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {

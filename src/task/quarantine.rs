@@ -1,8 +1,9 @@
-//! Quarantined tools. A call with the effect `once` puts its tool into quarantine if its outcome is
-//! unknown, or if it failed after it was sent and may have acted (for example with a 5xx status). A
-//! call of a quarantined tool needs a person's decision, whatever the rules say. The quarantine
-//! ends when a person decides a call of the tool. Credentials for a call, an answer to a question
-//! of the tool's server, a message, a cancellation and a retry of the task do not end it.
+//! Quarantined tools. A call with the effect `once` puts its tool into quarantine if the call's
+//! outcome is unknown, or if the call failed after it was sent and may have acted (for example with
+//! a 5xx status). A call of a quarantined tool needs a person's decision, whatever the rules say.
+//! The quarantine ends when a person decides a call of the tool. Credentials for a call, an answer
+//! to a question of the tool's server, a message, a cancellation and a retry of the task do not end
+//! the quarantine.
 
 use std::collections::BTreeMap;
 

@@ -33,7 +33,7 @@ pub struct CallSpec {
     pub name: String,
     /// The exact argument text that people see, the digest covers, and the tool receives.
     pub arguments_text: String,
-    /// Effect of repeating the call; `once` if no tool has that name.
+    /// Effect of repeating the call; `once` if there is no tool called `name`.
     pub effect: Effect,
     /// Target of the tool's calls, see [`ToolSpec::target`]; `digest` covers the target.
     pub target: String,

@@ -1,6 +1,6 @@
 //! Handles uncertain history. The end of a task's history may be lost when a backup is restored or
 //! a standby is promoted. A call may then have run although the remaining history does not show its
-//! start. Invariant: the call runs if its effect may be repeated, or if a person approves the call
+//! start. Invariant: such a call runs only if it may be repeated, or if a person approves the call
 //! after the restore or the promotion.
 
 use super::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};

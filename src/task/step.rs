@@ -192,8 +192,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt at the call may still be in flight and forbids another attempt. It does so if
-/// the call is not repeatable, or if a client outside this service runs the call.
+/// Whether an attempt that excludes further attempts may be in flight: an attempt at a call that is
+/// not repeatable, or at a call that a client outside this service runs.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

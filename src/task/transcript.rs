@@ -49,7 +49,8 @@ pub enum Message {
 const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
 /// Returns the conversation of a journal. A call without a result gets the text "There is no
-/// result." This is a placeholder: `next_step` calls the model after every call has a result.
+/// result." This text is a placeholder that no model sees: `next_step` calls the model only after
+/// every call has a result.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
     let (results, edits) = (results(items), executed_edits(items));

@@ -87,8 +87,8 @@ impl Engine {
             .flat_map(|progress| &progress.calls)
             .filter_map(CallState::unanswered_attempt)
         {
-            // `cancel` also stops an attempt whose start a driver of this process is still
-            // committing.
+            // `InFlightCalls::cancel` also forbids an attempt whose start a driver of this process
+            // is still committing.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

@@ -106,8 +106,8 @@ impl Engine {
         }
     }
 
-    /// Replaces the secrets in a person's reasons, results and filled-in form, as in what a tool sends
-    /// back.
+    /// Redacts the secrets of the task and of the configuration in a person's reasons, results and
+    /// filled-in form.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -144,8 +144,8 @@ impl Engine {
             .find(|service| service.name == name)
     }
 
-    /// Whether the configuration still asks for the same fields, receivers and lifetime as this
-    /// request. Changed descriptions are ignored.
+    /// Whether this credentials request still has the form that the configuration describes: the
+    /// same fields, receivers of the credential, and lifetime. Changed descriptions are ignored.
     pub(in crate::engine) fn form_is_unchanged(
         &self,
         agent: Option<&Agent>,

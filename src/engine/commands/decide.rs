@@ -54,7 +54,7 @@ impl Engine {
         self.decide_read(caller, read, answer, key).await
     }
 
-    /// Like [`Engine::decide`], for a caller that has just read the request and its task's journal.
+    /// Like [`Engine::decide`], but `read` has the request and its task's journal, as just read.
     ///
     /// # Errors
     /// As [`Engine::decide`].
@@ -282,7 +282,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Invalid` if a rule refuses the arguments, if the arguments do not fit the tool, if the tool
-    /// is gone, or if the call was already sent. The receiver of a sent call knows the call by its
+    /// is gone, or if the call was already sent. The tool of a sent call knows the call by an
     /// idempotency key, and expects the same arguments when the call is repeated.
     async fn judge_edit(
         &self,

@@ -79,7 +79,7 @@ impl Engine {
             && let Some(session) = self.load(task.task_id).await?
         {
             // The earlier POST may be a cancel that still waits. This POST waits too, because a
-            // cancel is answered once no call can be sent.
+            // cancel is answered only once no call can be sent.
             self.wait_until_unsendable(&session.subtree(), session.now)
                 .await;
         }
@@ -123,9 +123,9 @@ impl Engine {
         ))
     }
 
-    /// Returns the command's `result`. If it is a refusal other than `Unavailable`, looks the key
-    /// up again: a POST with the same key may have committed meanwhile, and its result is returned
-    /// instead.
+    /// Returns the command's `result`. If `result` is a refusal other than `Unavailable`, looks the
+    /// key up again: another POST with the same key may have committed meanwhile. If so, returns
+    /// the result of that POST instead.
     pub(in crate::engine) async fn or_replayed(
         &self,
         caller: &Caller,

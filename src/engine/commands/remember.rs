@@ -1,6 +1,6 @@
-//! Handles the standing decisions that a person gives with an approval. Invariant: the rule must
-//! still offer the standing decision for the call, and the given scope and time lie within this
-//! offer.
+//! Handles the standing decisions that a person gives with an approval. Invariant: a standing
+//! decision is stored only if the rule still offers it for the call, and only with a scope and a
+//! lifetime within this offer.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use crate::task::progress::RequestProgress;
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::units::format_duration;
 
-/// Checks whether the standing decision `requested` fits a call. If it does not fit, returns a JSON
-/// pointer relative to the reply, and the expected value. Returns `None` if it fits.
+/// Checks whether the standing decision `requested` fits a call. Returns `None` if so. Otherwise
+/// returns the expected value, and a JSON pointer relative to the person's answer about the call.
 pub(super) fn grant_misfit(
     caller: &Caller,
     spec: &RequestSpec,

@@ -12,8 +12,8 @@ use crate::store::CommitError;
 
 impl Engine {
     /// Commits a command's facts and drives the task in the background. Returns once the first
-    /// commit is durable. Returns `None` if another commit came first; the command must then load
-    /// the task again.
+    /// commit is durable. Returns `None` if another commit came first or the database refused the
+    /// change; the command must then load the task again.
     pub(in crate::engine) async fn submit(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -35,7 +35,8 @@ impl Engine {
         }))
     }
 
-    /// Waits for the session's first commit. Returns `false` when another commit came first.
+    /// Waits for the session's first commit. Returns `false` if another commit came first or the
+    /// database refused the change.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer; `Internal` when the driver ended without a
@@ -55,8 +56,8 @@ impl Engine {
         }
     }
 
-    /// Like [`Engine::submit`], but the commit also stores the idempotency key. If another commit
-    /// came first, returns the result of an earlier POST with the same key, if there is one.
+    /// Like [`Engine::submit`], but the commit also stores the idempotency key. If nothing was
+    /// committed, returns the result of an earlier POST with the same key, if there is such a POST.
     pub(super) async fn submit_with_key(
         self: &Arc<Self>,
         caller: &Caller,

@@ -65,9 +65,9 @@ impl Driver<'_> {
         })
     }
 
-    /// Opens one request for each credential that these calls need and the task lacks. The request
-    /// is about the first call that needs the credential. Returns `true` if a credential is
-    /// missing.
+    /// Finds the first missing credential of each of these calls. Opens one request for each
+    /// credential found, about the first call that lacks the credential. A call becomes invalid if
+    /// the configuration has no such credential. Returns `true` if a credential is missing.
     pub(crate) fn request_missing_credentials(
         &mut self,
         calls: &[CallId],

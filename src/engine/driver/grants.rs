@@ -15,7 +15,8 @@ use crate::task::verdict::{Judgement, Verdict};
 pub(super) enum JudgedAt {
     /// The model proposes the call.
     Proposal,
-    /// The call is about to start. A standing decision counts now if it allowed the call earlier.
+    /// The call is about to start. A standing decision counts now only if it allowed the call
+    /// earlier.
     Start,
 }
 

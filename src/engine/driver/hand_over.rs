@@ -1,6 +1,6 @@
 //! Drives gate calls. The asker of a call is the client that proposed it and runs it elsewhere,
-//! with a permit from this service. Invariants: a permit is committed for exactly one HTTP request,
-//! whose answer contains it; an approved call starts while its asker waits.
+//! with a permit from this service. Invariants: a permit is committed only for the HTTP request
+//! whose answer contains the permit; an approved call starts only while its asker waits.
 
 use std::time::Duration;
 
@@ -76,8 +76,8 @@ impl Driver<'_> {
         Some(from + gate.use_within)
     }
 
-    /// Returns the remaining time in which the gate call can start; the service then gives the call
-    /// up. Returns `None` if no gate call can start.
+    /// Returns the time that is left for the gate call to start. After this time, the service gives
+    /// the call up. Returns `None` if no gate call can start.
     pub(super) fn time_until_late(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;
@@ -86,7 +86,8 @@ impl Driver<'_> {
     }
 
     /// Journals that the asker runs the call, and commits this fact before the asker gets the
-    /// permit. At a gate that requires no report, the same commit also settles the call.
+    /// permit. At a gate that requires no report, the same commit also stores the call's result,
+    /// `Released`.
     pub(super) async fn hand_over(&mut self, id: CallId) -> Result<bool, Stop> {
         if !self.may_start(&[id]).await? {
             return Ok(true);
@@ -119,7 +120,8 @@ impl Driver<'_> {
             replica: AttemptStart::replica_of_asker(ask, &runner),
             grant: state.grant_use(),
         });
-        // Recorded as delivered before the answer is sent, so that the permit is never given twice.
+        // The permit counts as delivered before the answer is sent, so that no other runner gets
+        // it.
         self.session.own.asker = Some(AskerPresence::Delivered);
         if gate.report == Report::Optional {
             self.session.push(Fact::ToolResult(ToolResult {

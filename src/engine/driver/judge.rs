@@ -275,9 +275,9 @@ impl Driver<'_> {
     }
 
     /// Returns the judgement to journal if the call may no longer run, otherwise `None`. `now` is
-    /// the policy's present judgement. A call without an approval may run only if `now` is `Allow`.
-    /// An approved call may no longer run if `now` is `Deny` or `Invalid`, if its tool has changed,
-    /// or if its approvals no longer suffice.
+    /// the present judgement of the call. A call without an approval may run only if `now` is
+    /// `Allow`. An approved call may no longer run if `now` is `Deny` or `Invalid`, if its tool has
+    /// changed, or if its approvals no longer suffice.
     fn stricter_judgement(&self, state: &CallState, now: Judgement) -> Option<Judgement> {
         let Some(approval) = &state.approval else {
             return (now.verdict != Verdict::Allow).then_some(now);

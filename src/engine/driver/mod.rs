@@ -1,7 +1,7 @@
 //! The loop that drives a task: asks `next_step` for the next step, takes the step, and asks again,
 //! until `Wait` or `Finish`. Results of steps without an effect stay pending, and are committed
-//! before the next effect. A crash at any point loses at most the effect in flight. For a tool call
-//! in flight, the journal has a `tool_started` item.
+//! before the next effect. A crash at any point loses at most the result of the effect in flight.
+//! For a tool call in flight, the journal has a `tool_started` item.
 
 mod credentials;
 mod delta_stream;
@@ -148,7 +148,7 @@ impl Driver<'_> {
 
     /// Whether another driver holds the task, perhaps with calls in flight. If so, this driver
     /// commits its facts and stops. The other driver reads these facts before its own next commit,
-    /// and continues the task. Always `false` if a decision or a deadline has ended the task: this
+    /// and continues the task. Always `false` if a decision or a deadline ends the task: this
     /// driver then completes the end.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);

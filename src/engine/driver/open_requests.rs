@@ -23,8 +23,8 @@ use crate::tool::human;
 /// The maximum length in bytes of the name that is shown for a tool that does not exist.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The problem that a request about a started call without a result shows, if no other problem is
-/// known.
+/// The problem that a reconcile request shows for a started call without a result, if no other
+/// problem is known.
 const PROCESS_ENDED_TEXT: &str =
     "The process that sent the call ended before its result was stored.";
 /// Like [`PROCESS_ENDED_TEXT`], for a call that its asker runs.
@@ -32,8 +32,8 @@ const NOT_REPORTED_TEXT: &str =
     "The caller was given leave to run the call and reported no outcome in time.";
 const REPORTED_UNKNOWN_TEXT: &str =
     "The caller was given leave to run the call and reported that its outcome is unknown.";
-/// Stands for the replica of such a call. The name of the asker's runner is not shown: together with
-/// the key of the call, it gets the permit again.
+/// The `replica` that a request shows for a call that its asker runs. The runner's name is not
+/// shown: a client that knows the name and the call's idempotency key could get the permit.
 const ELSEWHERE: &str = "elsewhere";
 
 impl Driver<'_> {
@@ -210,7 +210,7 @@ impl Driver<'_> {
         terms: Terms,
     ) -> RequestSpec {
         if !kind.properties().decides_calls {
-            // Standing decisions belong to approvals.
+            // Only an approval can give a standing decision.
             for call in &mut calls {
                 call.offer = None;
             }

@@ -11,14 +11,15 @@ use crate::task::id::CallId;
 use crate::task::item::Outcome;
 use crate::tool::{StartReason, Tool};
 
-/// The id of a call, the reason why the call may start (`None` before the first judgement), and its
-/// tool, which must be compared with its reviewed definition.
+/// The id of a call, the reason why the call may start (`None` if the call does not start now), and
+/// the call's tool, which must be compared with the tool's reviewed definition.
 type StaleTool = (CallId, Option<StartReason>, Arc<dyn Tool>);
 
 impl Driver<'_> {
     /// Compares the tools of these calls with their reviewed definitions, before the calls are
-    /// judged for the first time. Ignores a failed comparison, because `prepare_tools` compares the
-    /// tools again right before the calls start, and reports a failure.
+    /// judged for the first time or shown in a reconcile request. Ignores a failed comparison,
+    /// because `prepare_tools` compares the tools again right before the calls start, and reports a
+    /// failure.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

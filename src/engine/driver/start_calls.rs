@@ -25,7 +25,7 @@ use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, a
 
 type Attempt = (Arc<dyn Tool>, Invocation);
 
-/// The current definition of each call's tool, as its server shows it to this task.
+/// The current definition of each call's tool, as the tool's server shows the tool to this task.
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
@@ -86,9 +86,9 @@ impl<'e> Driver<'e> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// Takes slots of the calls' tools. Returns the calls that got a slot, and the slots. If no
-    /// call gets a slot, commits the pending facts and waits for one slot. While it waits, the
-    /// driver holds no tool's slot, so drivers cannot deadlock.
+    /// Takes slots of the calls' tools. Returns the calls that got a slot or need none, and the
+    /// slots. If there is no such call, commits the pending facts and waits for one slot. While it
+    /// waits, the driver holds no tool's slot, so drivers cannot deadlock.
     async fn take_slots(
         &mut self,
         calls: &[CallId],
@@ -248,7 +248,7 @@ impl<'e> Driver<'e> {
             .progress
             .unfinished()
             .filter(|state| running.contains(&state.call.tool_call_id))
-            // An attempt in another phase has ended, with questions of the server.
+            // In any other phase, the call's last attempt has ended with questions of the server.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))
@@ -263,7 +263,7 @@ impl<'e> Driver<'e> {
 }
 
 /// Performs one attempt after its permit is decided. A tool with `connects_first` is called at
-/// once, and waits for the decision of the permit itself.
+/// once: the tool itself waits until its permit is decided.
 async fn perform((tool, call): &Attempt) -> ToolAnswer {
     if !tool.connects_first() {
         call.permit.decided().await;

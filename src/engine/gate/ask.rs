@@ -31,8 +31,8 @@ pub struct GateAnswer {
     pub call: GateCall,
     /// Whether the ask named an earlier call by key or id, so that no new call was proposed.
     pub replayed: bool,
-    /// The handle that reports the delivery of the result to the client. `Some` if the answer has a
-    /// result that was not delivered yet.
+    /// The handle by which the HTTP layer reports that the client has received the result. `Some`
+    /// if the answer has a result that was not delivered yet.
     pub delivery: Option<Delivery>,
     /// The bytes of the result as the MCP server wrote them. `None` if another process received the
     /// result, or if no connection waited for the call when the result arrived.
@@ -47,7 +47,8 @@ struct Waiter<'w> {
     agent: &'w Agent,
     task: TaskId,
     end: Instant,
-    /// The time until which this ask may start an approved call; `None` for the end of its wait.
+    /// The time until which this ask may start an approved call; with `None`, only the end of the
+    /// ask's wait limits the start.
     claim_until: Option<Instant>,
     guard: AskerGuard,
     /// Listens to the commits of this process. Opened before the first read, so that no commit is
@@ -293,7 +294,8 @@ impl Waiter<'_> {
     }
 
     /// Answers a settled call. If the client names the call by key or id, every ask gets the
-    /// result. Otherwise a fenced commit reserves the result for one ask.
+    /// result. An ask whose own driver has run the call gets the result, too. Otherwise a fenced
+    /// commit reserves the result for one ask.
     async fn answer_settled(
         &mut self,
         mut session: TaskSession,

@@ -122,8 +122,8 @@ impl Engine {
     }
 
     /// Compares a proposed call with the equal calls that it might continue. `is_doubtful` says
-    /// that the outcome of an earlier call of the same tool is unknown. The caution is `Hold` if
-    /// there is a reason to hold the call, and otherwise `Notice`.
+    /// that the outcome of an earlier call of the same tool is unknown. A returned caution is
+    /// `Hold` if there is a reason to hold the call, and otherwise `Notice`.
     async fn compare_with_equal(
         &self,
         mut equal: Vec<&EqualCall>,
@@ -191,8 +191,8 @@ impl Engine {
         ended.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
         for row in ended {
-            // A call is decided before it ends. This call and all later ones in `ended` ended
-            // before the newest known decision, so their decisions are older.
+            // A call is decided before it ends. `row` and all rows after it in `ended` ended before
+            // the newest known decision, so their decisions are older.
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }
@@ -290,9 +290,9 @@ fn time_before(now: Time, time: Duration) -> Time {
     Time(now.0.saturating_sub(micros))
 }
 
-/// Returns the time at which a person approved or rejected this ended call, and the rejection if it
-/// was rejected. `None` without such a decision, and for a call that expired or was canceled. A
-/// person's answer about the outcome of a started call does not count.
+/// Returns the time at which a person approved or rejected this ended call, and, after a rejection,
+/// the caution for an equal call. `None` without such a decision, and for a call that expired or
+/// was canceled. A person's answer about the outcome of a started call does not count.
 fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     let state = session.own.progress.calls.first()?;
     let Phase::Done(outcome) = state.phase else {

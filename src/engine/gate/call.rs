@@ -83,7 +83,9 @@ pub struct GateCall {
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call's last start or request; `None` if the call has neither.
+    /// The digest of the call's last start or request. If the call has neither, the digest of the
+    /// call under the current configuration; `None` if the call is invalid or only counted, or if
+    /// its tool is gone.
     pub digest: Option<String>,
     pub decision: GateDecision,
     pub state: GateState,
@@ -93,8 +95,8 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The text of the result of a call that expired, or was withdrawn or canceled; `None` for any
-    /// other call.
+    /// The text of the result of a call that expired, was withdrawn or was canceled before it ran;
+    /// `None` for any other call.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
@@ -119,12 +121,12 @@ pub struct GateCall {
     pub now: Time,
 }
 
-/// The effect of an equal call without a key, as long as this call is not settled.
+/// The treatment of an equal proposal without a key, as long as this call is not settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repetition {
-    /// The equal call continues this call, unless another asker waits for this call.
+    /// The equal proposal continues this call, unless another asker waits for this call.
     Continues,
-    /// The equal call is a call of its own.
+    /// The equal proposal is a new call, which is judged and run by itself.
     RunsAgain,
 }
 
@@ -334,7 +336,7 @@ impl<'c> CallView<'c> {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
     }
 
-    /// Whether the call ended before it ran, and not by a rule or a person's answer.
+    /// Whether the call expired, was withdrawn or was canceled before it ran.
     fn is_ended_by_itself(&self, result: &ToolResult) -> bool {
         let outcomes = [Outcome::Expired, Outcome::Withdrawn, Outcome::Canceled];
         self.state.attempts == 0 && outcomes.contains(&result.outcome) && !result.content.is_empty()

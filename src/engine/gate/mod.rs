@@ -3,7 +3,7 @@
 //! model of this service wrote, so it has a journal, requests and guarantees like any other task. A
 //! surface is a protocol by which calls are proposed: the REST API, MCP, or the protocol of a
 //! gateway. The asker of a call is the client that waits for the verdict. Invariant: an approved
-//! call starts while its asker waits.
+//! call starts only while its asker waits.
 
 mod ask;
 mod attach;
@@ -59,12 +59,12 @@ pub struct Proposal {
     /// The time after `wait` in which the asker still counts as waiting. Above zero for a client
     /// that asks again by itself.
     pub returns_within: Duration,
-    /// The request that the call waits for, visible to the surface meanwhile.
+    /// A cell in which `Engine::ask` shows the request that the call waits for.
     pub progress: AskProgress,
 }
 
 /// A cell for the request that a proposed call waits for. `Engine::ask` writes the cell, so that
-/// the surface, such as the REST API, can show the request meanwhile.
+/// the surface, such as the REST API, can show the request during the wait.
 #[derive(Clone, Debug, Default)]
 pub struct AskProgress(Arc<Mutex<Option<Box<RequestRow>>>>);
 

@@ -91,8 +91,8 @@ impl Engine {
         })
     }
 
-    /// Judges a proposed call, and stores it if it does not continue an equal call. `ask` has the
-    /// id of the ask and the name of the runner (`""` without a runner).
+    /// Judges a proposed call. Stores the call, unless it continues an equal call or is only
+    /// counted. `ask` has the id of the ask and the name of the runner (`""` without a runner).
     pub(super) async fn propose(
         self: &Arc<Self>,
         caller: &Caller,
@@ -250,7 +250,8 @@ impl Engine {
         Ok(call)
     }
 
-    /// Adds to the first commit: the idempotency key, the call key, and how long the client waits.
+    /// Adds to the first commit: the idempotency key, the call key (by which equal calls are
+    /// found), and, with a call key, the time for which the client waits.
     fn add_identity(
         &self,
         session: &mut TaskSession,
@@ -272,8 +273,8 @@ impl Engine {
     }
 
     /// Like [`Engine::drive_asked`], for a task that is not stored yet. Dropping `guard` ends the
-    /// presence in the task's row, which exists after the first commit. So the background work
-    /// holds `guard` until that commit, even if the client leaves earlier.
+    /// presence in the task's row, but the row exists only after the first commit. So the
+    /// background work holds `guard` until that commit, even if the client leaves earlier.
     async fn drive_unsaved(
         self: &Arc<Self>,
         session: TaskSession,
@@ -288,7 +289,8 @@ impl Engine {
     }
 
     /// Drives a gate call in the background. Returns as soon as the first commit is durable.
-    /// Returns `None` when another commit came first, or when there was nothing to commit.
+    /// Returns `None` if another commit came first, if the database refused the change, or if there
+    /// was nothing to commit.
     pub(super) async fn drive_asked(
         self: &Arc<Self>,
         mut session: TaskSession,

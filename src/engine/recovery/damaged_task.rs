@@ -32,7 +32,7 @@ impl Engine {
 
     /// Ends a task whose journal cannot be read, and its descendants. A task that has already ended
     /// stays as it is. Writes `late` as late results of the task's calls. If a newer version of
-    /// this program may be able to read the journal, the task ends after `Settings::takeovers`
+    /// this program may be able to read the journal, the task ends only after `Settings::takeovers`
     /// takeovers. Returns `false`, with nothing written, if the journal can be read after all.
     ///
     /// # Errors

@@ -14,14 +14,14 @@ use crate::task::id::CallId;
 
 /// The maximum time from the commit that starts a call until the call is sent. A replica that
 /// cancels a task cannot know whether another replica is about to send a started call, so the
-/// replica answers the cancel request only after this time.
+/// canceling replica answers the cancel request only after this time.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
 /// The assumed maximum time from the permit to send a call until the first byte of the call is on
 /// the wire.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
 /// The attempts that this process has registered, each under its own number. A call has two entries
-/// while two drivers try to start it; one of them can commit the start.
+/// while two drivers try to start it; only one driver can commit the start.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,

@@ -135,7 +135,8 @@ impl Engine {
     }
 
     async fn drive_claimed(self: &Arc<Self>) -> Result<usize, Refusal> {
-        // Shutdown waits for this token, so it cannot end between a claim and the start of its drivers.
+        // Shutdown waits for this token. Without it, shutdown could end between a claim and the
+        // start of the drivers for the claimed tasks.
         let _counted = self.drivers.token();
         if self.stop.is_cancelled() {
             return Ok(0);
@@ -156,14 +157,14 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // Waits in the queue of the commands, which could otherwise take every slot.
+        // The worker queues for a slot like the commands, which could otherwise take every slot.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // Cleared before the claim, because a task that is queued during the claim sets it again.
+        // Cleared before the claim, because a task queued during the claim sets `backlog` again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.lone_drives.reserve();

@@ -42,10 +42,10 @@ impl Engine {
             if !session.has_pending_facts() {
                 return Stop::Lost;
             }
-            // The session has a pending result, but no longer holds the task. If no driver holds
-            // it, the task waits for the end of the attempt that gave this result, or for a
-            // person's answer about its outcome. If the result lets the task run, the commit queues
-            // the task, so that any worker can continue it.
+            // The session has a pending result, but no longer holds the task. If no other driver
+            // holds the task, the task waits for the end of the attempt that gave this result, or
+            // for a person's answer about the outcome. If the result lets the task run, the commit
+            // queues the task for any worker.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -76,9 +76,9 @@ impl Engine {
         session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
     }
 
-    /// Stores another change in place of one that the database refused, because the database would
-    /// refuse the same change again. Replaces the text of each pending result by a note that the
-    /// result could not be stored. Fails the task if this replica still has the task's lease.
+    /// Replaces a change that the database refused, because the database would refuse the same
+    /// change again. Replaces the text of each pending result by a note that the result could not
+    /// be stored. Fails the task if this replica still has the task's lease.
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact

@@ -1,5 +1,6 @@
-//! Ends tasks. The commit that ends a task also closes the task's calls and requests, cancels its
-//! descendants, and queues its parent if the parent is parked.
+//! Ends tasks. The commit that ends a task also closes the task's requests, cancels its
+//! descendants, and queues its parent if the parent is parked. A cancel also closes the task's
+//! calls.
 
 use std::collections::BTreeSet;
 

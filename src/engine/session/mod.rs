@@ -279,8 +279,8 @@ impl TaskSession {
         self.own.withdraw_open(reason, self.now);
     }
 
-    /// Returns the change that makes the pending facts durable. The database refuses the change if
-    /// a row no longer has the version that the session has read.
+    /// Returns the change that makes the pending facts durable. The commit fails as `Stale` if a
+    /// row no longer has the version that the session has read.
     pub(crate) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
         let own = draft_change(&self.own, lease.clone(), Counters::default());
         let own = TaskChange {

@@ -77,9 +77,9 @@ impl TaskSession {
         }
     }
 
-    /// Whether a result still applies to its call. True if its attempt may have been sent. True for
-    /// an attempt that was never sent if it is still the call's last attempt, and the call was
-    /// closed with an unknown outcome.
+    /// Whether a result still applies to its call. The result of an attempt that may have been sent
+    /// always applies. The result of an attempt that was never sent applies only if the attempt is
+    /// still the call's last, and the call was closed with an unknown outcome.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;

@@ -241,7 +241,8 @@ impl TaskDraft {
         );
     }
 
-    /// Fails the task and withdraws its open requests. Calls that have started get no result.
+    /// Fails the task and withdraws its open requests. Unfinished calls get no result, so that a
+    /// retry of the task continues them.
     pub(crate) fn fail(&mut self, failure: Failure, at: Time) {
         self.withdraw_open(CloseReason::Canceled, at);
         self.push(

@@ -2,11 +2,11 @@
 //! and the drafts of the relatives (the other tasks of the tree) that the next commit changes.
 //!
 //! Invariants: a commit that changes the counters of a task also changes the counters of all the
-//! task's ancestors. The commit is refused if an ancestor whose `busy` or `open_requests` changes
-//! has another version than the session has read. Otherwise two tasks that pause at the same time
-//! could each count the other as busy. A commit that starts a task is refused if any ancestor of
-//! the task has another version. Otherwise two tasks that start sub-agents at the same time could
-//! together exceed a limit.
+//! task's ancestors. The commit fails as `Stale` if an ancestor whose `busy` or `open_requests`
+//! changes has another version than the session has read. Otherwise two tasks that pause at the
+//! same time could each count the other as busy. A commit that starts a task fails as `Stale` if
+//! any ancestor of the task has another version. Otherwise two tasks that start sub-agents at the
+//! same time could together exceed a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
