@@ -82,7 +82,7 @@ async fn when_stopped(
     // commit. A new subscription may first report a commit that another replica has superseded, so
     // without a given `news` the row is read first.
     let mut is_current = news.is_some();
-    // Subscribes before the first read. A commit after that read is then reported.
+    // Subscribes before the first read, so that no commit after the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;

@@ -42,7 +42,7 @@ pub(crate) async fn brief(
     to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
 }
 
-/// Returns the data of an event in the same form as the event stream of the tree.
+/// Returns the data of an event, in the form in which the event stream of the tree sends it.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be understood.

@@ -198,7 +198,7 @@ struct Gateway {
     http: Arc<Http>,
     /// The `Authorization` headers with the gateway's key.
     key: HeaderMap,
-    /// The caller whom the key identifies if no other user is named.
+    /// The caller whom the key alone identifies: the key's own user.
     key_caller: Caller,
     /// The name of the gate in the gRPC metadata; `None` if the metadata names no gate.
     gate: Option<HeaderValue>,
@@ -219,8 +219,8 @@ type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
     /// Returns the gate that the gRPC metadata names, or else the gate `named`. Without a name,
-    /// returns the only gate that is open to gateways. If several are, returns the only gate among
-    /// them that is open to the key's own user.
+    /// returns the only gate that is open to gateways. If several gates are open to gateways,
+    /// returns the only gate among them that is open to the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits.

@@ -1,5 +1,5 @@
-//! Limits the asks (proposals at gates) that wait for a verdict in this process. An MCP client that
-//! cancels its request ends the wait of its ask.
+//! Limits the proposals at gates (asks) that wait for a verdict in this process. If an MCP client
+//! cancels its request, the proposal stops waiting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

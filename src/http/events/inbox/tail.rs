@@ -56,7 +56,8 @@ struct InboxTail {
     tenant: String,
     changed_rows: broadcast::Sender<ChangedRows>,
     shown: Mutex<ShownRequests>,
-    /// Wakes the reader when a follower shows further requests, whose deadlines may come earlier.
+    /// Wakes the reader when a follower shows further requests, because one of their deadlines may
+    /// pass before the reader's next read.
     more_shown: Arc<Notify>,
     tails: InboxTails,
     /// Stops the reader when the tail is dropped.
