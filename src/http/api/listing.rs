@@ -1,5 +1,5 @@
-//! The response of a list operation. Entries are serialized one by one until the page is full. So
-//! large entries use a bounded amount of memory.
+//! The response of a list operation. Entries are serialized one by one until the page is full, so a
+//! page of large entries uses a bounded amount of memory.
 
 use std::fmt::Write as _;
 

@@ -79,10 +79,10 @@ async fn when_stopped(
         return row(http, task).await;
     }
     // A given `news` began before the caller's own commit, so it reports that commit or a later
-    // one. A new subscription may first report a commit that another replica has superseded. So
-    // without `news`, the row is read first.
+    // commit. A new subscription may first report a commit that another replica has superseded, so
+    // without a given `news` the row is read first.
     let mut is_current = news.is_some();
-    // Subscribes before the first read. A commit after that read is then reported.
+    // Subscribes before the first read, so that no commit after the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;

@@ -10,8 +10,8 @@ use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 
-/// Returns a request in its short form: as it was when `event` was committed, or as it is now
-/// without an `event`. Without `summaries`, leaves out the summaries of the calls.
+/// Returns a request in its short form, as it was when `event` was committed. If `event` is `None`,
+/// returns the request as it is now. Leaves out the summaries of the calls if `summaries` is false.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the request cannot be understood.
@@ -42,7 +42,7 @@ pub(crate) async fn brief(
     to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
 }
 
-/// Returns the data of an event in the same form as the event stream of the tree.
+/// Returns the data of an event, in the form in which the event stream of the tree sends it.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be understood.

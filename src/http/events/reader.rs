@@ -25,8 +25,8 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the tail's last event when the stream left the tail; 0 if it never left.
-    /// [`Self::follow`] checks that the stream has since read up to this number.
+    /// The number of the tail's last event when the stream left the tail (`tail.rs`); 0 if the
+    /// stream never left. [`Self::follow`] checks that the stream has since read up to this number.
     tail_head: i64,
 }
 

@@ -1,8 +1,8 @@
 //! Derives a request as it was when an event about the request was committed.
 //!
 //! The question and the answers come from the items about the request. The journal of the request's
-//! task, read up to the end of the event's commit, tells whether the request was `resumed` at that
-//! time.
+//! task, read up to the end of the event's commit, tells whether the request had the status
+//! `resumed` at that time.
 
 use std::collections::HashMap;
 

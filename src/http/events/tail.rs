@@ -21,8 +21,8 @@ use crate::http::Http;
 use crate::store::{News, Store, Subtree};
 use crate::task::id::TaskId;
 
-/// The limit of the buffer, in bytes. If a read adds events to a buffer over the limit, the oldest
-/// events are dropped first, even if a follower has not taken them.
+/// The limit of the buffer, in bytes. Before a read adds events to a buffer over the limit, the
+/// oldest events are dropped, even if a follower has not taken them.
 const MAX_KEPT_BYTES: usize = 1024 * 1024;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -252,8 +252,8 @@ impl Follower {
     }
 
     /// Returns the events after `seen`. With `fresh`, an empty result comes from a read that began
-    /// after this call. Returns `None` if the tail lacks the events. The follower then has to read
-    /// the rows itself and call `join` again.
+    /// after this call. Returns `None` if the tail lacks the events, or if a read fails. The
+    /// follower then has to read the rows itself and call `join` again.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,
@@ -343,8 +343,8 @@ impl Tail {
     }
 }
 
-/// Marks a read as in progress. Dropping the guard ends the read for all followers, even after a
-/// panic in the read.
+/// The guard of a read in progress. Dropping the guard marks the read as ended and wakes the
+/// followers, even after a panic in the read.
 struct ReadGuard {
     tail: Arc<Tail>,
     has_failed: bool,

@@ -76,13 +76,13 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // The events before the deltas in `waiting_deltas` are already committed, so a `fresh` read
-        // finds them. A delta that arrives during the read may follow a later commit.
+        // The events before the deltas that already wait are committed, so a `fresh` read finds
+        // them. A delta that arrives during the read may follow a later commit, and is not counted.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // Every delta that was published before these events has arrived by now. The loop below
+        // Every delta that was published before these events has arrived by now. The `for` loop
         // tries to send the waiting deltas before each event. A delta waits until the stream has
         // sent every item in the prompt of its model call.
         while let Some(delta) = self.listener.try_next_delta() {

@@ -26,7 +26,7 @@ const STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE_HEADER: HeaderName = HeaderName::from_static("grpc-message");
 
 /// The gRPC status codes that the service sends. A gateway that receives any of them denies the
-/// checked request.
+/// request that it asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     PermissionDenied = 7,

@@ -46,9 +46,9 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE_KEY: &str = "holdpoint-gate";
-/// The header that this service adds to a call that passes. For Envoy, the value is the call's id.
-/// For agentgateway, the value is the id of the call's task, which agentgateway sends back with the
-/// outcome. The tool behind the gateway can use the value as an idempotency key.
+/// The header that this service adds to a call that passes. For Envoy, the value is the call's id;
+/// for agentgateway, the id of the call's task. The tool behind the gateway can use the value as an
+/// idempotency key.
 const CALL_HEADER: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {
@@ -160,7 +160,7 @@ async fn call(
 }
 
 /// Checks the gateway's key, and returns the `Authorization` headers with the key. Leaves out the
-/// gateway's other headers, because the checked request names the user for whom the key acts.
+/// gateway's other headers: the user comes from the request that the gateway asks about.
 ///
 /// # Errors
 /// `Unauthenticated` for a missing or wrong key, `PermissionDenied` for a key that may not propose
@@ -198,7 +198,7 @@ struct Gateway {
     http: Arc<Http>,
     /// The `Authorization` headers with the gateway's key.
     key: HeaderMap,
-    /// The caller whom the key identifies if no other user is named.
+    /// The caller whom the key alone identifies: the key's own user.
     key_caller: Caller,
     /// The name of the gate in the gRPC metadata; `None` if the metadata names no gate.
     gate: Option<HeaderValue>,
@@ -207,20 +207,20 @@ struct Gateway {
     timeout: Option<Duration>,
 }
 
-/// A gate that is open to gateways.
+/// A gate that is open to gateways: its configuration has `ext_authz`.
 struct OpenGate {
     name: String,
     gate: Gate,
     ext_authz: ExtAuthz,
 }
 
-/// The headers of the checked request, as pairs of a lower-case name and a value.
+/// The headers of the request that the gateway asks about: a lower-case name and a value each.
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
     /// Returns the gate that the gRPC metadata names, or else the gate `named`. Without a name,
-    /// returns the gate that is open to gateways. Of several such gates, returns the gate that is
-    /// also open to the key's own user.
+    /// returns the only gate that is open to gateways. If several gates are open to gateways,
+    /// returns the only gate among them that is open to the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits.

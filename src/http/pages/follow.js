@@ -215,7 +215,7 @@
     const decision = data.decision ?? {};
     const [what, user] = [word(`has_${decision.action}`, decision.action), visible(decision.by)];
     if (name === "request.decided") answerCount += 1;
-    // This change happened before the page was rendered, so the page shows it.
+    // Skips a change from before the page was rendered, because the page shows it already.
     if (initialStatus !== "pending" || (name === "request.decided" && answerCount <= Number(initialAnswers))) return;
     const values = { what, user, at: moment(decision.at) };
     if (name === "request.expired") closeForms(words.has_expired);

@@ -1,5 +1,5 @@
 //! Chooses the language of a page, English or Chinese, by `Accept-Language` (RFC 9110, 12.5.4). The
-//! API has no language.
+//! responses of the API are not translated.
 
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;

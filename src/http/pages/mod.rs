@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use self::request::{approve_page, reject_page};
 use super::Operation;
 
-/// The paths of the pages whose content depends on the caller. At and below these paths, caches
-/// must not store the responses, and a browser gets a problem as a page.
+/// The paths of the pages whose content depends on the caller. Caches must not store the responses
+/// at and below these paths.
 pub(crate) const PATHS: [&str; 7] = [
     "/resume",
     "/l",

@@ -31,8 +31,8 @@ use crate::secret::seal::DigestedBody;
 use crate::world::Clock;
 
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long a large body waits for memory. Clients give up a connection that accepts no data for 30
-/// seconds, so this time is shorter.
+/// How long a large body waits for memory. During the wait the service reads nothing, and some
+/// clients give up after 30 seconds without progress, so this time is shorter.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 /// The maximum size in bytes of a body that is parsed on the threads of the async runtime. A larger
@@ -341,10 +341,10 @@ impl PostRequest {
         parser.run(bytes.len(), move || read(&bytes)).await
     }
 
-    /// Returns the texts of a submitted form's fields, by the fields' names. Line ends become LF.
+    /// Returns the texts of a submitted form's fields, by the fields' names. Each CRLF becomes LF.
     ///
     /// # Errors
-    /// `bad_json` if a field is repeated; `invalid` for a U+0000.
+    /// The errors of [`form_fields`].
     pub(crate) fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
         form_fields(&self.bytes)
     }
@@ -379,7 +379,7 @@ pub(crate) async fn form(
     Ok((parts.headers, form_fields(&bytes)?))
 }
 
-/// Returns the texts of a form's fields, by the fields' names. Line ends become LF.
+/// Returns the texts of a form's fields, by the fields' names. Each CRLF becomes LF.
 ///
 /// # Errors
 /// `bad_json` if a field is repeated; `invalid` for a U+0000 or bytes that are not UTF-8.

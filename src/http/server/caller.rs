@@ -90,8 +90,8 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller whose key has no permission `gate`. A key with `gate` and `decide` passes: it
-/// may look at calls, although it may not propose them.
+/// Refuses a caller whose key has no permission `gate`. A key with `gate` and `decide` passes,
+/// because it may look at calls. It may not propose calls, because it could approve them.
 ///
 /// # Errors
 /// Fails with `forbidden` if the caller is refused.

@@ -79,8 +79,8 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // A closing connection counts as a free slot, so a waiting client closes one connection and
-        // not several.
+        // A closing connection counts as a free slot, so repeated calls for one waiting client
+        // close one connection and not several.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }
@@ -253,7 +253,7 @@ impl Drop for ConnectionSlot {
 }
 
 /// A handle of a request in flight. The bodies of the request and of the response hold clones of
-/// the handle. The connection is in the serving phase until the last clone is dropped.
+/// the handle. The connection stays in the serving phase at least until the last clone is dropped.
 #[derive(Debug)]
 pub(crate) struct RequestInFlight(Arc<ConnectionSlot>);
 

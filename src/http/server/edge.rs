@@ -1,7 +1,7 @@
 //! The outermost middleware. It gives each request an id, renders problems, answers CORS
 //! preflights, and adds the headers that operations share: request id, CORS, caching and security.
-//! A problem is rendered as a page if a browser requests a page or a path under `/problems`, and as
-//! JSON otherwise. The log line of a request omits path and query.
+//! A problem is rendered as a page if the client prefers HTML and the path is not under `/v1` or
+//! `/mcp`, and as JSON otherwise. The log line of a request omits path and query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;

@@ -54,7 +54,7 @@ impl Fields {
         self.members.remove(name)
     }
 
-    /// Takes a member out and returns its value; `None` if the value is `null`.
+    /// Takes a member out and returns its value; `None` if the member is absent or `null`.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.raw(name).filter(|value| !value.is_null())
     }
@@ -127,10 +127,11 @@ fn bounded_pointer(at: &str, name: &str) -> String {
     }
 }
 
-/// The expected value where text is not UTF-8.
+/// The detail of the mistake that a form or a query is not UTF-8: the expected encoding.
 pub(crate) const NOT_UTF8: &str = "percent-encoded UTF-8";
 
-/// Whether the text of a form or a query is UTF-8. The parser would replace other bytes.
+/// Returns whether the text of a form or a query is UTF-8. The parser `url::form_urlencoded` would
+/// silently replace invalid bytes.
 pub(crate) fn is_encoded_utf8(encoded: &[u8]) -> bool {
     percent_encoding::percent_decode(encoded)
         .decode_utf8()

@@ -1,7 +1,7 @@
 //! Checks whether a web page may send a request that changes something in the service. A change
 //! from a page of a foreign origin is refused before its credentials are read, so such a page
 //! cannot approve a call. A service without accounts (no `auth` in the configuration) answers
-//! requests to a loopback name, and health checks under any name.
+//! only requests to a loopback name, except for health checks, which it answers under any name.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};

@@ -20,8 +20,8 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Reads the query of `uri`. A U+0000 in a name or a value is a mistake, and so are bytes that are
-    /// not UTF-8.
+    /// Reads the query of `uri`. Bytes that are not UTF-8 are a mistake, and so is a U+0000 in a
+    /// name or a value.
     #[must_use]
     pub(crate) fn from_uri(uri: &Uri) -> Self {
         let query = uri.query().unwrap_or("").as_bytes();

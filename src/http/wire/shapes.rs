@@ -84,8 +84,8 @@ fn decision() -> Decision {
     }
 }
 
-/// A fact, the `role` of its item, and the members that its item has in addition to the common
-/// ones.
+/// A fact, the `role` of its item, and the members that its item has in addition to the members of
+/// all items.
 type Shape = (Fact, &'static str, Value);
 
 fn facts() -> Vec<Shape> {

@@ -29,12 +29,12 @@ impl Resent {
     }
 }
 
-/// Makes deliveries due. `read` reads the target from the posted body. It is polled after the check
-/// that the sender may resend deliveries, as in `api/submit.rs`.
+/// Makes deliveries due. The future `read` gives the deliveries that the POST names. As in
+/// `api/submit.rs`, `read` is polled only after the check that the caller may resend deliveries.
 ///
 /// # Errors
 /// `idempotency_key_reused` if an earlier POST with the same key had another body; `forbidden` if
-/// the sender may not resend deliveries; `bad_request` if the key is malformed; the errors of
+/// the caller may not resend deliveries; `bad_request` if the key is malformed; the errors of
 /// `read`; `unavailable`.
 pub(super) async fn resend(
     http: &Http,

@@ -1,5 +1,5 @@
-//! Limits the asks (proposals at gates) that wait for a verdict in this process. An MCP client that
-//! cancels its request ends the wait of its ask.
+//! Limits the proposals at gates (asks) that wait for a verdict in this process. If an MCP client
+//! cancels its request, the proposal stops waiting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,12 +19,12 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting asks by number, each with its caller. If the client can cancel its request, the
-    /// entry also has the request's name and the token that ends the wait.
+    /// The waiting proposals by number, each with its caller. If the client can cancel its HTTP
+    /// request, the entry also has the request's name and the token that ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
-/// The slot of one waiting ask. Dropping this value frees the slot for another ask.
+/// The slot of one waiting proposal. Dropping this value frees the slot for another proposal.
 #[derive(Debug)]
 pub(crate) struct WaitSlot {
     waiting: WaitingAsks,
@@ -32,9 +32,9 @@ pub(crate) struct WaitSlot {
 }
 
 impl WaitingAsks {
-    /// Takes a slot for an ask of `caller`; `None` if too many asks of this process or of the
-    /// caller already wait. `request` is the name by which [`WaitingAsks::cancel`] finds the ask,
-    /// and the token that `cancel` cancels; `None` if the client cannot cancel.
+    /// Takes a slot for a proposal of `caller`; `None` if too many proposals of this process or of
+    /// the caller already wait. `request` is the name by which [`WaitingAsks::cancel`] finds the
+    /// proposal, and the token that `cancel` cancels; `None` if the client cannot cancel.
     pub(crate) fn take_slot(
         &self,
         caller: &Caller,
@@ -60,8 +60,8 @@ impl WaitingAsks {
         })
     }
 
-    /// Ends the waits of all asks of `caller` with the request name `request`. If two clients of
-    /// the caller use the same name, both waits end. Otherwise an approved call could start for a
+    /// Ends the waits of all proposals of `caller` with the request name `request`, even if two
+    /// clients of the caller use this name. Ending too few waits could start an approved call for a
     /// client that has canceled its request.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);

@@ -97,8 +97,8 @@ fn to_rpc_error(error: JsonError) -> RpcError {
 }
 
 /// Returns the protocol revision of a message. In the revision 2026-07-28, headers repeat the
-/// revision, the method and the tool, for proxies that do not read the body. A message whose
-/// headers contradict the body is refused.
+/// revision, the method and the tool, for proxies that do not read the body. Refuses a message of
+/// this revision without these headers, and a message whose headers contradict the body.
 pub(super) fn check_headers(
     incoming: &Incoming,
     headers: &HeaderMap,

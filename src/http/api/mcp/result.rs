@@ -1,7 +1,7 @@
-//! Writes the result of `tools/call`. Invariant: a success comes from the tool or from a person;
-//! any other result is an error result. Clients refuse a success without the structured content
-//! that the tool's `outputSchema` promises. A model that reads an error does not continue as if the
-//! call had run.
+//! Writes the result of `tools/call`. Invariant: only a result that the tool or a person gave is a
+//! success; any other result is an error result. The reasons: clients refuse a success without the
+//! structured content that the tool's `outputSchema` promises, and a model that reads an error does
+//! not continue as if the call had run.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(super) struct ResultWriter {
     /// The number of the client's next repetition of this request, from 1. `None` if the client
     /// will not repeat the request by itself.
     pub(super) next_repetition: Option<u32>,
-    /// Whether the client has named the call by a key, so that a repetition continues it.
+    /// Whether the client has named the call by a key, so that a repetition continues the call.
     pub(super) is_named: bool,
     pub(super) output: Option<OutputCheck>,
 }

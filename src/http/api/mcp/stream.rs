@@ -26,8 +26,8 @@ pub(super) struct Reply {
     /// The JSON-RPC message; empty if the client has canceled the request, which then gets no
     /// answer.
     pub(super) text: String,
-    /// Set if the message has the result of a settled call. Records that the client has received
-    /// the result.
+    /// The handle that records that the client has received the result of a settled call; `None` if
+    /// the message has no such result.
     pub(super) delivery: Option<Delivery>,
 }
 

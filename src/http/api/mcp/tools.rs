@@ -1,5 +1,5 @@
 //! `tools/list`: the gate's tools that the service itself runs. Tools that the asker runs are not
-//! listed, because an MCP client could not run them.
+//! listed, because an MCP client leaves every listed tool to the server.
 
 use std::fmt;
 use std::sync::Arc;

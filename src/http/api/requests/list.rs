@@ -71,8 +71,8 @@ pub(crate) async fn list_requests(
     if statuses.is_empty() && tasks.is_empty() {
         statuses.push(RequestStatus::Pending);
     }
-    // The inbox leaves out requests that the caller's key may not decide. It also leaves out
-    // requests that the caller has already answered and that still wait for other people.
+    // A list of pending requests without `task_id` is the caller's inbox. The inbox leaves out
+    // requests that the caller's key may not decide or that the caller has already answered.
     let inbox = tasks.is_empty()
         && statuses
             .iter()

@@ -60,8 +60,8 @@ pub(crate) async fn cancel_task(
     Ok(response)
 }
 
-/// Cancels a task for the sender of a POST. `body` checks the posted body. It is polled after the
-/// check that the sender may cancel the task.
+/// Cancels a task for the caller of a POST. The future `body` checks the posted body, and is polled
+/// only after the check that the caller may cancel the task.
 ///
 /// # Errors
 /// Fails with one of the problems that [`OP`] lists.

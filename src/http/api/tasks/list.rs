@@ -106,9 +106,9 @@ pub(crate) fn gate_names(http: &Http) -> Vec<String> {
     gates.map(|(gate, _)| gate.name.clone()).collect()
 }
 
-/// Returns the owners whose tasks are listed; an empty list stands for every owner. An admin may
-/// name any `users`. Another caller may name themselves, and gets their own tasks in a list of root
-/// tasks (`roots_only`).
+/// Returns the owners whose tasks are listed; an empty list stands for every owner. `users` are the
+/// owners that the query names. A caller who is not an admin may name only themselves, and a list
+/// of root tasks (`roots_only`) then has only their own tasks.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

@@ -56,7 +56,8 @@ struct InboxTail {
     tenant: String,
     changed_rows: broadcast::Sender<ChangedRows>,
     shown: Mutex<ShownRequests>,
-    /// Wakes the reader when a follower shows further requests, whose deadlines may come earlier.
+    /// Wakes the reader when a follower shows further requests, because one of their deadlines may
+    /// pass before the reader's next read.
     more_shown: Arc<Notify>,
     tails: InboxTails,
     /// Stops the reader when the tail is dropped.
@@ -234,8 +235,8 @@ struct InboxReader {
     stop: CancellationToken,
     /// The changed or overdue requests that the next read has to fetch.
     pending_ids: BTreeSet<RequestId>,
-    /// The requests that were read and sent; requests with an id smaller than `since` are left out.
-    /// The search for lost changes skips the requests in this set.
+    /// The requests that were read and sent, without ids smaller than `since`. The search for lost
+    /// changes looks for new requests after `since`, and skips the requests in this set.
     sent_ids: BTreeSet<RequestId>,
     since: RequestId,
     /// `search_at` is the time of the next search for lost changes. `not_before` is the earliest

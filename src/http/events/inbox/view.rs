@@ -64,8 +64,8 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again: more requests may wait than were counted, and
-    /// many of the counted ones no longer wait (see [`REFRESH_TENTHS`]).
+    /// Returns whether the inbox has to be read again: more requests may wait than were counted,
+    /// and many of the counted requests no longer wait (see [`REFRESH_TENTHS`]).
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         self.more && 10 * self.open.len() < REFRESH_TENTHS * self.counted

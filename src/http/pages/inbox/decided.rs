@@ -110,8 +110,8 @@ async fn read(
     Ok((shown, before))
 }
 
-/// Returns whether the list has a request: the caller has answered it or, with `include_others`, it
-/// is decided and the caller is one of its approvers.
+/// Returns whether the list shows a request: the caller has answered it or, with `include_others`,
+/// it is decided and the caller is permitted to decide it.
 fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     let own = || row.state().answer_by(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();

@@ -112,7 +112,7 @@ impl InboxPage {
         let next = match shown.last() {
             Some(last) if remaining > 0 => Some(*last),
             // All rows of this page are urgent requests, so the next page begins with the oldest
-            // request.
+            // request. The nil id precedes every other id.
             None if remaining > 0 => Some(RequestId(Uuid::nil())),
             _ => requests.next(|request| request.id.0).map(RequestId),
         };

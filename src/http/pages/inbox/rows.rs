@@ -116,8 +116,8 @@ pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Setting
 }
 
 /// Renders an open request as a row. When the request no longer waits for the person, the script
-/// `inbox.js` writes the reason into the element `.told`. On the screen, the reason takes the place
-/// of the facts, so the row keeps its height.
+/// `inbox.js` writes the reason into the element `.told`. On the screen, `.told` takes the place of
+/// the element `.facts`, so the row keeps its height.
 pub(super) fn open_row(
     site: &Site<'_>,
     row: &RequestRow,

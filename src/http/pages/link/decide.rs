@@ -1,6 +1,6 @@
-//! `POST /l/{token}`: stores the answer of the person to whom the link was sent, by
-//! `store_decision` like every operation that decides. The body must be the page's form, with the
-//! digest of the request.
+//! `POST /l/{token}`: stores the answer of the person to whom the link was sent. Like every
+//! operation that decides, this operation calls `store_decision`. The body must be the page's form,
+//! with the digest of the request.
 
 use std::sync::Arc;
 

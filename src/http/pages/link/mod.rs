@@ -41,7 +41,7 @@ const LINK_PROBLEMS: &[Code] = &[Code::NotFound, Code::LinkExpired];
 pub(crate) struct CurrentLink {
     pub request_id: RequestId,
     pub expires_at: Time,
-    /// The e-mail address of the link's person, if the configuration has one.
+    /// The e-mail address of the person to whom the link was sent, if the configuration has it.
     pub email: Option<String>,
     /// The path of the link's page, including the path of `public_url`.
     pub path: String,
@@ -60,9 +60,9 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
 /// Reads the request that a link is for.
 ///
 /// # Errors
-/// `not_found` if the link's person is no longer an approver of the request. The guard gives the
-/// same error for a text that is not a link. `unavailable` or `internal` if the request cannot be
-/// read.
+/// `not_found` if the person to whom the link was sent is no longer an approver of the request. The
+/// guard gives the same error for a text that is not a link. `unavailable` or `internal` if the
+/// request cannot be read.
 async fn linked_request(
     http: &Http,
     caller: &Caller,
@@ -77,8 +77,8 @@ async fn linked_request(
     }
 }
 
-/// Renders the first line of the page: the name of the link's person, and the note that an answer
-/// on the page counts as theirs.
+/// Renders the first line of the page: the person to whom the link was sent, and the note that an
+/// answer on the page counts as that person's.
 pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());

@@ -1,5 +1,5 @@
-//! `GET /l/{token}`: the request as the link's person sees it. A GET changes nothing and does not
-//! use up the link, so programs that scan or preview messages may follow it.
+//! `GET /l/{token}`: the request as the person to whom the link was sent sees it. A GET changes
+//! nothing and does not use up the link, so programs that scan or preview messages may follow it.
 
 use std::sync::Arc;
 

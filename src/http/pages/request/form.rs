@@ -68,8 +68,8 @@ fn unknown_field_pointer(name: &str) -> String {
 }
 
 /// Returns the initial text of the field in which a person edits a call's arguments. Hidden
-/// characters become equivalent JSON escapes. Line ends become LF, because `form_fields` also turns
-/// submitted line ends into LF.
+/// characters become equivalent JSON escapes. Line ends become LF: a browser submits them as CRLF,
+/// which `form_fields` turns into LF, so unedited text comes back equal.
 #[must_use]
 pub(crate) fn editable_text(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");

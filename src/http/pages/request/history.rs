@@ -18,9 +18,9 @@ pub(crate) enum CallStatus {
     Ran,
     /// The call failed. The value is the HTTP status if an HTTP tool answered.
     Failed(Option<u16>),
-    /// The call ran, but the result arrived after the call was settled.
+    /// The call ran, but the result arrived after the call was closed with another outcome.
     RanLate,
-    /// The call failed, but the result arrived after the call was settled.
+    /// The call failed, but the result arrived after the call was closed with another outcome.
     FailedLate,
     /// An attempt or a sub-agent is running.
     Running,

@@ -411,8 +411,8 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
     )
 }
 
-/// Returns the title of the browser's tab: the page's heading, after the outcome if the request is
-/// closed.
+/// Returns the title of the browser's tab: a prefix if the page shows mistakes, the headline if the
+/// request is closed, and the page's heading.
 fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     let mistakes = view.submitted.map_or("", |_| view.words.error_prefix);
     let heading = opening::heading(view);

@@ -23,8 +23,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
         @if request.kind == RequestKind::Reconcile { (known_facts(view)) }
-        // The details of a credentials request are left out: they repeat the credential's name,
-        // which the form shows in the operator's words.
+        // The details are left out if another part of the page renders them (`page_to_visit`,
+        // `known_facts`, or the form of a credentials request).
         @let asked_by_server = request.kind == RequestKind::Elicitation;
         @let has_own_text = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !has_own_text);

@@ -4,7 +4,7 @@
 /// appends.
 const MAX_DIGITS: i32 = 18;
 
-/// Returns the sum of JSON numbers. It has as many decimal places as the number with the most.
+/// Returns the sum of JSON numbers, with as many decimal places as the number that has the most.
 /// `None` if a text is not a number or has too many digits, or if the sum is too large.
 #[must_use]
 pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {

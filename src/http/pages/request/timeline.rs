@@ -78,7 +78,7 @@ impl RequestTimeline {
     }
 }
 
-/// Renders the list of everything that happened to the request, oldest first.
+/// Renders the question, the answers and the facts from the journal as a list, oldest first.
 pub(super) fn list(view: &View<'_>) -> Markup {
     let (words, texts) = (view.words, view.texts);
     let mut entries: Vec<(Time, Markup)> =

@@ -12,7 +12,7 @@ use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 use crate::task::item::{Fact, Part, PartType};
 
-/// The number of newest items of the root task's journal in which [`load`] searches the message.
+/// How many items of the root task's journal, newest first, [`load`] searches for the message.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
 /// If a message has more characters or lines, the rest is folded.

@@ -113,8 +113,8 @@ pub(crate) fn signed_in(
     )
 }
 
-/// Renders the name of the signed-in user and a link to sign in as another user. After that, the
-/// browser opens the path `return_path`. Empty if the service has no accounts. The text reveals
+/// Renders the name of the signed-in user and a link to sign in as another user. After the sign-in,
+/// the browser opens the path `return_path`. Empty if the service has no accounts. The text reveals
 /// nothing about the requested resource.
 #[must_use]
 pub(crate) fn sign_in_again(

@@ -35,8 +35,8 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
     }
 }
 
-/// Returns whether the client asks for a page. Without a key and a session, such a client is
-/// redirected to the sign-in page by `http/server/guard.rs`.
+/// Returns whether the client asks for a page. If such a client has neither a key nor a session,
+/// `http/server/guard.rs` redirects it to the sign-in page.
 #[must_use]
 pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
