@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::directory::Directory;
 use super::person::Person;
 use super::{Caller, LOCAL_USER};
+use crate::task::call_state::EditedArguments;
 use crate::task::decision::{Action, Door, Vote};
 use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::request_state::RequestState;
@@ -71,24 +72,34 @@ pub fn permitted_actions(
     if caller.door == Some(Door::Link) {
         actions.retain(|action| request.kind.properties().link_actions.contains(action));
     }
-    if required > 1 && request.kind == RequestKind::Approval {
-        let other_approvers = roster.possible_approver_count(
-            tenant,
-            owner,
-            &request.terms.approvers,
-            caller.user_id.as_str(),
-        );
+    if request.kind == RequestKind::Approval {
+        let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
+        let approvers = &request.terms.approvers;
+        // The editor's approval does not count for the edited arguments. So an edit needs enough
+        // other people who could approve these arguments.
+        let may_edit = (required < 2 && !request.own_calls().any(is_barred))
+            || others_suffice(roster, caller, tenant, owner, approvers);
         actions.retain(|action| match action {
-            // The editor's approval does not count for the edited arguments. So an edit needs
-            // enough other people who could approve these arguments.
-            Action::Edit => other_approvers >= required as usize,
-            Action::Approve => !request
-                .own_calls()
-                .all(|call| is_barred_editor(caller, request, call)),
+            Action::Edit => may_edit,
+            Action::Approve => !request.own_calls().all(is_barred),
             Action::Reject | Action::Respond | Action::Retry | Action::Mixed => true,
         });
     }
     actions
+}
+
+/// Whether enough people beside `caller` could approve a call with these approvers.
+#[must_use]
+pub fn others_suffice(
+    roster: &Roster,
+    caller: &Caller,
+    tenant: &str,
+    owner: &str,
+    approvers: &Approvers,
+) -> bool {
+    let user = caller.user_id.as_str();
+    roster.possible_approver_count(tenant, owner, approvers, user)
+        >= approvers.required.max(1) as usize
 }
 
 /// Returns the number of approvals that a request needs; 1 in a service without accounts.
@@ -101,11 +112,12 @@ pub fn required_approvals(caller: &Caller, request: &RequestSpec) -> u32 {
     }
 }
 
-/// Whether `caller` wrote the arguments of a call that needs several approvals, so that other
-/// people have to approve the call.
+/// Whether `caller` wrote the arguments of a call that needs several approvals, or needed them when
+/// `caller` edited the call. Other people have to approve such a call.
 #[must_use]
 pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec) -> bool {
-    required_approvals(caller, request) > 1
+    !caller.without_accounts
+        && (request.required() > 1 || call.bars_editor)
         && call
             .editor
             .as_ref()
@@ -188,8 +200,8 @@ impl Roster {
     }
 
     /// Whether enough of these votes are still valid, by the current accounts and by `approvers`.
-    /// If several approvals are required, the vote of `editor`, who has edited the arguments, does
-    /// not count.
+    /// If several approvals are required, or were required when a person edited the arguments, that
+    /// person's vote does not count.
     #[must_use]
     pub fn votes_suffice(
         &self,
@@ -197,16 +209,19 @@ impl Roster {
         owner: &str,
         approvers: &Approvers,
         votes: &[Vote],
-        editor: Option<&str>,
+        edited: Option<&EditedArguments>,
     ) -> bool {
         let ids = self.ids();
-        let required = if self.0.is_some() {
+        let has_accounts = self.0.is_some();
+        let required = if has_accounts {
             approvers.required.max(1)
         } else {
             1
         };
-        let own =
-            |vote: &Vote| required > 1 && editor.is_some_and(|editor| ids.same(editor, &vote.by));
+        let bars_editor =
+            |edited: &EditedArguments| required > 1 || (has_accounts && edited.needs_others);
+        let barred = edited.filter(|edited| bars_editor(edited));
+        let own = |vote: &Vote| barred.is_some_and(|edited| ids.same(&edited.by, &vote.by));
         let people: BTreeSet<_> = votes
             .iter()
             .filter(|vote| self.still_counts(tenant, owner, approvers, vote) && !own(vote))

@@ -181,6 +181,7 @@ impl Progress {
             state.edited = Some(EditedArguments {
                 arguments_text: edit.arguments_text.clone(),
                 by: decision.by.clone(),
+                needs_others: open.spec.needs_others_after_edit(id, &decision.by),
             });
         }
         state.phase = phase;

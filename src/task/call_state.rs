@@ -160,6 +160,9 @@ pub struct EditedArguments {
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
     pub by: String,
+    /// Whether other people must approve the replacement, because the edited request required
+    /// several approvals. It holds under the terms of every later request about the call.
+    pub needs_others: bool,
 }
 
 impl CallState {

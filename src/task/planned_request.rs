@@ -10,7 +10,7 @@ use super::progress::{Progress, RequestProgress};
 use super::request::RequestKind;
 use super::step::AwaitedEvent;
 use super::tool_spec::ToolKind;
-use super::verdict::Terms;
+use super::verdict::{Approvers, Terms};
 
 /// Maximum number of open requests in a tree. The driver opens further requests after others are
 /// closed.
@@ -150,7 +150,8 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
 }
 
 /// Returns the requests for the results of calls that the API's client runs. `next_step` plans
-/// these requests once no open request blocks the turn.
+/// these requests once no open request blocks the turn. The task's owner answers them, because the
+/// owner's client runs the calls, whoever had to approve them.
 pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External
@@ -159,7 +160,10 @@ pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedReques
     let requests = ready.map(|state| PlannedRequest {
         kind: RequestKind::ExternalResult,
         calls: vec![state.call.tool_call_id],
-        terms: state.terms(),
+        terms: Terms {
+            approvers: Approvers::default(),
+            ..state.terms()
+        },
     });
     requests.take(progress.remaining_requests()).collect()
 }

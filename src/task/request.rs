@@ -10,6 +10,7 @@ use super::grant::Offer;
 use super::id::{CallId, RequestId, TaskId};
 pub use super::request_kind::RequestKind;
 use super::tool_spec::{Effect, ToolSpec};
+use super::user::UserIds;
 use super::verdict::{Terms, Verdict};
 
 /// A warning for an approver.
@@ -69,6 +70,10 @@ pub struct CallSpec {
     /// several approvals are required, this person may not approve the call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
+    /// Whether `editor` may not approve the call even if one approval is required: an earlier
+    /// request about the call required several. Not on the wire.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bars_editor: bool,
     /// The standing decision that the rule offered about the call when the request was opened, if
     /// any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -183,12 +188,30 @@ impl RequestSpec {
         self
     }
 
+    /// Whether other people must approve the arguments that `editor` gives a call of this request:
+    /// the request requires several approvals, or `editor` may not approve the call already.
+    #[must_use]
+    pub fn needs_others_after_edit(&self, call: CallId, editor: &str) -> bool {
+        let is_barred = |own: &CallSpec| {
+            let is_editor = |earlier: &String| UserIds::Folded.same(earlier, editor);
+            own.bars_editor && own.editor.as_ref().is_some_and(is_editor)
+        };
+        let mut own = self.own_calls().filter(|own| own.tool_call_id == call);
+        self.required() > 1 || own.any(is_barred)
+    }
+
     fn computed_seal(&self) -> String {
-        let calls: Vec<_> = self
-            .pending_tool_calls
-            .iter()
-            .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
-            .collect();
+        let members = |call: &CallSpec| {
+            let mut members = vec![
+                json!(call.tool_call_id),
+                json!(call.needs_decision),
+                json!(call.editor),
+            ];
+            // Only if true, because the seals of older versions do not cover this member.
+            members.extend(call.bars_editor.then_some(Value::Bool(true)));
+            members
+        };
+        let calls: Vec<_> = self.pending_tool_calls.iter().map(members).collect();
         // The seal covers `details` and `form` if the decision depends on them. In a credentials
         // request, the `details` name the service whose login is asked for. In an elicitation, the
         // `details` and the `form` belong to the question of the tool's server.
@@ -355,6 +378,7 @@ mod tests {
             parameters: Value::Null,
             digest: String::new(),
             editor: None,
+            bars_editor: false,
             offer: None,
             definition: Some("sha256:ab".to_owned()),
         };

@@ -181,6 +181,7 @@ mod tests {
             digest: String::new(),
             definition: None,
             editor: None,
+            bars_editor: false,
             offer: None,
         }
     }

@@ -139,7 +139,8 @@ async fn cycle_writes_a_fixed_number_of_rows_and_its_updates_touch_no_index_of_a
         let written = rows_of_cycles().await;
         let is_expected = |(table, count): &(String, [i64; 4])| {
             let [inserted, updated, deleted, hot] = *count;
-            let rows = [inserted, updated, deleted].map(|number| number / CYCLES as i64);
+            let cycles = i64::try_from(CYCLES).unwrap();
+            let rows = [inserted, updated, deleted].map(|number| number / cycles);
             let expected = ROWS.iter().find(|(name, _)| name == table);
             expected.is_some_and(|(_, expected)| rows == *expected)
                 && (table != "agent_task" || hot * 100 >= updated * 95)

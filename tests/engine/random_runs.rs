@@ -265,6 +265,7 @@ impl World {
                 digest: id.to_string(),
                 definition: None,
                 editor: None,
+                bars_editor: false,
                 offer: None,
             })
             .collect();

@@ -263,9 +263,9 @@ both! {
             change.lease = LeaseChange::Take { owner: "me".to_owned(), time: LEASE };
             fixture.write(change).await.unwrap();
         };
-        let due = async || match fixture.is_postgres() {
-            true => fixture.number("select due_at from claimable_task").await,
-            false => 0,
+        let due = async || {
+            let sql = "select due_at from claimable_task";
+            if fixture.is_postgres() { fixture.number(sql).await } else { 0 }
         };
         commit().await;
         for is_written in [false, true, false] {

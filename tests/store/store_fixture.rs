@@ -374,6 +374,7 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
         digest: "sha256:1".to_owned(),
         definition: None,
         editor: None,
+        bars_editor: false,
         offer: None,
     };
     RequestSpec {

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::decision_input::{DecisionInput, invalid, validate};
-use super::denied_edits::judgement_after_edit;
 use super::valid_decision::{JudgedEdit, ValidDecision};
 use super::{Accepted, IdempotencyKey, MAX_TRIES, Refusal};
 use crate::agent::Agent;
@@ -14,7 +13,7 @@ use crate::engine::Engine;
 use crate::engine::recovery::integrity::request_damage;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
-use crate::people::authorization::{may_decide, required_approvals};
+use crate::people::authorization::may_decide;
 use crate::store::{CommitError, RequestRow};
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::decision::{Action, Edit, Then};
@@ -102,7 +101,7 @@ impl Engine {
                 self.is_tool_changed(agent, &session, &open, decision.action, targets)
             });
             if targets.is_err() || changed {
-                self.refuse_denied_edits(&session, agent, &open.spec, &answer)
+                self.refuse_denied_edits(caller, &session, agent, &open.spec, &answer)
                     .await?;
             }
             let targets = targets?;
@@ -172,7 +171,7 @@ impl Engine {
                 | Refusal::Expired(_)
                 | Refusal::Withdrawn(_)
                 | Refusal::AlreadyDecided { .. },
-            ) if has_edits => self.refuse_denied_edits_of(row, answer).await?,
+            ) if has_edits => self.refuse_denied_edits_of(caller, row, answer).await?,
             Ok(_) | Err(_) => {}
         }
         validated
@@ -309,10 +308,9 @@ impl Engine {
         let name = state.call.name.as_str();
         let now = self.verdict_on(session, agent, (name, text)).await;
         let refused = |detail: String| invalid(&format!("/decisions/{call}/arguments"), detail);
-        let (approves, new_judgement) =
-            judgement_after_edit(&now, &open.spec.terms).map_err(refused)?;
-        // If several approvals are required, an edit does not count as the approval of its author.
-        let approves = approves && required_approvals(caller, &open.spec) < 2;
+        let (approves, new_judgement) = self
+            .judgement_after_edit(caller, session, &open.spec, request, &now)
+            .map_err(refused)?;
         let new_judgement =
             new_judgement.filter(|new| !approves && state.judgement.as_ref() != Some(new));
         let rule = if now.verdict == Verdict::Hold {

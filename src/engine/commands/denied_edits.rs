@@ -7,10 +7,12 @@ use super::decision_input::{DecisionInput, invalid};
 use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
+use crate::people::Caller;
+use crate::people::authorization::{is_barred_editor, others_suffice, required_approvals};
 use crate::store::{ReadError, RequestRow};
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::text::pointer;
-use crate::task::verdict::{Judgement, Terms, Verdict};
+use crate::task::verdict::{Judgement, Verdict};
 
 impl Engine {
     /// Like [`Engine::refuse_denied_edits`], but reads the task's journal first. Refuses nothing if
@@ -20,6 +22,7 @@ impl Engine {
     /// As [`Engine::refuse_denied_edits`].
     pub(super) async fn refuse_denied_edits_of(
         &self,
+        caller: &Caller,
         row: &RequestRow,
         answer: &DecisionInput,
     ) -> Result<(), Refusal> {
@@ -29,17 +32,19 @@ impl Engine {
             Err(error @ ReadError::Unavailable) => return Err(error.into()),
         };
         let agent = self.agent_of(&session.own.row).await?;
-        self.refuse_denied_edits(&session, agent.as_deref().ok(), &row.spec, answer)
+        self.refuse_denied_edits(caller, &session, agent.as_deref().ok(), &row.spec, answer)
             .await
     }
 
-    /// Refuses edited arguments that hold a secret, that a rule denies, or that do not fit the
-    /// tool. If a call's tool has changed since the request was opened, only secrets are refused.
+    /// Refuses edited arguments that hold a secret, that a rule denies, that do not fit the tool,
+    /// or that too few people could approve. If a call's tool has changed since the request was
+    /// opened, only secrets are refused.
     ///
     /// # Errors
     /// `Invalid` for the first such arguments; `Unavailable` when the database does not answer.
     pub(super) async fn refuse_denied_edits(
         &self,
+        caller: &Caller,
         session: &TaskSession,
         agent: Option<&Agent>,
         spec: &RequestSpec,
@@ -58,7 +63,8 @@ impl Engine {
             let now = self
                 .verdict_on(session, agent, (asked.name.as_str(), text))
                 .await;
-            if let Err(detail) = judgement_after_edit(&now, &spec.terms) {
+            let judged = self.judgement_after_edit(caller, session, spec, asked, &now);
+            if let Err(detail) = judged {
                 let place = format!("{}/arguments", pointer("/decisions", &call));
                 return Err(invalid(&place, detail));
             }
@@ -85,23 +91,50 @@ impl Engine {
         // An empty digest in the request means that the tool was gone when the request was opened.
         digest.unwrap_or_default() != call.digest
     }
-}
 
-/// Returns whether an edit approves its call, and the judgement to journal, if any. `now` is the
-/// judgement of the edited arguments; `terms` are the terms of the request.
-///
-/// # Errors
-/// Fails if a rule refuses the arguments, or if the arguments do not fit the tool. The error
-/// describes the expected arguments, in words for the person.
-pub(super) fn judgement_after_edit(
-    now: &Judgement,
-    terms: &Terms,
-) -> Result<(bool, Option<Judgement>), String> {
-    let why = now.reason.as_deref().unwrap_or("no reason is given");
-    match now.verdict {
-        Verdict::Deny => Err(format!("arguments that no rule refuses: {why}")),
-        Verdict::Invalid | Verdict::Human => Err(format!("arguments that fit: {why}")),
-        Verdict::Allow => Ok((true, None)),
-        Verdict::Hold => Ok((now.terms.as_ref() == Some(terms), Some(now.clone()))),
+    /// Returns whether an edit approves its call, and the judgement to journal, if any. `now` is
+    /// the judgement of the edited arguments, `asked` the call as the request `spec` shows it. The
+    /// edit does not approve the call if other people have to approve it, or if the rule of the new
+    /// arguments has other terms.
+    ///
+    /// # Errors
+    /// Fails if a rule refuses the arguments, if the arguments do not fit the tool, or if too few
+    /// people could approve them. The error describes the expected arguments, in words for the
+    /// person.
+    pub(super) fn judgement_after_edit(
+        &self,
+        caller: &Caller,
+        session: &TaskSession,
+        spec: &RequestSpec,
+        asked: &CallSpec,
+        now: &Judgement,
+    ) -> Result<(bool, Option<Judgement>), String> {
+        let why = now.reason.as_deref().unwrap_or("no reason is given");
+        let terms = match now.verdict {
+            Verdict::Deny => return Err(format!("arguments that no rule refuses: {why}")),
+            Verdict::Invalid | Verdict::Human => return Err(format!("arguments that fit: {why}")),
+            Verdict::Allow => &spec.terms,
+            Verdict::Hold => now.terms.as_ref().unwrap_or(&spec.terms),
+        };
+        let needs_others =
+            required_approvals(caller, spec) > 1 || is_barred_editor(caller, spec, asked);
+        let approves = !needs_others && *terms == spec.terms;
+        let bars_editor = needs_others || terms.approvers.required > 1;
+        let row = &session.own.row;
+        if !approves
+            && bars_editor
+            && !caller.without_accounts
+            && !others_suffice(
+                &self.roster,
+                caller,
+                &row.tenant,
+                &row.user_id,
+                &terms.approvers,
+            )
+        {
+            return Err("arguments that enough people beside you may approve".to_owned());
+        }
+        let judgement = (now.verdict == Verdict::Hold).then(|| now.clone());
+        Ok((approves, judgement))
     }
 }

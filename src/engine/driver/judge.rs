@@ -296,11 +296,11 @@ impl Driver<'_> {
         });
         let is_tool_unchanged = digest.as_deref() == Some(approval.digest.as_str());
         let (tenant, owner) = (&self.session.own.row.tenant, &self.session.own.row.user_id);
-        let editor = state.edited.as_ref().map(|edited| edited.by.as_str());
+        let edited = state.edited.as_ref();
         let suffice = |approvers| {
             self.engine
                 .roster
-                .votes_suffice(tenant, owner, approvers, &approval.by, editor)
+                .votes_suffice(tenant, owner, approvers, &approval.by, edited)
         };
         let are_approvals_valid = suffice(&approval.terms.approvers);
         let suffices = now

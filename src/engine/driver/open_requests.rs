@@ -279,6 +279,10 @@ impl Driver<'_> {
                     .clone()
             }),
             editor: state.edited.as_ref().map(|edited| edited.by.clone()),
+            bars_editor: state
+                .edited
+                .as_ref()
+                .is_some_and(|edited| edited.needs_others),
             offer: judgement
                 .filter(|_| needs_decision)
                 .and_then(|judgement| judgement.offer.clone()),

@@ -205,6 +205,7 @@ fn call() -> CallSpec {
         digest: DIGEST.into(),
         definition: Some(DIGEST.into()),
         editor: None,
+        bars_editor: false,
         offer: None,
     }
 }

@@ -247,8 +247,9 @@ fn two_spellings_are_one_approval_and_an_editors_is_none() {
             })
             .collect()
     };
-    let suffice = |roster: &Roster, users: &[&str], editor| {
-        roster.votes_suffice("acme", "alice", &finance, &votes(users), editor)
+    let suffice = |roster: &Roster, users: &[&str], editor: Option<&str>| {
+        let edited = editor.map(|editor| edited_by(editor, false));
+        roster.votes_suffice("acme", "alice", &finance, &votes(users), edited.as_ref())
     };
     assert!(
         suffice(&folded, &["bob", "Eve"], None) && !suffice(&folded, &["bob", "Bob", "BOB"], None)
@@ -261,6 +262,14 @@ fn two_spellings_are_one_approval_and_an_editors_is_none() {
         !suffice(&exact, &["bob", "Bob"], None),
         "under exact ids WEB is not the key that vouches"
     );
+}
+
+fn edited_by(editor: &str, needs_others: bool) -> EditedArguments {
+    EditedArguments {
+        arguments_text: "{}".to_owned(),
+        by: editor.to_owned(),
+        needs_others,
+    }
 }
 
 /// Returns a roster whose only person is Dora, who has no key and is in these groups. The links in
