@@ -12,6 +12,10 @@ use super::guarded_connection::{GuardedConnection, MaySend, SendGate, Stream};
 use super::single_exchange::ResponseSink;
 use super::{CONNECTION_LOST, Failure, lost_failure};
 
+/// The maximum number of header lines of a response. hyper refuses more than 100 by default, and a
+/// complete answer with more would count as lost.
+const MAX_HEADERS: usize = 1_000;
+
 /// A response that a sink has received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
@@ -34,7 +38,10 @@ impl OpenConnection {
     pub(super) async fn new(stream: Stream) -> Result<Self, Failure> {
         let gate = SendGate::default();
         let guarded = GuardedConnection::new(stream, gate.clone());
-        let handshake = http1::handshake(guarded).await;
+        let handshake = http1::Builder::new()
+            .max_headers(MAX_HEADERS)
+            .handshake(guarded)
+            .await;
         let (sender, driver) = handshake.map_err(|_| Failure::Lost(CONNECTION_LOST))?;
         Ok(Self {
             sender,

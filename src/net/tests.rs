@@ -78,6 +78,15 @@ pub(crate) fn refusing_socket() -> tokio::net::TcpSocket {
 }
 
 #[tokio::test]
+async fn response_with_several_hundred_header_lines_is_complete() {
+    let lines = "x-line: v\r\n".repeat(500);
+    let answer = format!("HTTP/1.1 200 OK\r\n{lines}content-length: 2\r\n\r\nhi");
+    let (url, _) = endpoint(vec![answer.leak()]).await;
+    let net = Net::new().unwrap();
+    assert_eq!(get(&net, &url).await, Ok((b"hi".to_vec(), false)));
+}
+
+#[tokio::test]
 async fn refused_connection_is_reported_as_not_sent() {
     let socket = refusing_socket();
     let url = format!("http://{}/", socket.local_addr().unwrap());

@@ -75,13 +75,14 @@ pub fn permitted_actions(
     if request.kind == RequestKind::Approval {
         let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
         let approvers = &request.terms.approvers;
+        let is_editor = request.own_calls().any(is_barred);
         // The editor's approval does not count for the edited arguments. So an edit needs enough
         // other people who could approve these arguments.
-        let may_edit = (required < 2 && !request.own_calls().any(is_barred))
+        let may_edit = (required < 2 && !is_editor)
             || others_suffice(roster, caller, tenant, owner, approvers);
         actions.retain(|action| match action {
             Action::Edit => may_edit,
-            Action::Approve => !request.own_calls().all(is_barred),
+            Action::Approve => !is_editor || !request.own_calls().all(is_barred),
             Action::Reject | Action::Respond | Action::Retry | Action::Mixed => true,
         });
     }

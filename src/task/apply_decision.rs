@@ -185,10 +185,17 @@ impl Progress {
             });
         }
         state.phase = phase;
-        // Credentials, and an answer to a question of the tool's server, are no judgement of the
-        // call. So the tool stays quarantined.
+        // An edit that does not let the call run is judged anew, so it decides nothing.
+        if may_run || answer.action != Action::Edit {
+            self.lift_quarantine(&name, kind);
+        }
+    }
+
+    /// Lifts the quarantine of a tool after a person has decided a call. Credentials, and an answer
+    /// to a question of the tool's server, decide no call.
+    fn lift_quarantine(&mut self, tool: &str, kind: RequestKind) {
         if !matches!(kind, RequestKind::Credentials | RequestKind::Elicitation) {
-            self.quarantine.lift(&name);
+            self.quarantine.lift(tool);
         }
     }
 

@@ -450,6 +450,9 @@ mod tests {
         let mut changed = asked(task);
         changed.pending_tool_calls[0].effect = Effect::Idempotent;
         assert!(!changed.has_valid_digests("acme", task));
+        let mut changed = asked(task);
+        changed.pending_tool_calls[0].bars_editor = true;
+        assert!(!changed.has_valid_digests("acme", task));
         assert!(
             !asked(task).has_valid_digests("other", task)
                 && !asked(task).has_valid_digests("acme", TaskId(Uuid::from_u128(4)))

@@ -24,8 +24,9 @@ pub enum Verdict {
     Human,
 }
 
-/// The people with the right to decide a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The people with the right to decide a request. Approvers are equal if they name the same users
+/// and groups, in any order.
+#[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct Approvers {
     /// Whether the task's owner may decide. If false, the owner may not decide even if `users` or
     /// `groups` include the owner.
@@ -40,6 +41,18 @@ pub struct Approvers {
     /// [`Approvers::accepts_links`] then applies the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<bool>,
+}
+
+impl PartialEq for Approvers {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |own: &[String], other: &[String]| {
+            own.iter().all(|name| other.contains(name))
+                && other.iter().all(|name| own.contains(name))
+        };
+        same(&self.users, &other.users)
+            && same(&self.groups, &other.groups)
+            && (self.owner, self.required, self.links) == (other.owner, other.required, other.links)
+    }
 }
 
 impl Approvers {

@@ -26,6 +26,8 @@ pub(crate) type Fields = BTreeMap<String, Secret<String>>;
 #[derive(Clone, Default)]
 pub struct Credentials {
     fields: BTreeMap<String, Fields>,
+    /// Credentials of other tasks of the tree, with their names. They are redacted, and not used.
+    of_others: Vec<(String, Fields)>,
     plain: Arc<PlainFields>,
 }
 
@@ -73,9 +75,11 @@ impl Credentials {
     /// `MIN_REDACTED_CHARS` characters.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
+        let of_others = self.of_others.iter().map(|(name, fields)| (name, fields));
         let all = self
             .fields
             .iter()
+            .chain(of_others)
             .flat_map(|(name, fields)| fields.iter().map(move |field| (name, field)));
         let secret = all.filter(|(name, (field, value))| {
             let value = value.reveal();
@@ -113,27 +117,25 @@ impl Credentials {
 
     /// Decrypts the credentials of a task. `path` holds the task, then its ancestors, nearest
     /// first. If several credentials have the same name, the credential of the nearest task is
-    /// used. A credential that cannot be decrypted is left out.
+    /// used. The values of all other rows are only redacted. A credential that cannot be decrypted
+    /// is left out.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
-        let mut nearest: BTreeMap<&str, (usize, &CredentialRow)> = BTreeMap::new();
-        for row in rows {
-            let Some(distance) = path.iter().position(|task| *task == row.task_id) else {
-                continue;
-            };
-            let known = nearest.get(row.name.as_str());
-            if known.is_none_or(|(other, _)| distance < *other) {
-                nearest.insert(&row.name, (distance, row));
-            }
-        }
+        let distance = |row: &CredentialRow| path.iter().position(|task| *task == row.task_id);
+        let mut sorted: Vec<_> = rows.iter().map(|row| (distance(row), row)).collect();
+        sorted.sort_by_key(|(distance, _)| distance.unwrap_or(usize::MAX));
         let mut credentials = Self::default();
-        for (name, (_, row)) in nearest {
+        let mut used: BTreeSet<&str> = BTreeSet::new();
+        for (distance, row) in sorted {
+            let is_used = distance.is_some() && used.insert(&row.name);
             match open_credential(sealer, tenant, row) {
-                Ok(fields) => credentials.insert(name, fields),
-                Err(error) => {
-                    tracing::warn!(task = %row.task_id, credential = name, key = row.key_id, %error,
+                Ok(fields) if is_used => credentials.insert(&row.name, fields),
+                Ok(fields) => credentials.of_others.push((row.name.clone(), fields)),
+                Err(error) if is_used => {
+                    tracing::warn!(task = %row.task_id, credential = row.name, key = row.key_id, %error,
                         "a credential cannot be opened; it is requested again");
                 }
+                Err(_) => {}
             }
         }
         credentials

@@ -301,6 +301,20 @@ on_both! {
         app.stop().await;
     }
 
+    async fn external_result_is_its_owners_after_other_people_have_approved_the_call(on: On) {
+        let more = "  - { name: counts, tools: [count], decide: hold, approvers: { groups: [finance] } }\n";
+        let app = asking(on, more).await;
+        let held = Question::of(&begin(&app, &[asks("external_result")]).await, "approval");
+        assert_eq!(app.owner().hit(&format!("{}/approve", held.path())).await.status, 403);
+        let asked = app.approver().hit(&format!("{}/approve", held.path())).await;
+        let outside = Question::of(&asked, "external_result");
+        let result = json!({"action": "respond", "result": 4});
+        assert_eq!(app.approver().post(&outside.path(), &result).await.status, 403);
+        let done = app.owner().post(&outside.path(), &result).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        app.stop().await;
+    }
+
     async fn reconcile_request_is_for_its_rules_approvers_and_only_a_retry_needs_several(on: On) {
         let more = "  - { name: two, tools: [lose], decide: hold, approvers: { users: [bob, carol], required: 2 } }\n";
         let app = asking(on, more).await;

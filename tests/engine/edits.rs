@@ -40,7 +40,7 @@ const RULES: &str = r#"
   - { name: alike, tools: [refund], when: "args.amount > 500.0", decide: hold, approvers: {approvers} }
   - { name: small"#;
 
-async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {
+pub(super) async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, LARGE).await;
     let rules = RULES.replace("{approvers}", approvers);
     harness.configure(|yaml| {
@@ -51,9 +51,9 @@ async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {
 }
 
 /// Terms that require the approvals of two people among Alice (the owner), Bob and Carol.
-const TWO: &str = "{ owner: true, users: [bob, carol], required: 2 }";
+pub(super) const TWO: &str = "{ owner: true, users: [bob, carol], required: 2 }";
 
-async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engine>) {
+pub(super) async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engine>) {
     let task = harness.held().await;
     let (request, calls) = question(harness, task).await;
     (task, request, calls[0], harness.engine(0))
@@ -61,7 +61,7 @@ async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, CallId, Arc<Engin
 
 /// Creates a task with a call that needs two approvals, and edits the call as Bob. `text` holds the
 /// new arguments. Returns the task, the request about the edited call, the call, and an engine.
-async fn rewritten(
+pub(super) async fn rewritten(
     harness: &EngineHarness,
     text: &str,
 ) -> (TaskId, RequestId, CallId, Arc<Engine>) {
@@ -102,7 +102,7 @@ async fn is_damaged(harness: &EngineHarness, task: TaskId) {
     assert_eq!(harness.executions(task, "/refund"), 0);
 }
 
-async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<Action> {
+pub(super) async fn offered(harness: &EngineHarness, task: TaskId, caller: &Caller) -> Vec<Action> {
     permitted_actions(
         &harness.parts(0).roster,
         caller,

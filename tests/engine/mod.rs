@@ -14,6 +14,7 @@ mod deadlines;
 mod decision_races;
 mod decisions_in_flight;
 mod edits;
+mod edits_under_other_terms;
 mod elicitations;
 mod engine_harness;
 mod gates;

@@ -11,6 +11,7 @@ use holdpoint::task::item::{Fact, Part, PartType};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
+use super::call_decisions::{each, edit, question};
 use super::engine_harness::{EngineHarness, alice, go, rejects, turn, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -211,6 +212,21 @@ both! {
         assert_eq!(harness.status(task).await, TaskStatus::Failed);
         harness.script(|asked| Ok(turn(if asked == 2 { &[SMALL] } else { &[] })));
         harness.engine(0).retry(&alice(), task, None).await.unwrap();
+        harness.run().await;
+        is_held(&harness, task, 1).await;
+    }
+
+    async fn edit_that_other_people_must_approve_leaves_the_tool_in_quarantine(fixture) {
+        let mut harness = harness(fixture, 3, 500).await;
+        harness.configure(|yaml| yaml.replace("{ owner: true }", "{ users: [bob] }"));
+        let task = begun(&harness).await;
+        is_held(&harness, task, 1).await;
+        let (request, call) = question(&harness, task).await;
+        let large = edit(r#"{"order":1,"amount":120}"#);
+        harness.engine(0).decide(&alice(), request, each([(call[0], large)]), None).await.unwrap();
+        harness.run().await;
+        assert_ne!(asked(&harness, task).await.0, request, "the rule of large refunds asks Bob");
+        harness.engine(0).message(&alice(), task, message(true), None).await.unwrap();
         harness.run().await;
         is_held(&harness, task, 1).await;
     }

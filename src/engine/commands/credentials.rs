@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::iter;
 
 use serde_json::{Map, Value};
 
@@ -22,8 +23,9 @@ use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// Returns the decrypted credentials of the task and of its ancestors. Returns no credentials
-    /// if the service has no sealing key or the stored rows are corrupt.
+    /// Returns the decrypted credentials of the task and of its ancestors, and those of the other
+    /// tasks of its tree for redaction. Returns no credentials if the service has no sealing key or
+    /// the stored rows are corrupt.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -31,16 +33,18 @@ impl Engine {
         &self,
         session: &TaskSession,
     ) -> Result<Credentials, Refusal> {
-        let path = session.path();
-        let path_progress = path.iter().filter_map(|task| session.tree.task(*task));
-        let has_credential = session.own.progress.has_credential
-            || path_progress
-                .into_iter()
-                .any(|progress| progress.has_credential);
-        let Some(sealer) = self.sealer.as_ref().filter(|_| has_credential) else {
+        let own = session.task_id();
+        let others = session.tree.rows().map(|row| row.task_id);
+        let tasks: Vec<_> = iter::once(own)
+            .chain(others.filter(|task| *task != own))
+            .collect();
+        // A person may have given another task a credential since the tree was read.
+        let may_have_credential = session.own.progress.has_credential || tasks.len() > 1;
+        let Some(sealer) = self.sealer.as_ref().filter(|_| may_have_credential) else {
             return Ok(Credentials::default());
         };
-        match self.store.credentials(&path).await {
+        let path = session.path();
+        match self.store.credentials(&tasks).await {
             Ok(rows) => {
                 let credentials = Credentials::open(sealer, &session.own.row.tenant, &path, &rows);
                 Ok(credentials.with_plain_fields(self.catalog.plain_fields()))

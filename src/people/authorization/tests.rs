@@ -258,6 +258,12 @@ fn two_spellings_are_one_approval_and_an_editors_is_none() {
         !suffice(&folded, &["alice", "bob"], None) && !suffice(&folded, &["Alice", "bob"], None)
     );
     assert!(!suffice(&folded, &["bob", "eve"], Some("Eve")));
+    let one = approvers(false, &[], &["finance"]);
+    let alone = |roster: &Roster, needs_others| {
+        let edited = edited_by("Eve", needs_others);
+        roster.votes_suffice("acme", "alice", &one, &votes(&["eve"]), Some(&edited))
+    };
+    assert!(alone(&folded, false) && !alone(&folded, true));
     assert!(
         !suffice(&exact, &["bob", "Bob"], None),
         "under exact ids WEB is not the key that vouches"

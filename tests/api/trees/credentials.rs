@@ -117,4 +117,32 @@ on_both! {
         lawful(&app, &root_id).await;
         app.stop().await;
     }
+
+    async fn login_of_a_working_sub_agent_is_redacted_in_its_siblings(on: On) {
+        let app = trees(on, "").await;
+        let wonders = || turn(&[call("request_human_guidance", &json!({"question": "Go on?"}))]);
+        let analyst = give("analyst", &[asks(), wonders(), json!("analyst: done")]);
+        let clerk = give("clerk", &[wonders(), json!(format!("the login is {TOKEN}"))]);
+        let root = paused(&app, &[turn(&[analyst, clerk]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let answer = async |reply: &Reply, agent: &str, response: Value| {
+            let pending = reply.body["pending"].as_array().unwrap();
+            let asked = pending.iter().find(|request| request["agent_path"] == json!(["supervisor", agent])).unwrap();
+            let body = json!({"action": "respond", "response": response});
+            app.owner().post(&format!("/resume/{}", asked["request_id"].as_str().unwrap()), &body).await
+        };
+        let yes = json!({"answer": "yes"});
+        let given = answer(&root, "analyst", filled_in("credentials")).await;
+        let beside = answer(&given, "clerk", yes.clone()).await;
+        assert_eq!(only(&app, &root_id, "clerk").await["output"], "the login is [secret jira.token]");
+        let end = answer(&beside, "analyst", yes).await;
+        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+        for task in tree(&app, &root_id).await {
+            // The root's message and the calls to sub-agents have the script, which has the login.
+            let items = items(&app, &id(&task)).await;
+            let said: Vec<_> = items.iter().flat_map(|item| [&item["text"], &item["content"], &item["output"]]).collect();
+            assert!(said.iter().all(|text| !text.to_string().contains(TOKEN)), "{said:?}");
+        }
+        app.stop().await;
+    }
 }

@@ -1,0 +1,71 @@
+//! Tests arguments that a person has edited into the terms of another rule. People other than the
+//! editor must be able to approve them, and must do so if the edited request required several
+//! approvals.
+
+use holdpoint::engine::Refusal;
+use holdpoint::task::decision::Action;
+use holdpoint::task::status::TaskStatus;
+
+use super::call_decisions::{approve, asked, bodies, each, edit, places, question, refused};
+use super::edits::{TWO, begun, harness, offered, rewritten};
+use super::engine_harness::{EngineHarness, alice, person, whole};
+use crate::store::store_fixture::{StoreFixture, both};
+
+/// Arguments that one approval of Bob or Carol lets run.
+const SINGLE: &str = r#"{"order":777,"amount":120}"#;
+
+/// Returns a harness in which large refunds need two approvals, and those for the order 777 one.
+async fn two_or_one(fixture: StoreFixture) -> EngineHarness {
+    let mut harness = harness(fixture, TWO).await;
+    let single = r#"  - { name: single, tools: [refund], when: "args.order == 777", decide: hold, approvers: { users: [bob, carol] } }"#;
+    harness.configure(|yaml| {
+        let odd = "  - { name: odd";
+        yaml.replacen(odd, &format!("{single}\n{odd}"), 1)
+    });
+    harness
+}
+
+both! {
+    async fn editor_may_not_approve_where_the_new_rule_needs_one_approval(fixture) {
+        let harness = two_or_one(fixture).await;
+        let (task, request, call, door) = rewritten(&harness, SINGLE).await;
+        let shown = asked(&harness, task).await;
+        assert_eq!((shown.terms.approvers.required, shown.own_calls().count()), (1, 1));
+        let bob = offered(&harness, task, &person("bob")).await;
+        assert!(!bob.contains(&Action::Approve) && bob.contains(&Action::Reject) && bob.contains(&Action::Edit), "{bob:?}");
+        for own in [whole(Action::Approve, None), each([(call, approve())])] {
+            assert!(matches!(refused(&harness, &door, &person("bob"), task, own).await, Refusal::Forbidden(_)));
+        }
+        // Bob's next edit approves nothing either.
+        let again = r#"{"order":777,"amount":121}"#;
+        door.decide(&person("bob"), request, each([(call, edit(again))]), None).await.unwrap();
+        harness.run().await;
+        let (third, _) = question(&harness, task).await;
+        assert!(third != request && harness.executions(task, "/refund") == 0);
+        assert!(matches!(refused(&harness, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
+        door.decide(&person("carol"), third, whole(Action::Approve, None), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), again.to_owned())]);
+        assert_eq!(harness.status(task).await, TaskStatus::Completed);
+    }
+
+    async fn edit_by_another_person_approves_where_one_approval_is_needed(fixture) {
+        let harness = two_or_one(fixture).await;
+        let (task, request, call, door) = rewritten(&harness, SINGLE).await;
+        let by_carol = r#"{"order":777,"amount":122}"#;
+        door.decide(&person("carol"), request, each([(call, edit(by_carol))]), None).await.unwrap();
+        harness.run().await;
+        assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), by_carol.to_owned())]);
+    }
+
+    async fn edit_that_too_few_others_could_approve_is_refused(fixture) {
+        let harness = harness(fixture, TWO).await;
+        let (task, _, call, door) = begun(&harness).await;
+        // Only Carol may approve refunds over 1000, and she may not approve her own arguments.
+        let huge = each([(call, edit(r#"{"order":1,"amount":2000}"#))]);
+        let no = refused(&harness, &door, &person("carol"), task, huge.clone()).await;
+        assert_eq!(places(&no), [format!("/decisions/{call}/arguments")]);
+        let (request, _) = question(&harness, task).await;
+        door.decide(&alice(), request, huge, None).await.unwrap();
+    }
+}
