@@ -179,3 +179,40 @@ impl Judgement {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn approvers(users: &[&str], groups: &[&str]) -> Approvers {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        Approvers {
+            owner: false,
+            users: names(users),
+            groups: names(groups),
+            ..Approvers::default()
+        }
+    }
+
+    #[test]
+    fn approvers_who_are_named_in_another_order_or_twice_are_equal() {
+        let both = approvers(&["bob", "carol"], &["ops", "finance"]);
+        let again = approvers(&["carol", "bob", "bob"], &["finance", "ops"]);
+        assert_eq!(both, again);
+        for other in [
+            approvers(&["bob"], &["ops", "finance"]),
+            approvers(&["bob", "carol"], &["ops"]),
+            approvers(&["Bob", "carol"], &["ops", "finance"]),
+            Approvers {
+                required: 2,
+                ..again.clone()
+            },
+            Approvers {
+                owner: true,
+                ..again
+            },
+        ] {
+            assert_ne!(both, other);
+        }
+    }
+}
