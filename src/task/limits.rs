@@ -1,4 +1,4 @@
-//! The limits of an agent's tasks, counted from the last user message.
+//! The limits of an agent's tasks.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use super::units::duration_text;
 
-/// The limits of an agent. They are counted from the last user message, over the agent's task and
-/// all tasks below this task. A task must stay within the limits of its own agent and of all its
-/// ancestors' agents.
+/// The limits of an agent. Those of model calls, time, rejections and tasks are counted from the
+/// last user message, over the agent's task and all tasks below this task. A task must stay within
+/// the limits of its own agent and of all its ancestors' agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "the configuration's keys")]
