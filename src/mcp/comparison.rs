@@ -1,7 +1,7 @@
 //! Compares a server's tools with their reviewed definitions. Invariants: a tool counts as changed
-//! if the server lists it with another definition, lists it twice, or does not list it. It stays
-//! changed until a comparison finds the reviewed definition again. A comparison is valid for the
-//! request headers with which the server was asked.
+//! if the server lists another definition of the tool, lists the tool twice, or does not list the
+//! tool. The tool stays changed until a comparison finds the reviewed definition again. A
+//! comparison holds only for the request headers with which it asked the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -59,8 +59,9 @@ impl Comparisons {
         Some(Arc::clone(comparison))
     }
 
-    /// Returns the comparison for `headers`, and records it as the last one that `task` used. If
-    /// there are more than [`MAX_TASKS`] tasks, drops the task whose last use is the oldest.
+    /// Returns the comparison for `headers`, and records this comparison as the last one that
+    /// `task` used. If more than [`MAX_TASKS`] tasks are recorded, drops the task whose last use is
+    /// the oldest.
     pub(super) fn for_headers(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();
         let key = headers_digest(headers);
@@ -90,7 +91,7 @@ impl Comparisons {
     }
 }
 
-/// The results of the comparisons that asked the server with the same request headers.
+/// The results of all comparisons that asked the server with one set of request headers.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     state: Mutex<State>,
