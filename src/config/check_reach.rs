@@ -201,8 +201,9 @@ fn check_recipients(
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
     let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
-    // If no rule matches a call, the task's owner decides, and any person may be an owner. So the
-    // terms without a rule would accept every name. They are used only if no rule holds calls.
+    // A call that no rule matches is decided by the task's owner, and any person may be an owner.
+    // The terms of such calls would therefore accept every name in `to`. They are used only if no
+    // rule holds calls.
     let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
         of_rules().collect()
     } else {

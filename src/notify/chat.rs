@@ -22,7 +22,8 @@ const MAX_TITLE_TOOLS: usize = 3;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RoomMessage {
     pub(super) digest: Digest,
-    /// The outcome of each question in `digest`, in the same order; `None` before the first answer.
+    /// The outcome of each question, in the order of the questions in `digest`. An outcome is
+    /// `None` before the first answer to its question.
     pub(super) outcomes: Vec<Option<Outcome>>,
 }
 

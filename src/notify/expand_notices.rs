@@ -16,9 +16,9 @@ use crate::task::id::RequestId;
 const BATCH: usize = 100;
 
 impl Sender {
-    /// Replaces all notices by their deliveries, batch by batch. If a batch fails, it and the later
-    /// notices stay for the next pass or another replica. Returns whether a new delivery is due
-    /// now.
+    /// Replaces all notices by their deliveries, batch by batch. If a batch fails, the notices of
+    /// this batch and of the later batches stay for the next pass or another replica. Returns
+    /// whether a new delivery is due now.
     pub(super) async fn expand_notices(&self) -> bool {
         let (mut last, mut has_due) = (None, false);
         while !self.stop.is_cancelled() {
@@ -93,8 +93,9 @@ impl Sender {
         Ok(deliveries)
     }
 
-    /// Returns the messages of an entry about an event, each with the id of the person who gets it.
-    /// The id is empty for a webhook or a room. `requests` caches the requests that were read.
+    /// Returns the messages of an entry about an event, each with the id of the person to whom it
+    /// is sent. For a webhook or a room, the id is empty. `requests` caches the requests that were
+    /// read.
     async fn messages_about(
         &self,
         entry: &Entry,

@@ -1,4 +1,5 @@
-//! Sends a test message for the command `notify`. It contains nothing about tasks or requests.
+//! Sends a test message for the command `notify`. The test message contains nothing about tasks or
+//! requests.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Reads an answer: `choices[0].message` and the members around it. `Answer::raw` keeps unknown
-//! members. `Answer::raw` is null if the parsed form has everything that the message has. Missing
-//! members are tolerated if the meaning of the answer is clear; otherwise the answer is rejected.
+//! members. `Answer::raw` is null if the parsed answer has everything that the message has. A
+//! missing member is tolerated if the meaning of the answer is clear without it; otherwise the
+//! answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
