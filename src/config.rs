@@ -401,8 +401,8 @@ fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> Path
     PathBuf::from(resolve_path(root, &["mcp_lock"], name, directory))
 }
 
-/// Takes the values of variables that `env` leaves without a value from this process's environment.
-/// `env` is the environment of a command, and `place` is its path in the configuration.
+/// Fills in, from the environment of this process, each variable of `env` that has no value. `env`
+/// is the environment of a command, and `place` is its path in the configuration.
 fn pass_on_variables(
     place: &[&str],
     env: &mut shell::Env,

@@ -113,8 +113,8 @@ mod armed {
             rustix::process::Signal::KILL
         };
         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-        // Another thread may receive the signal first. This thread must do nothing more until the
-        // process stops.
+        // If another thread receives the signal, the process stops a moment later. Until the
+        // process stops, this thread must do nothing more.
         if !point.freezes {
             std::process::abort();
         }

@@ -132,8 +132,8 @@ pub enum DefinitionError {
     #[error("the definition is damaged")]
     Damaged,
     /// A `${…}` in the definition can no longer be expanded, or expands to the name of a tool that
-    /// the definition lacks. Also returned if an agent's name has become the name of a gate, or the
-    /// reverse. The string is the message.
+    /// the definition lacks. Also returned if the name of an agent has become the name of a gate,
+    /// or the name of a gate that of an agent. The string is the message.
     #[error("{0}")]
     Missing(String),
 }

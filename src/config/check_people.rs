@@ -168,7 +168,8 @@ fn check_names(
     }
 }
 
-/// Checks `key` and `key_sha256` of an API key. Returns the key's hash if it is valid.
+/// Checks `key` and `key_sha256` of an API key. Returns the hash of the key; `None` if the key is
+/// not valid.
 fn check_key(
     key: &ApiKey,
     node: &Node,

@@ -201,9 +201,9 @@ fn check_recipients(
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
     let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
-    // A call that no rule matches is decided by the task's owner, and any person may be an owner.
-    // The terms of such calls would therefore accept every name in `to`. They are used only if no
-    // rule holds calls.
+    // If no rule matches a call, the task's owner decides, and any person may be an owner. So the
+    // terms of such calls would justify every name in `to`. These terms are used only if no rule
+    // holds calls.
     let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
         of_rules().collect()
     } else {
@@ -227,8 +227,8 @@ fn check_recipients(
     }
 }
 
-/// Splits the recipients into single names. Each result has the name's key (`groups` or `users`),
-/// its index in that list, and a `Named` with this name alone.
+/// Splits the recipients into single names. Each result has the key of a name (`groups` or
+/// `users`), the index of the name in the list under this key, and a `Named` with this name alone.
 fn single_names(named: &Named) -> Vec<(&'static str, usize, Named)> {
     let groups = named.groups.iter().map(|group| Named {
         groups: vec![group.clone()],

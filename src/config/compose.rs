@@ -274,8 +274,8 @@ impl Config {
             })
     }
 
-    /// Returns specs of the sub-agents and of the `request_…` tools. Rules may name them, but they
-    /// are not configured under `tools`.
+    /// Returns specs of the sub-agents and of the `request_…` tools. Rules may name these tools,
+    /// although they are not configured under `tools`.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
         // An unknown sub-agent is reported at the agent that lists it. The sub-agent gets a spec

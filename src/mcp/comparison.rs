@@ -16,22 +16,22 @@ use super::lock::{LockedServer, LockedTool, digest, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::headers::headers_digest;
 
-/// How long a successful comparison serves [`Need::Judge`] and [`Need::Start`].
+/// How long a successful comparison is recent enough for [`Need::Judge`] and [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
-/// How long a failed comparison keeps [`Need::Judge`] from requiring a new comparison.
+/// How long, after a failed comparison, [`Need::Judge`] does not require a new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 const MAX_TASKS: usize = 1024;
 
 /// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A call is judged for the first time. If this comparison fails, a changed definition is
-    /// noticed later, at the start of the call.
+    /// A call is judged for the first time. This comparison may fail, because the comparison at the
+    /// start of the call also finds a changed definition.
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,
-    /// A call that a person approved, or that must not be repeated, is about to start. The
-    /// comparison must begin now.
+    /// A call that a person approved, or that must not be repeated, is about to start. Only a
+    /// comparison that begins now is recent enough.
     StartNow,
 }
 

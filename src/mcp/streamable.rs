@@ -147,8 +147,8 @@ impl Streamable {
             {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // The server may have restarted and lost its sessions. It may not answer 404 to
-                    // a lost session, so the next request begins a new session.
+                    // The server may have lost the session in a restart, and some servers report
+                    // this without a 404. So the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
                         net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),

@@ -268,8 +268,8 @@ impl McpTool {
                 asked.tool.clone_from(&self.tool);
                 ToolAnswer::Elicitation(asked)
             }
-            // `Client::call` never returns `InputRequired`. `settled` has turned `Succeeded`,
-            // `Failed` and `Suspect` into answers.
+            // None of these outcomes arrives here: `Client::call` never returns `InputRequired`,
+            // and `settled` has turned the others into answers.
             Outcome::InputRequired(_)
             | Outcome::Succeeded(_)
             | Outcome::Failed(_)

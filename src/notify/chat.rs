@@ -10,8 +10,8 @@ use crate::task::id::RequestId;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
-/// A message with at most this number of questions shows all their details. A longer message shows
-/// each question in one line.
+/// A message with at most this number of questions shows all details of each question. A message
+/// with more questions shows each question in one line.
 pub(super) const MAX_DETAILED_QUESTIONS: usize = 5;
 const MAX_TITLE_CHARS: usize = 200;
 const MAX_MESSAGE_CHARS: usize = 200;

@@ -35,9 +35,10 @@ impl Sender {
     }
 
     /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Sets `has_due` if a
-    /// new delivery is due now. Returns the last of these notices if more notices may follow, else
-    /// `None`. Also returns `None` if the notices are those of the previous batch, which ended with
-    /// `before`: another replica may be replacing them.
+    /// new delivery is due now. Returns the last of these notices if the batch is full, because
+    /// more notices may follow; otherwise `None`. Also returns `None` if the last notice is
+    /// `before`, the last of the previous batch, because another replica may be replacing these
+    /// notices.
     async fn expand_batch(
         &self,
         before: Option<Notice>,

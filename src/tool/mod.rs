@@ -197,8 +197,8 @@ impl std::fmt::Debug for LateSlot {
     }
 }
 
-/// A slot for the result of an attempt exactly as an MCP server wrote it. The journal keeps only
-/// the text of the result.
+/// A slot for the result of an attempt exactly as an MCP server wrote it. The journal does not keep
+/// this form of the result, only the text for the model.
 #[derive(Clone, Default)]
 pub struct RawSlot(Arc<Mutex<Option<Arc<str>>>>);
 

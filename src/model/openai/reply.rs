@@ -260,8 +260,8 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
 
 fn finish_reason(stated: Option<&str>, has_calls: bool) -> FinishReason {
     match stated.map(str::to_ascii_lowercase).as_deref() {
-        // Some endpoints send `stop` together with calls, and some give no reason in an unstreamed
-        // answer.
+        // If there are calls, `stop` and a missing reason count as `tool_calls`: some endpoints
+        // send `stop` together with calls, and some give no reason in an unstreamed answer.
         Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None if has_calls => {
             FinishReason::ToolCalls
         }

@@ -12,8 +12,8 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::notify::attempt_result::AttemptResult;
 
-/// The members that are read from the body of an answer. The further members repeat the message,
-/// and may be cut off.
+/// The members that are read from the body of an answer. All other members only repeat the message,
+/// and the end of the body may be cut off.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     ok: Option<bool>,
