@@ -160,7 +160,7 @@ const SECTIONS: [&str; 14] = [
 ];
 
 /// Loads a configuration. `check_modules` adds the mistakes that other modules find in their
-/// settings. It runs even if mistakes were found before.
+/// settings. It is called even if mistakes were found before.
 ///
 /// # Errors
 /// Fails if there is a mistake. The error is the report of all mistakes.
@@ -401,7 +401,7 @@ fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> Path
     PathBuf::from(resolve_path(root, &["mcp_lock"], name, directory))
 }
 
-/// If a variable of `env` has no value, takes its value from the environment of this process. `env`
+/// Fills in, from the environment of this process, each variable of `env` that has no value. `env`
 /// is the environment of a command, and `place` is its path in the configuration.
 fn pass_on_variables(
     place: &[&str],

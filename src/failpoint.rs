@@ -23,9 +23,10 @@ mod armed {
     /// After a freeze, a sleep of 1 ms takes much longer than 1 ms. A sleep of at least this
     /// duration proves that the process was stopped and continued.
     const STOP_DETECTION_GAP: Duration = Duration::from_secs(1);
-    /// The delay before a freeze. It lets other tasks' calls, which already have the permit to
-    /// send, be written first. A process that freezes between the permit and the write sends the
-    /// call after it continues (see docs/guarantees.md).
+    /// The delay before a freeze. During the delay, calls of other tasks that already have the
+    /// permit to send are written. Without the delay, the freeze could fall between a call's permit
+    /// and its write, and the process would send the call after it continues (see
+    /// docs/guarantees.md).
     const FREEZE_DELAY: Duration = Duration::from_millis(100);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();
@@ -112,8 +113,8 @@ mod armed {
             rustix::process::Signal::KILL
         };
         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-        // Another thread may receive the signal first. This thread must do nothing more until the
-        // process stops.
+        // If another thread receives the signal, the process stops a moment later. Until the
+        // process stops, this thread must do nothing more.
         if !point.freezes {
             std::process::abort();
         }

@@ -180,8 +180,8 @@ impl Metrics {
     /// Builds all metrics.
     ///
     /// # Errors
-    /// Fails if a name or a label of a metric is invalid. They are constants, and a test builds
-    /// them.
+    /// Fails if a name or a label of a metric is invalid. Names and labels are constants, and a
+    /// test builds all metrics, so a failure is a bug.
     pub fn new() -> prometheus::Result<Self> {
         Ok(Self(Arc::new(Instruments::new()?)))
     }

@@ -2,9 +2,9 @@
 //! reads an agent back from its definition.
 //!
 //! Invariant: no secret enters a definition. A definition is written from unexpanded values, in
-//! which `${…}` still stands for a variable or a file. For each tool, it has the description and
-//! the schema that a model sees, and a digest of all settings of the tool. A stored definition is
-//! trusted only if it matches its digest.
+//! which `${…}` still stands for a variable or a file. For each tool, the definition has the
+//! description and the schema that a model sees, and a digest of all settings of the tool. A stored
+//! definition is trusted only if it matches its digest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,8 +27,8 @@ const UNPINNED_KEYS: [&str; 2] = ["limits", "open_to"];
 #[derive(Clone, Debug)]
 pub(crate) struct UnexpandedTool {
     pub name: String,
-    /// The tool's unexpanded settings. The agent's definition contains the `description` of these
-    /// settings, and a digest of all of them.
+    /// The tool's unexpanded settings. The agent's definition contains the `description` in these
+    /// settings, and a digest of all these settings.
     pub definition: Value,
     /// The JSON Schema of the tool's arguments, unexpanded; the default schema if the configuration
     /// sets no schema.
@@ -132,14 +132,14 @@ pub enum DefinitionError {
     #[error("the definition is damaged")]
     Damaged,
     /// A `${…}` in the definition can no longer be expanded, or expands to the name of a tool that
-    /// the definition lacks. Also returned if an agent's name has become the name of a gate, or the
-    /// reverse. The string is the message.
+    /// the definition lacks. Also returned if the name of an agent has become the name of a gate,
+    /// or the name of a gate that of an agent. The string is the message.
     #[error("{0}")]
     Missing(String),
 }
 
-/// The part of a definition that is read back. The other members only contribute to the digest of
-/// the definition.
+/// The part of a definition that is read back. The other members of a definition are written only
+/// so that its digest covers them.
 #[derive(Deserialize)]
 struct StoredDefinition {
     name: String,
@@ -217,8 +217,8 @@ pub(crate) fn read(
         return Err(DefinitionError::Damaged);
     }
     let offer = |name: String| {
-        // A `${…}` in the tool's name may have had another value when the definition was stored.
-        // Then `tools` has the tool under its old name.
+        // A `${…}` in the tool's name may have had another value when the definition was stored. In
+        // that case, `tools` has the tool under its old name, and nothing is found here.
         let stored_tool = tools.remove(&name).ok_or_else(|| {
             DefinitionError::Missing(format!("the definition has no tool {name:?}"))
         })?;

@@ -1,6 +1,6 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
-//! Invariant: an answer whose status, decision and tool do not fit together is an error. A repeated
-//! proposal has the same idempotency key.
+//! Invariants: an answer in which the status, the decision and the tool contradict each other is an
+//! error. All proposals of one call have one idempotency key.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub enum Decision {
     Allow,
     /// The call will not run.
     Deny,
-    /// The call waits for a person, or an attempt to run it has not ended.
+    /// The call waits for a person's decision, or an attempt to run the call has not ended.
     Pending,
 }
 
@@ -140,8 +140,9 @@ pub enum AskError {
 pub struct GateClient {
     net: Net,
     settings: AskerSettings,
-    /// The name by which the service knows this process. If an answer with a permit is lost, this
-    /// process repeats its request with the same name and gets the permit again.
+    /// The name by which the service knows this process. If the answer with a permit is lost, this
+    /// process sends its request again. The service recognizes the name and gives the permit to
+    /// this process again.
     runner: String,
 }
 
@@ -299,8 +300,8 @@ fn unreachable_error(failure: Failure) -> AskError {
     AskError::Unreachable(failure.to_string())
 }
 
-/// Returns the error text of a refusal: the code and the detail if the body is a problem document.
-/// Another body is not quoted, because a proxy may have written it.
+/// Returns the error text of a refusal. If the body is a problem document, the text has the
+/// document's code and detail. Any other body is not quoted, because a proxy may have written it.
 fn refusal_text(status: u16, text: &str) -> String {
     #[derive(Deserialize)]
     struct Problem {

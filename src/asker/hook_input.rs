@@ -35,8 +35,8 @@ pub struct HookInput<'t> {
 }
 
 impl<'t> HookInput<'t> {
-    /// Parses the input. Refuses an unknown event whose call has no result, because the host may be
-    /// about to run that call.
+    /// Parses the input. An unknown event with a call that has no result is refused, because the
+    /// host may be about to run the call.
     ///
     /// # Errors
     /// Fails if the input is malformed or refused. The error is one line for a person.
@@ -109,7 +109,8 @@ impl<'t> HookInput<'t> {
     pub fn key(&self) -> Result<String, String> {
         let (session, tool_use) = (self.text("session_id")?, self.text("tool_use_id")?);
         let key = format!("{session}:{tool_use}");
-        // Ids with a colon are hashed, because two pairs of such ids could give the same key.
+        // The key joins two ids with a colon. Ids that contain a colon are hashed, because two
+        // pairs of such ids could give the same key.
         let fits = key.len() <= 200
             && session
                 .bytes()

@@ -11,9 +11,10 @@ use super::hook::Host;
 /// end before this timeout, because the host runs the call if the timeout ends the hook.
 const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
-/// The end of the hook's command that proposes a call. Codex, and Claude Code before 2.1.295, run
-/// the call if the hook cannot be started, is killed, or ends with an exit code other than 2. Codex
-/// also runs the call if nothing is on standard error, and ignores `onFailure`.
+/// The end of the hook command that proposes a call. It turns each failure of the hook into exit
+/// code 2 and a text on standard error, because Codex, and Claude Code before 2.1.295, run the call
+/// after any other failure. Codex also ignores `onFailure`, and runs the call if nothing is on
+/// standard error.
 const BLOCK_ON_FAILURE: &str =
     "|| sh -c 'echo The hook has no answer, so the call is blocked. >&2; exit 2'";
 
@@ -36,8 +37,8 @@ pub fn settings(host: Host, wait: Duration) -> String {
         "PreToolUse",
         hook(&ask, seconds + TIMEOUT_MARGIN_SECONDS, Some("block")),
     );
-    // A hook that reports blocks no call. With `onFailure`, the model would be told that a call was
-    // blocked although the call has already run.
+    // The hook after a call only reports, and blocks no call. With `onFailure`, the model would be
+    // told that the call was blocked although the call has already run.
     add("PostToolUse", hook(&report, TIMEOUT_MARGIN_SECONDS, None));
     if host == Host::ClaudeCode {
         add(

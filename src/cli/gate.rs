@@ -254,7 +254,8 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
 }
 
 /// Prints the verdict's message to standard error, and returns `code`. Without a command to run,
-/// also prints the verdict to standard output; if this print fails, returns [`USAGE_ERROR`].
+/// also prints the verdict to standard output, and returns [`USAGE_ERROR`] if this second print
+/// fails.
 fn print_verdict(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
     let url = match (&verdict.answer.decision, &verdict.answer.request) {
         (Decision::Pending, Some(request)) => format!(" {}", request.url),

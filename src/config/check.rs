@@ -64,8 +64,8 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a `max_connections` of 0. Warns if it is not greater than `max_streams`: some
-/// connections are kept for other requests, so there can be fewer event streams.
+/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`:
+/// some connections are kept for other requests, so `max_streams` event streams can never be open.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],
@@ -271,8 +271,8 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else {
             continue;
         };
-        // The provider decides which other keys are allowed. Without a valid provider, they are not
-        // checked.
+        // The provider decides which other keys of a model are allowed. If the provider is missing
+        // or not valid, these keys are not checked.
         let has_provider = node
             .get("provider")
             .is_some_and(|provider| !provider.broken);

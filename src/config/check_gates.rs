@@ -112,8 +112,8 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
         let detail = "nobody can use it: the gate takes a key that may `gate` and may not `decide`, for a user to whom the gate is open";
         mistakes.warn(&place, detail);
     }
-    // A key with `act_as` may speak for users whom the file does not name. The approvers of these
-    // users' calls are unknown, so the check is skipped.
+    // A key with `act_as` may speak for users whom the file does not name. The number of approvers
+    // of these users' calls is unknown, so the check is skipped if there is such a key.
     else if keys.iter().all(|key| !key.act_as) {
         check_approvers(config, gate_name, gate, &keys, mistakes);
     }
@@ -203,7 +203,7 @@ fn check_ext_authz(
     }
 }
 
-/// Whether the rule matches any call that may be proposed at the gate.
+/// Whether the rule's `tools` match at least one tool whose calls may be proposed at the gate.
 fn applies_to(rule: &Rule, gate: &Gate) -> bool {
     let listed: BTreeSet<&str> = gate.tools.iter().map(String::as_str).collect();
     let judges_others = gate.other_tools == OtherTools::Judge;

@@ -18,8 +18,8 @@ type IsKnown<'f> = &'f dyn Fn(&str) -> bool;
 struct KnownNames<'c> {
     tenants: BTreeSet<&'c str>,
     agents: BTreeSet<&'c str>,
-    /// The known groups. A key with `act_as` may name groups and users that the file does not have.
-    /// If there is such a key, `groups` and `users` are `None`.
+    /// The known groups. `groups` and `users` are `None` if a key has `act_as`, because such a key
+    /// may name groups and users that the file does not have.
     groups: Option<BTreeSet<&'c str>>,
     users: Option<BTreeSet<String>>,
 }

@@ -101,9 +101,9 @@ fn json_noun(value: &Value) -> &'static str {
 }
 
 /// Checks each `{{credential:NAME.FIELD}}` in the headers, `url` and `env` of tools, and in the
-/// headers of MCP servers. A variable that `env` passes on from the service's own environment is
-/// checked, too. The credential and the field must exist, and `secrets.keys` must have a key to
-/// seal the credential.
+/// headers of MCP servers. This includes the values that `env` passes on from the service's own
+/// environment. The credential and the field must exist, and `secrets.keys` must have a key to seal
+/// the credential.
 pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root
@@ -231,8 +231,8 @@ pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that each name in the lists of an agent exists, and that no two lists offer the same
-/// name.
+/// Checks that each name in an agent's `tools` and `sub_agents` exists, and that no name appears
+/// twice in `human`, `tools` and `sub_agents` together.
 fn check_offered_names(
     config: &Config,
     agent_name: &str,
@@ -304,8 +304,8 @@ fn check_credentials_offer(
             "`credentials` is offered, but the section `credentials` is empty",
         );
     } else if config.credential_takers(agent).is_empty() {
-        // An unreadable tool may take a credential. So the mistake is reported only if all tools
-        // were read.
+        // The missing taker of a credential may be a tool that could not be read. So the mistake is
+        // reported only if all tools were read.
         let is_read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
         if config.tools_below(agent).into_iter().all(is_read) {
             let detail = format!(

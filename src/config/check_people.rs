@@ -1,5 +1,5 @@
-//! Finds mistakes in the accounts and the people, and rules that require more approvers than any
-//! tenant has.
+//! Finds mistakes in the API keys of accounts and in the people who get messages. Also finds rules
+//! that require more approvers than any tenant has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,7 +115,8 @@ fn check_people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// If a person has a key, checks that the person's entry has no groups or the groups of the key.
+/// Reports the `groups` of a person who has a key, if they differ from the groups of the key. The
+/// person's entry may leave `groups` out.
 fn check_groups_of_key(
     auth: &Settings,
     person: &PersonSettings,
@@ -167,7 +168,8 @@ fn check_names(
     }
 }
 
-/// Checks `key` and `key_sha256` of an API key. Returns the key's hash if it is valid.
+/// Checks `key` and `key_sha256` of an API key. Returns the hash of the key; `None` if the key is
+/// not valid.
 fn check_key(
     key: &ApiKey,
     node: &Node,

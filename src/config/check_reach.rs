@@ -202,7 +202,8 @@ fn check_recipients(
     }
     let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
     // If no rule matches a call, the task's owner decides, and any person may be an owner. So the
-    // terms without a rule would accept every name. They are used only if no rule holds calls.
+    // terms of such calls would justify every name in `to`. These terms are used only if no rule
+    // holds calls.
     let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
         of_rules().collect()
     } else {
@@ -226,8 +227,8 @@ fn check_recipients(
     }
 }
 
-/// Splits the recipients into single names. Each result has the name's key (`groups` or `users`),
-/// its index in that list, and a `Named` with this name alone.
+/// Splits the recipients into single names. Each result has the key of a name (`groups` or
+/// `users`), the index of the name in the list under this key, and a `Named` with this name alone.
 fn single_names(named: &Named) -> Vec<(&'static str, usize, Named)> {
     let groups = named.groups.iter().map(|group| Named {
         groups: vec![group.clone()],

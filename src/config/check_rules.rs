@@ -183,8 +183,8 @@ fn check_remember(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     }
 }
 
-/// Returns the names in `callable` that match a pattern; `None` if the pattern is not valid. The
-/// caller leaves the `request_…` tools out of `callable`, so that no glob matches them.
+/// Returns the names in `callable` that match a pattern; `None` if the pattern is not valid. No
+/// glob may match a `request_…` tool, so the caller leaves these tools out of `callable`.
 pub(super) fn matching_tools<'t>(
     pattern: &str,
     callable: &BTreeSet<&'t str>,

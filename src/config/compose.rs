@@ -1,5 +1,5 @@
-//! Builds the directory of people, the agents, the rules and the specs of tools. They are built
-//! here because each of them needs settings of several modules.
+//! Builds the directory of people, the agents, the rules and the specs of tools. This module builds
+//! them because each of them needs settings of several modules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -110,8 +110,8 @@ impl Config {
     }
 
     /// Returns the function that expands stored definitions with the current variables and files.
-    /// It refuses to insert a secret of the current configuration, because people and models see
-    /// the expanded text.
+    /// The function refuses to insert a secret of the current configuration, because people and
+    /// models see the expanded text.
     fn variable_expander(&self) -> VariableExpander {
         let (environment, directory) = (self.environment.clone(), self.directory.clone());
         let secrets = self.secret_values.clone();
@@ -255,8 +255,8 @@ impl Config {
         }
     }
 
-    /// Returns a spec for each tool whose settings have mistakes, so that `usable` is false for its
-    /// name. Without the spec, each rule that names the tool would be reported, too.
+    /// Returns a spec for each configured tool whose name `usable` rejects: the tool's settings
+    /// have mistakes. Without the spec, each rule that names the tool would be reported, too.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,
@@ -274,12 +274,12 @@ impl Config {
             })
     }
 
-    /// Returns specs of the sub-agents and of the `request_…` tools. Rules may name them, but they
-    /// are not configured under `tools`.
+    /// Returns specs of the sub-agents and of the `request_…` tools. Rules may name these tools,
+    /// although they are not configured under `tools`.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // An unknown sub-agent is reported at the agent that lists it. It gets a spec so that the
-        // rules that name it are not reported, too.
+        // An unknown sub-agent is reported at the agent that lists it. The sub-agent gets a spec
+        // all the same, so that rules that name it are not reported, too.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs
@@ -287,9 +287,9 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // A `request_…` tool may be listed by an agent to which it cannot be offered. This is
-        // reported at the agent. The tool gets a spec so that the rules that name it are not
-        // reported, too.
+        // An agent may list a `request_…` tool that cannot be offered to it. This mistake is
+        // reported at the agent. The tool gets a spec all the same, so that rules that name it are
+        // not reported, too.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(placeholder_spec(kind.tool(), ToolKind::Human));

@@ -1,6 +1,7 @@
-//! Reads typed settings from the tree. serde stops at the first mistake. So this module reports the
-//! mistake, marks its node as broken, and reads again without this node until all mistakes are
-//! found. Invariant: a message quotes names of keys and the expected form, but never a value.
+//! Reads typed settings from the tree. serde stops at the first mistake. Therefore this module
+//! reports the mistake, marks the mistake's node as broken, and reads again without the broken
+//! nodes until serde finds no mistake. Invariant: a message quotes names of keys and the expected
+//! form, but never a value.
 
 use std::fmt;
 

@@ -37,9 +37,9 @@ pub struct Flags {
 }
 
 /// Applies the environment variables to the tree. Shorter paths are applied first, so that `…__A`
-/// and `…__A__B` may both be set. A key that the file lacks is added. Its spelling comes from
-/// `known`, the keys of the file's schema, which are compared without regard to case, `-` and `_`.
-/// A key that is not in `known` is added in lower case.
+/// and `…__A__B` may both be set. If the file lacks a key, the key is added in the spelling of
+/// `known`, the keys of the file's schema. The comparison with `known` ignores case, `-` and `_`. A
+/// key that is not in `known` is added in lower case.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
@@ -93,8 +93,8 @@ pub fn apply_flags(root: &mut Node, flags: &Flags) {
     }
 }
 
-/// Returns the path of the key that a variable overrides: the number of steps, and the steps in
-/// lower case. Returns `None` if the variable overrides no key.
+/// Returns the steps of the path that a variable overrides, in lower case, and before them the
+/// number of steps, by which variables are sorted. Returns `None` if the variable overrides no key.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;

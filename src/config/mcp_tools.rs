@@ -278,8 +278,8 @@ fn insert_tool(config: &mut Config, exposed_name: &str, settings: catalog::Setti
     let reviewed = mcp.reviewed.clone().unwrap_or_default();
     let mut server_settings = config.unexpanded(&["mcp", &mcp.server]);
     if let Some(members) = server_settings.as_object_mut() {
-        // These settings decide where and how a call reaches the server. The tool's own definition
-        // already has the other settings that matter to a call.
+        // Of the server's settings, only those are kept that decide where and how a call reaches
+        // the server. All other settings that matter to a call are in the tool's own definition.
         let kept = ["url", "headers", "oauth", "command", "working_dir", "env"];
         members.retain(|key, _| kept.contains(&key.as_str()));
     }
@@ -312,7 +312,8 @@ fn insert_tool(config: &mut Config, exposed_name: &str, settings: catalog::Setti
     config.tools.insert(exposed_name.to_owned(), settings);
 }
 
-/// Escapes each `${` in the strings of a value, so that an expansion gives back the original value.
+/// Escapes each `${` in the strings of a value, so that a later expansion of the escaped value
+/// gives back the original value.
 fn escape_variables(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(text.replace("${", "$${")),
@@ -390,9 +391,9 @@ fn expand_globs(
     }
 }
 
-/// Replaces the globs in a list of tools. Returns whether the list has changed. The first matching
-/// name replaces the glob. The further names are appended, so that the other entries keep their
-/// indexes.
+/// Replaces the globs in a list of tools. Returns whether the list has changed. The first name that
+/// matches a glob takes the place of the glob. All further names are appended to the list, so that
+/// the other entries keep their indexes.
 fn expand(
     place: [&str; 3],
     tools: &mut Vec<String>,

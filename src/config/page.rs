@@ -138,7 +138,8 @@ struct NestedMap<'s> {
     step: &'static str,
 }
 
-/// Returns the map that a property is, or the maps that the property has by name or in a list.
+/// Returns the map for a property: the property itself, or the maps by name or in a list that the
+/// property contains.
 fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     let own = resolved(property, schema);
     if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {

@@ -91,8 +91,8 @@ impl Report {
     }
 }
 
-/// Adds the mistakes and warnings that other modules found. Leaves out those that follow from a
-/// known mistake:
+/// Adds the mistakes and warnings that other modules found. Leaves out a mistake or warning in
+/// three cases, because it follows from a mistake that is already known:
 /// - A mistake is already known at the same place or below it.
 /// - The place, or a place above it, could not be read. So the module checked a default.
 /// - The place has no value, and a mistake is known above it. So the module checked a default.
@@ -130,7 +130,8 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
     }
 }
 
-/// Returns the numbers by which a mistake is sorted, its position as text, and its path of keys.
+/// Returns the position of a mistake as numbers, by which the mistakes are sorted, and as text. The
+/// third value is the mistake's path of keys.
 fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
     let (explicit, path) = match mistake.place.split_first() {
         Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),

@@ -1,6 +1,7 @@
 //! Determines which credentials an agent may ask a person for, and which tools receive them.
-//! Invariants: an agent may ask for a credential only if a tool of the agent, or of an agent below
-//! it, uses the credential. The form of the credential names all these tools.
+//! Invariants: an agent may ask for a credential only if a tool of the agent, or a tool of an agent
+//! below it, uses the credential. The form in which a person enters the credential names all these
+//! tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,9 +49,9 @@ impl Config {
             .collect()
     }
 
-    /// Returns the `request_…` tools of all agents, so that rules can be checked against them. The
-    /// parameters of `request_credentials` depend on the agent's credentials, so this tool may be
-    /// returned several times. Of equal tools, one is returned.
+    /// Returns the `request_…` tools of all agents, so that rules can be checked against them.
+    /// `request_credentials` may appear several times, because its parameters depend on the agent's
+    /// credentials. Tools with equal parameters appear once.
     pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {

@@ -231,9 +231,9 @@ struct Builder<'m> {
 }
 
 /// Parses one YAML document. An empty document gives [`Kind::Null`]. If `origin` is given, every
-/// node gets this origin. Of a repeated key, the first value counts, and the others are reported.
-/// Reports a mistake and returns `None` if the text is not YAML, has several documents, is too
-/// large or nests too deeply.
+/// node gets this origin. If a key is repeated, its first value counts, and the repetitions are
+/// reported. Reports a mistake and returns `None` if the text is not YAML, has several documents,
+/// is too large or nests too deeply.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
     let document_origin = origin
         .clone()

@@ -153,14 +153,15 @@ impl Child {
         }
     }
 
-    /// Writes one message, or gives up at `until`. Calls `may_send` right before the first byte. No
-    /// message may follow an incomplete line. So if a write is incomplete, or its future is
-    /// dropped, the child's input is closed.
+    /// Writes one message, or gives up at `until`. Calls `may_send` right before the first byte. If
+    /// a write is incomplete, or its future is dropped, the child's input is closed, because no
+    /// message may follow an incomplete line.
     ///
     /// # Errors
-    /// Fails if the message was not written completely. `false` means that nothing was written:
-    /// `may_send` returned false, the child had ended, or other messages occupied the input until
-    /// `until`. `true` means that a part or all of the message may have been written.
+    /// Fails if the message was not written completely. The error `false` means that nothing was
+    /// written: `may_send` returned false, the child had ended, or other messages occupied the
+    /// input until `until`. The error `true` means that a part or all of the message may have been
+    /// written.
     pub(super) async fn write(
         &self,
         message: &str,

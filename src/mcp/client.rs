@@ -67,15 +67,16 @@ pub(crate) struct Call<'c> {
     /// The server's state and the answers to its questions, if the previous attempt ended with
     /// questions. `None` for the first attempt.
     pub(crate) resume: Option<Resume>,
-    /// After the timeout, the client of a child process puts a future here that goes on waiting for
-    /// the answer. The client of an HTTP server leaves it empty.
+    /// The slot for a late answer. After the timeout, the client of a child process puts a future
+    /// here that goes on waiting for the answer. The client of an HTTP server leaves the slot
+    /// empty.
     pub(crate) late: &'c LateSlot,
     /// The slot for the text of the result, exactly as the server wrote it.
     pub(crate) raw: &'c RawSlot,
 }
 
-/// The outcome of an attempt, or of one of its requests. The texts in an outcome contain no known
-/// secret.
+/// The outcome of one attempt, or of one request of an attempt. The texts in an outcome contain no
+/// known secret.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
     /// The text for the model.
@@ -90,11 +91,12 @@ pub(crate) enum Outcome {
     /// The server answered with an MCP task, which this client does not support. The MCP task may
     /// have an effect. Another request would get the same answer.
     NeedsTasks,
-    /// The server has questions for a person. The attempt is over, and the next attempt sends the
+    /// The outcome of an attempt that ended with questions for a person. The next attempt sends the
     /// answers.
     Elicitation(Box<Elicitation>),
-    /// The server asks for input, or returns its state without questions. The request is over, but
-    /// the attempt may continue.
+    /// The outcome of one request that the server answered with `input_required`. If the input has
+    /// a question for a person, the attempt ends as `Elicitation`. Otherwise the attempt sends a
+    /// further request.
     InputRequired(Box<elicitation::CheckedInput>),
 }
 
@@ -244,8 +246,8 @@ impl Client {
         }
     }
 
-    /// Performs one attempt within the timeout. If the server asks for input, but has no question
-    /// for a person, the attempt sends the call again.
+    /// Performs one attempt within the timeout. The attempt sends further requests while the server
+    /// requires input without a question for a person.
     pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
         let mut resume = call.resume.clone();
         let (mut until, mut secrets, mut pause) = (None, Vec::new(), PAUSES.0);
@@ -283,8 +285,8 @@ impl Client {
             if !elicitation.questions.is_empty() {
                 return Outcome::Elicitation(Box::new(elicitation));
             }
-            // The timeout starts when `call.permit` is decided, because the server does not cause
-            // the wait for this decision.
+            // The attempt's timeout counts from the decision on `call.permit`, because the wait for
+            // this decision is not the server's fault.
             let decided = call.permit.decided().await;
             let sent = decided.map_or(began, |decided| decided.max(began));
             let until = *until.get_or_insert(sent + self.timeout);

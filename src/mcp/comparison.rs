@@ -1,7 +1,7 @@
 //! Compares a server's tools with their reviewed definitions. Invariants: a tool counts as changed
-//! if the server lists it with another definition, lists it twice, or does not list it. It stays
-//! changed until a comparison finds the reviewed definition again. A comparison is valid for the
-//! request headers with which the server was asked.
+//! if the server lists another definition of the tool, lists the tool twice, or does not list the
+//! tool. The tool stays changed until a comparison finds the reviewed definition again. A
+//! comparison holds only for the request headers with which it asked the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,22 +16,22 @@ use super::lock::{LockedServer, LockedTool, digest, tool_name};
 use crate::task::id::TaskId;
 use crate::tool::headers::headers_digest;
 
-/// How long a successful comparison serves [`Need::Judge`] and [`Need::Start`].
+/// How long a successful comparison is recent enough for [`Need::Judge`] and [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
-/// How long a failed comparison keeps [`Need::Judge`] from requiring a new comparison.
+/// How long, after a failed comparison, [`Need::Judge`] does not require a new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 const MAX_TASKS: usize = 1024;
 
 /// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A call is judged for the first time. If this comparison fails, a changed definition is
-    /// noticed later, at the start of the call.
+    /// A call is judged for the first time. This comparison may fail, because the comparison at the
+    /// start of the call also finds a changed definition.
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,
-    /// A call that a person approved, or that must not be repeated, is about to start. The
-    /// comparison must begin now.
+    /// A call that a person approved, or that must not be repeated, is about to start. Only a
+    /// comparison that begins now is recent enough.
     StartNow,
 }
 
@@ -59,8 +59,9 @@ impl Comparisons {
         Some(Arc::clone(comparison))
     }
 
-    /// Returns the comparison for `headers`, and records it as the last one that `task` used. If
-    /// there are more than [`MAX_TASKS`] tasks, drops the task whose last use is the oldest.
+    /// Returns the comparison for `headers`, and records this comparison as the last one that
+    /// `task` used. If more than [`MAX_TASKS`] tasks are recorded, drops the task whose last use is
+    /// the oldest.
     pub(super) fn for_headers(&self, task: Option<TaskId>, headers: &HeaderMap) -> Arc<Comparison> {
         let mut kept = self.lock();
         let key = headers_digest(headers);
@@ -90,7 +91,7 @@ impl Comparisons {
     }
 }
 
-/// The results of the comparisons that asked the server with the same request headers.
+/// The results of all comparisons that asked the server with one set of request headers.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     state: Mutex<State>,

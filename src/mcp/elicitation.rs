@@ -47,7 +47,7 @@ pub(super) enum Question {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CheckedInput {
     /// The questions for a person, and the answers that decline the other questions. If there is no
-    /// question for a person, the attempt goes on and its next request sends these answers.
+    /// question for a person, the next request of the attempt sends the declining answers.
     pub(super) elicitation: Elicitation,
     /// The names of the form fields that ask for a secret. The questions with these fields were
     /// declined.
@@ -117,9 +117,9 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
     })
 }
 
-/// Returns the complete address of a page, with its host in ASCII. The address must be `https`, or
-/// on this machine `http`. Returns `None` for any other address, and for one that is too long or
-/// has a user or password.
+/// Returns the complete address of a page, with its host in ASCII. The scheme must be `https`; for
+/// a page on this machine, `http` is accepted, too. Returns `None` for any other address, for an
+/// address that is too long, and for an address with a user or password.
 fn page_url(written: &str) -> Option<String> {
     let url = Url::parse(written).ok()?;
     let is_local = match url.host()? {
@@ -132,8 +132,8 @@ fn page_url(written: &str) -> Option<String> {
     (plain && scheme && url.as_str().len() <= MAX_URL_BYTES).then(|| url.to_string())
 }
 
-/// Returns a note for the model about the questions that were declined because they ask for a
-/// secret. `secrets` are the names of their fields. Without such fields, the note is empty.
+/// Returns a note for the model about the questions that were declined. `secrets` names the form
+/// fields of these questions that ask for a secret. If `secrets` is empty, the note is empty.
 pub(super) fn declined_note(secrets: &[String]) -> String {
     if secrets.is_empty() {
         return String::new();

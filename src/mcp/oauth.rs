@@ -75,7 +75,8 @@ impl Tokens {
         Ok(text)
     }
 
-    /// Removes the refused token from the cache. If a newer token is cached, it is kept.
+    /// Removes the token `refused` from the cache. If the cache holds a newer token, keeps the
+    /// newer token.
     pub(super) async fn forget(&self, refused: &Secret<String>) {
         let mut cached = self.cached.lock().await;
         if cached.as_ref().is_some_and(|token| token.text == *refused) {

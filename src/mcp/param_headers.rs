@@ -1,5 +1,5 @@
-//! Makes the `Mcp-Param-…` headers (revision 2026-07-28, transports, "Custom headers"). They repeat
-//! those arguments of a call that the tool's schema names.
+//! Makes the `Mcp-Param-…` headers (revision 2026-07-28, transports, "Custom headers"). Each of
+//! these headers repeats one argument of a call. The tool's schema marks the arguments to repeat.
 
 use std::collections::BTreeSet;
 

@@ -43,7 +43,7 @@ pub(super) struct Reader {
 enum Body {
     Json(Vec<u8>),
     Events(Decoder),
-    /// Nothing is read: the response has not begun, or its body is too long or malformed.
+    /// No body is read: the response has not begun, or its body is too long or malformed.
     Ignored,
 }
 

@@ -41,8 +41,9 @@ pub struct Review {
 }
 
 /// Compares the tools that a server lists with `old`, the server's entry in the lock file. `others`
-/// maps the names of other servers' tools to their servers. The lock file is under version control,
-/// so a definition that contains a secret known to `redactor` is left out.
+/// maps the names of other servers' tools to their servers. A definition that contains a secret
+/// known to `redactor` is left out of the new entry, because the lock file is under version
+/// control.
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,
@@ -197,8 +198,8 @@ fn member(name: &str, value: &Value, sign: char) -> String {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::Array(_) | Value::Object(_) => {
             let pretty = serde_json::to_string_pretty(value).unwrap_or_default();
-            // `visible` also marks line breaks. So it is applied to each line of the pretty-printed
-            // text by itself.
+            // `visible` would also mark the line breaks, so it is applied to each line of the
+            // pretty-printed text separately.
             let lines: Vec<String> = pretty.lines().map(visible).collect();
             lines.join("\n")
         }

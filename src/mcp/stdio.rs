@@ -233,7 +233,7 @@ impl Stdio {
     }
 
     /// Cancels the request `id` at the server. Then checks, with a request that has no effect,
-    /// whether the server still answers. If it does not, ends the child process.
+    /// whether the server still answers. If the server does not answer, ends the child process.
     async fn cancel_call(&self, session: Session, id: &str) {
         let mut cancel = Request::notification("notifications/cancelled");
         cancel.params.push(("requestId", json!(id).to_string()));
@@ -278,7 +278,8 @@ impl Stdio {
         if running.failed_at.is_some_and(|at| at.elapsed() < pause) {
             return Err("it did not start, and is started again later".to_owned());
         }
-        // The failure is counted before the start. So a start whose future is dropped counts, too.
+        // The failure is counted before the start, so that a start whose future is dropped also
+        // counts as a failure.
         running.failures = running.failures.saturating_add(1);
         running.failed_at = Some(Instant::now());
         if running.failures >= FAILURES_UNTIL_DOWN {

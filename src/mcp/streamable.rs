@@ -1,7 +1,7 @@
 //! The client of a server that speaks Streamable HTTP. Invariants: each `tools/call` is sent on its
 //! own connection, and its first byte is written only if the call's permit holds (`AttemptPermit`).
-//! Before a request of a call is sent again, the answer must prove that the server did not execute
-//! it. The text of an outcome contains no URL, no header's value and no known secret.
+//! A `tools/call` is sent again only if the answer to it proves that the server did not execute the
+//! call. The text of an outcome contains no URL, no header's value and no known secret.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,8 +51,8 @@ pub(super) struct Streamable {
     tokens: Option<Tokens>,
     hint: Option<Revision>,
     probe_timeout: Duration,
-    /// The conversations, by the digest of the headers with which each began. So a conversation of
-    /// one user is never continued for another user.
+    /// The conversations, by the digest of the headers with which each began. The headers may
+    /// contain a user's credentials, so no conversation of one user is continued for another user.
     conversations: Mutex<BTreeMap<[u8; 32], Conversation>>,
     /// Locked while a conversation begins, so that a concurrent request does not begin another.
     begin_lock: tokio::sync::Mutex<()>,
@@ -147,8 +147,8 @@ impl Streamable {
             {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // The server may have restarted and lost its sessions. It may not answer 404 to
-                    // a lost session, so the next request begins a new session.
+                    // The server may have lost the session in a restart, and some servers report
+                    // this without a 404. So the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
                         net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
@@ -210,8 +210,8 @@ impl Streamable {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, end).await;
     }
 
-    /// Returns the headers `operator`, into which users' credentials may be filled. If OAuth client
-    /// credentials are configured, adds a token, and also returns the token by itself.
+    /// Returns the headers `operator`, in which users' credentials may already be filled in. If
+    /// OAuth is configured, adds a token to the headers, and also returns the token separately.
     async fn authorized(
         &self,
         operator: &HeaderMap,
@@ -327,7 +327,7 @@ impl Streamable {
     }
 
     /// Forgets the session or the OAuth token of `context` if `status` says that the server refused
-    /// it. Returns whether a session or a token was forgotten.
+    /// that session or token. Returns whether a session or a token was forgotten.
     async fn renew(&self, operator: &HeaderMap, context: &Context, status: StatusCode) -> bool {
         match (status, &self.tokens, &context.token) {
             // Many servers answer an unknown session with 400 instead of 404.

@@ -192,7 +192,8 @@ impl Tool for McpTool {
         let server = &self.server;
         if server.sends_user_credentials() {
             // The comparison is found by the request headers, which contain the user's credentials.
-            // This function does not get the credentials, so `prepare` must decide.
+            // This function does not get the credentials, so it returns `true`, and `prepare` finds
+            // out whether the comparison is stale.
             return true;
         }
         let comparison = server.comparisons.last_used_by(None);
@@ -267,8 +268,8 @@ impl McpTool {
                 asked.tool.clone_from(&self.tool);
                 ToolAnswer::Elicitation(asked)
             }
-            // `Client::call` never returns `InputRequired`. `settled` has turned `Succeeded`,
-            // `Failed` and `Suspect` into answers.
+            // None of these outcomes arrives here: `Client::call` never returns `InputRequired`,
+            // and `settled` has turned the others into answers.
             Outcome::InputRequired(_)
             | Outcome::Succeeded(_)
             | Outcome::Failed(_)

@@ -178,9 +178,9 @@ pub(super) fn raw_result(message: &[u8]) -> Option<String> {
     raw.result.map(|result| result.get().to_owned())
 }
 
-/// Returns the reply to a server's request. Only the older revisions allow such requests. There,
-/// the client declares no capability, so it answers `ping`, cancels an elicitation, and refuses
-/// every other request.
+/// Returns the reply to a server's request. Only the older revisions allow a server to send
+/// requests. In these revisions, the client declares no capability, so it answers `ping`, cancels
+/// an elicitation, and refuses every other request.
 pub(super) fn reply(id: &Value, method: &str) -> String {
     let reply = match method {
         "ping" => json!({"jsonrpc": "2.0", "id": id, "result": {}}),

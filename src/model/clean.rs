@@ -1,6 +1,6 @@
-//! Removes known secrets and U+0000 from the texts of a model endpoint, and URLs from error texts,
-//! before the texts are stored or shown. Every text of an endpoint passes through this file before
-//! the text leaves the module `model`.
+//! Prepares the texts of a model endpoint before they are stored or shown: removes known secrets
+//! and U+0000 from every text, and URLs from error texts. Every text of an endpoint passes through
+//! this file before the text leaves the module `model`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The maximum number of characters of an id or tool name that an endpoint accepts.
 const MAX_CHARS: usize = 64;
 
-/// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`.
-/// They refuse an id that is too long, or that two calls of a conversation share. A stored id may
-/// come from another provider, with any characters and any length, and may repeat in every turn.
+/// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`
+/// in an id. They refuse an id that is too long, or that two calls of a conversation share. A
+/// stored id may break these rules: another provider may have chosen its characters and its length,
+/// and may have repeated the id in every turn.
 #[derive(Debug, Default)]
 pub(super) struct CallIds {
     used: BTreeSet<String>,

@@ -39,8 +39,9 @@ impl AttemptResult {
         }
     }
 
-    /// Returns the result of an attempt that got an HTTP answer. A failure is not marked as
-    /// permanent, because the receiver may recover later. Callers mark permanent failures.
+    /// Returns the result of an attempt that got an HTTP answer. A failure does not count as
+    /// permanent here, because the receiver may recover later. The caller marks a failure that it
+    /// knows to be permanent.
     pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
         let problem = match response.status {
             status if status.is_success() => "",

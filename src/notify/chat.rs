@@ -10,8 +10,8 @@ use crate::task::id::RequestId;
 use crate::task::text_safety::visible;
 use crate::task::time::Time;
 
-/// A message with at most this number of questions shows all their details. A longer message shows
-/// each question in one line.
+/// A message with at most this number of questions shows all details of each question. A message
+/// with more questions shows each question in one line.
 pub(super) const MAX_DETAILED_QUESTIONS: usize = 5;
 const MAX_TITLE_CHARS: usize = 200;
 const MAX_MESSAGE_CHARS: usize = 200;
@@ -22,7 +22,8 @@ const MAX_TITLE_TOOLS: usize = 3;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RoomMessage {
     pub(super) digest: Digest,
-    /// The outcome of each question in `digest`, in the same order; `None` before the first answer.
+    /// The outcome of each question, in the order of the questions in `digest`. An outcome is
+    /// `None` before the first answer to its question.
     pub(super) outcomes: Vec<Option<Outcome>>,
 }
 

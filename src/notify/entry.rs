@@ -45,8 +45,8 @@ pub(crate) struct Entry {
     /// The minimum time between two messages to one person or room; zero if each question is sent
     /// as its own message.
     pub(super) gather: Duration,
-    /// The filter for the events about which the entry gets messages. `groups` and `users` narrow
-    /// it.
+    /// The filter for the events about which the entry sends messages. `groups` and `users` limit
+    /// the messages further.
     pub(super) event_filter: EventFilter,
     groups: Vec<String>,
     users: Vec<String>,
@@ -164,9 +164,9 @@ impl Entry {
         })
     }
 
-    /// Returns the message of this entry about a new request. If the entry sends reminders, returns
-    /// `None` in two cases: the reminder's time depends on a deadline and the request has none, or
-    /// the deadline comes before the reminder.
+    /// Returns the message of this entry about a new request. An entry with `when` sends only a
+    /// reminder, and has no message in two cases: the reminder's time depends on a deadline and the
+    /// request has none, or the deadline comes before the reminder.
     pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
         let Some(when) = self.when else {
             return Some(PlannedMessage::due_now("request.created"));

@@ -16,9 +16,9 @@ use crate::task::id::RequestId;
 const BATCH: usize = 100;
 
 impl Sender {
-    /// Replaces all notices by their deliveries, batch by batch. If a batch fails, it and the later
-    /// notices stay for the next pass or another replica. Returns whether a new delivery is due
-    /// now.
+    /// Replaces all notices by their deliveries, batch by batch. If a batch fails, the notices of
+    /// this batch and of the later batches stay for the next pass or another replica. Returns
+    /// whether a new delivery is due now.
     pub(super) async fn expand_notices(&self) -> bool {
         let (mut last, mut has_due) = (None, false);
         while !self.stop.is_cancelled() {
@@ -35,9 +35,10 @@ impl Sender {
     }
 
     /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Sets `has_due` if a
-    /// new delivery is due now. Returns the last of these notices if more notices may follow, else
-    /// `None`. Also returns `None` if the notices are those of the previous batch, which ended with
-    /// `before`: another replica may be replacing them.
+    /// new delivery is due now. Returns the last of these notices if the batch is full, because
+    /// more notices may follow; otherwise `None`. Also returns `None` if the last notice is
+    /// `before`, the last of the previous batch, because another replica may be replacing these
+    /// notices.
     async fn expand_batch(
         &self,
         before: Option<Notice>,
@@ -93,8 +94,9 @@ impl Sender {
         Ok(deliveries)
     }
 
-    /// Returns the messages of an entry about an event, each with the id of the person who gets it.
-    /// The id is empty for a webhook or a room. `requests` caches the requests that were read.
+    /// Returns the messages of an entry about an event, each with the id of the person to whom it
+    /// is sent. For a webhook or a room, the id is empty. `requests` caches the requests that were
+    /// read.
     async fn messages_about(
         &self,
         entry: &Entry,

@@ -93,8 +93,8 @@ impl Sender {
         let rows = match self.store.requests_by_id(&first.tenant, &ids).await {
             Ok(rows) => rows,
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // One damaged request fails the read of all, so each request is read separately. A
-            // damaged request is left out, because it cannot be decided.
+            // If one request is damaged, reading all requests at once fails. So each request is
+            // read separately. A damaged request is left out, because it cannot be decided.
             Err(_) => {
                 let mut rows = Vec::new();
                 for id in ids {
@@ -257,9 +257,9 @@ fn due_since(state: &EntryState, row: &RequestRow) -> Time {
     due.unwrap_or(row.created_at)
 }
 
-/// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of all
-/// ids. A receiver may drop a message whose id it knows. So a retry with further deliveries must
-/// have another id.
+/// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of the
+/// ids of several deliveries. A retry that adds deliveries has another id, because a receiver may
+/// drop a message whose id it knows.
 fn gathered_message_id(open: &[Due<'_>]) -> String {
     if let [(only, _)] = open {
         return only.id.to_string();

@@ -1,9 +1,9 @@
 //! Tracks whether a receiver accepts messages, as far as this process knows. The first success
 //! after a failure makes all waiting messages of the receiver due.
 //!
-//! Exception: a message that was refused while others were accepted keeps its own schedule.
-//! Otherwise, each success of another message would start an attempt at the refused message, and
-//! its attempts would soon be used up.
+//! Exception: a message that was refused while other messages were accepted keeps its own schedule.
+//! Otherwise, each success of another message would start an attempt at the refused message, until
+//! the attempts at the refused message are used up.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +29,8 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Records a failed attempt at these messages. The `bool` says whether an earlier attempt at
-    /// the same message failed, too. If it did, and the receiver was not failing, the message
+    /// Records a failed attempt at these messages. The `bool` of a message says whether an earlier
+    /// attempt at it had already failed. If so, and if the receiver was not failing, the message
     /// counts as refused.
     pub(super) fn failed(&mut self, messages: impl IntoIterator<Item = (Uuid, bool)>) {
         if !self.failing {
@@ -40,9 +40,9 @@ impl Health {
         self.failing = true;
     }
 
-    /// Records that the receiver accepted these messages. If it is the first success after a
-    /// failure, returns the refused messages. The caller must then make all other waiting messages
-    /// due. Otherwise returns `None`.
+    /// Records that the receiver accepted these messages. The first success after a failure returns
+    /// the refused messages, and the caller must make all other waiting messages due. Any other
+    /// success returns `None`.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,

@@ -64,9 +64,9 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// Returns the message of a delivery; `None` if its event no longer exists. For a reminder,
-    /// `reminder_request` is the request: the message shows its present state, and has the time at
-    /// which the reminder was due.
+    /// Returns the message of a delivery; `None` if the delivery's event no longer exists. For a
+    /// reminder, `reminder_request` is the request that is still open. The reminder shows the
+    /// present state of this request, and its time is the time at which the reminder was due.
     ///
     /// # Errors
     /// Fails if the database does not answer, or if the event cannot be read.

@@ -68,8 +68,9 @@ pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
 /// Functions that write requests and events as JSON for messages, in the same form as the API.
 #[derive(Clone)]
 pub struct Rendering {
-    /// Writes the brief of a request: as of the event's commit or, without an event, as of now. The
-    /// `bool` says whether the brief has the summaries of the calls.
+    /// Writes the brief of a request. With an event, the brief shows the request as of the event's
+    /// commit; without an event, as of now. The `bool` says whether the brief has the summaries of
+    /// the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
     /// Writes all data of an event as the event stream of the task tree shows it. The `TaskId` is
     /// that of the tree's root.
@@ -180,8 +181,8 @@ impl Sender {
         while !self.stop.is_cancelled() {
             let poll_is_due = self.clock.uptime() >= poll_at;
             let has_new = (poll_is_due || was_notified) && self.expand_notices().await;
-            // A notification without new due deliveries may mean that old deliveries were made due
-            // again. So the store is asked for all due deliveries.
+            // If the sender was notified although no new delivery is due, old deliveries may have
+            // been made due again. So the store is asked for all due deliveries.
             if poll_is_due || (was_notified && !has_new) {
                 poll_at = self.clock.uptime() + poll_interval;
                 self.start_attempts().await;

@@ -1,4 +1,5 @@
-//! Sends a test message for the command `notify`. It contains nothing about tasks or requests.
+//! Sends a test message for the command `notify`. The test message contains nothing about tasks or
+//! requests.
 
 use std::time::Duration;
 
@@ -27,8 +28,9 @@ pub struct PingResult {
 }
 
 /// Sends a message of type `ping` to the entry `name`. A webhook or a room gets one message. For
-/// mail, each person whom the entry names gets one. If the entry names no people, the sender's own
-/// address gets one. Returns `None` if there is no such entry, or if its settings have mistakes.
+/// mail, each person whom the entry names gets a mail; if the entry names no people, the sender's
+/// own address gets a mail. Returns `None` if there is no such entry, or if the entry's settings
+/// have mistakes.
 ///
 /// # Errors
 /// Fails if TLS cannot be set up at all.

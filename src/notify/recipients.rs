@@ -8,7 +8,7 @@ use crate::people::directory::Directory;
 use crate::people::person::Person;
 use crate::store::RequestRow;
 
-/// Returns the people who get this entry's mail about a request. They have a mail address, are
+/// Returns the people to whom this entry mails a request: those who have a mail address, are
 /// included in the entry's `to`, and may decide the request now.
 pub(super) fn mail_recipients<'d>(
     mail: &Mail,

@@ -27,8 +27,8 @@ enum PreparedMessage {
     Ready(Message),
     /// There is no message, because the event no longer exists.
     EventMissing,
-    /// There is no message: the reminder's request is closed, or the entry's `groups` and `users`
-    /// no longer select it.
+    /// There is no message. The reminder's request is closed, or is no longer one that the entry's
+    /// `groups` and `users` may decide.
     RequestClosed,
 }
 
@@ -106,7 +106,7 @@ impl Sender {
         if count == 0 || self.stop.is_cancelled() {
             return;
         }
-        // While this token exists, the shutdown waits, so that it also waits for the attempts that
+        // The shutdown waits until this token is dropped. So it also waits for the attempts that
         // are started below.
         let _counted = self.attempts.token();
         let claimed = match self.claim(state, count).await {
@@ -158,8 +158,8 @@ impl Sender {
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 
-    /// Makes one attempt to send the message of these deliveries, and records it. To a webhook,
-    /// each delivery is sent as its own message.
+    /// Makes one attempt to send the message of these deliveries, and records the attempt. For a
+    /// webhook, each delivery is a message of its own, with its own attempt.
     async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         match &state.entry.channel {
             Channel::Webhook(hook) => {
@@ -244,8 +244,8 @@ impl Sender {
         Ok(message.map_or(PreparedMessage::EventMissing, PreparedMessage::Ready))
     }
 
-    /// Returns a request; `None` if it does not exist, or if it is damaged and so cannot be
-    /// decided.
+    /// Returns a request; `None` if the request does not exist, or is damaged. A damaged request
+    /// cannot be decided.
     ///
     /// # Errors
     /// Fails with [`ReadError::Unavailable`] if the database does not answer.
@@ -280,8 +280,8 @@ impl Sender {
     }
 
     /// Records an attempt at deliveries that were claimed together. Returns false if nothing was
-    /// recorded, because the leases have ended or the database does not answer. The message is then
-    /// sent again.
+    /// recorded, because the leases have ended or the database does not answer. The same message is
+    /// sent again in this case.
     pub(super) async fn record(
         &self,
         state: &EntryState,
@@ -318,8 +318,8 @@ impl Sender {
         !recorded.is_empty()
     }
 
-    /// Updates the health of the receiver. If it accepts messages again, its waiting deliveries
-    /// become due.
+    /// Updates the health of the receiver. If the receiver accepts messages again, the waiting
+    /// deliveries of the entry become due.
     async fn update_health(
         &self,
         state: &EntryState,

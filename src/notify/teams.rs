@@ -125,9 +125,9 @@ fn text_block(text: &str, strong: bool) -> Value {
     json!({"type": "RichTextBlock", "inlines": [run]})
 }
 
-/// Returns the actions of a message. If the message does not show its questions in full and there
-/// is an inbox, its only action opens the inbox. Otherwise each question gets an action that opens
-/// its page, up to `MAX_DETAILED_QUESTIONS` of them.
+/// Returns the actions of a message. If there is an inbox and the message does not show its
+/// questions in full, the only action opens the inbox. Otherwise each of the first
+/// `MAX_DETAILED_QUESTIONS` questions gets an action that opens the question's page.
 fn actions(message: &RoomMessage) -> Vec<Value> {
     let open =
         |title: &str, url: &str| json!({"type": "Action.OpenUrl", "title": title, "url": url});

@@ -310,8 +310,8 @@ impl TreeReader {
         Ok(Node::Call(function, arguments))
     }
 
-    /// Reads a loop, which the parser has expanded from a macro such as `all`. The form of the loop
-    /// step tells which macro was expanded.
+    /// Reads a loop. The parser has expanded the loop from a macro such as `all`, and the form of
+    /// the loop step tells from which macro.
     fn comprehension(
         &mut self,
         expanded: &ComprehensionExpr,

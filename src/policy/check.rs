@@ -1,6 +1,6 @@
-//! Type-checks an expression against a tool's arguments. Finds three things: the members of `args`
-//! that the expression reads; among these, the members without a type or with several types; and
-//! the parts of the expression whose types never fit together.
+//! Type-checks an expression against a tool's arguments. Finds the members of `args` that the
+//! expression reads, those of them that have no type or several types, and the parts of the
+//! expression whose types never fit together.
 //!
 //! Invariant: an expression is refused as a mistake if it reads a member without a type or with
 //! several types in the tool's schema. An expression whose evaluation always fails (its types do

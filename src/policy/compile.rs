@@ -1,6 +1,6 @@
 //! Compiles the globs and expressions of the rules, and reports every mistake with its place.
-//! Invariant: a rule whose `when` has a mistake stays in the policy. Its evaluation always fails,
-//! which prevents this rule and all later rules from allowing a call.
+//! Invariant: a rule whose `when` has a mistake stays in the policy. The evaluation of such a rule
+//! always fails, which prevents this rule and all later rules from allowing a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,9 +73,9 @@ impl Policy {
         Self::compile(rules, tools, true, mistakes)
     }
 
-    /// Like [`Policy::new`], for a service whose gates also judge calls of tools outside of
-    /// `tools`. A rule that matches none of `tools` is then no mistake. An `allow` rule needs a
-    /// glob to apply to a tool outside of `tools`.
+    /// Like [`Policy::new`], for a service whose gates also judge calls of tools that are not in
+    /// `tools`. A rule that matches none of `tools` is no mistake in such a service. An `allow`
+    /// rule applies to a tool outside of `tools` only through a glob.
     #[must_use]
     pub fn with_unlisted_tools(
         rules: &[Rule],

@@ -89,8 +89,8 @@ pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault>
 
 struct Evaluator<'a> {
     scope: Scope<'a>,
-    /// The value of the loop variable; `None` before the first loop. One variable suffices, because
-    /// loops do not nest.
+    /// The value of the loop variable; `None` before the first loop. Loops do not nest, so there is
+    /// never a second loop variable.
     local: Option<Val<'a>>,
 }
 

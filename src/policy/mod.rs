@@ -48,6 +48,7 @@ pub struct JudgementInput<'a> {
     /// The session id of the task, which the client of the API may have chosen.
     pub session: &'a str,
     /// Whether the call was proposed at a gate. At a gate, a call that no rule matches is held,
-    /// because nothing else asks a person about it. Elsewhere, the kind of the tool decides.
+    /// because nothing but the hold would make a person see the call. Elsewhere, the kind of the
+    /// tool decides.
     pub at_gate: bool,
 }

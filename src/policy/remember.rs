@@ -166,8 +166,8 @@ impl CompiledRemember {
     }
 
     /// Returns the offer for a call that the rule holds. `None` if no standing decision may cover
-    /// the call, or the condition cannot be evaluated. `arguments_fit` says whether the arguments
-    /// have the types that the tool declares.
+    /// the call, for example because the condition is false or cannot be evaluated. `arguments_fit`
+    /// says whether the arguments have the types that the tool declares.
     pub(super) fn offer(&self, scope: &Scope<'_>, arguments_fit: bool) -> Option<Offer> {
         let JudgementInput { tool, args, .. } = scope.input;
         if !arguments_fit || !is_performed_here(tool) {
@@ -232,8 +232,8 @@ impl super::Policy {
         rule.map(|rule| &rule.terms)
     }
 
-    /// Whether a standing decision with this basis may still count. The basis has a digest of the
-    /// rule and the tool, so it no longer matches once the rule or the tool has changed.
+    /// Whether a standing decision with this basis may still count. The basis contains a digest of
+    /// the rule and the tool, so a changed rule or tool no longer offers this basis.
     #[must_use]
     pub fn offers(&self, basis: &str) -> bool {
         let tool_basis = basis

@@ -9,7 +9,7 @@ use crate::task::tool_spec::{ToolKind, ToolSpec};
 pub(super) struct ToolPatterns {
     pub(super) names: Vec<String>,
     /// The configured tools that have one of `names`, each with its kind. `None` before `limit_to`
-    /// is called: a name then matches every tool of that name.
+    /// is called; without the limit, a name matches every tool of that name.
     known: Option<Vec<(String, ToolKind)>>,
     globs: Vec<GlobMatcher>,
 }

@@ -35,7 +35,8 @@ impl BacklogGauges {
         })
     }
 
-    /// Sets the gauges for the label values in `backlogs`, and removes all others.
+    /// Sets the gauges for the label values in `backlogs`, and removes the gauges for all other
+    /// values.
     pub(super) fn set(&self, backlogs: &[Backlog]) {
         self.waiting.reset();
         self.oldest.reset();

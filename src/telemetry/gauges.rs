@@ -52,14 +52,14 @@ impl Gauges {
         })
     }
 
-    /// Returns the latest counts. If they are stale and no count is running, first starts a count
-    /// and waits for it. While a count runs, other callers get the previous counts at once, so that
-    /// a slow count delays only one scrape of `/metrics`.
+    /// Returns the latest counts. If the counts are stale and no count is running, first starts a
+    /// count and waits for its end. While a count runs, other callers get the previous counts at
+    /// once, so that a slow count delays only one scrape of `/metrics`.
     pub(crate) async fn counts(self: &Arc<Self>) -> DatabaseCounts {
         if self.start_if_due() {
             let this = Arc::clone(self);
-            // The count is spawned, so that it continues if its scrape is cancelled. The next
-            // scrape then needs no new count.
+            // The count is spawned, so that it goes on if its scrape is cancelled. Then the next
+            // scrape finds the finished count.
             let counted = self.tracker.spawn(async move {
                 let _guard = CountGuard(&this);
                 let counts = (this.count)().await;

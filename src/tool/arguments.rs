@@ -325,8 +325,8 @@ impl<'t> Reader<'t> {
 }
 
 /// Returns the number, or `None` if a double cannot hold it without loss. A 64-bit integer must
-/// convert exactly. Any other number must equal, in decimal, the shortest text that reads back as
-/// the same double.
+/// convert to a double exactly. Any other number must have the same decimal value as the shortest
+/// text that parses to the number's double.
 fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {

@@ -1,7 +1,7 @@
 //! The two endpoints of the demonstration: `builtin:refunds/lookup_order` and
 //! `builtin:refunds/refund_payment`. This service answers calls of these endpoints itself, without
-//! an HTTP request. The endpoints keep no state. A lookup of the same order always gives the same
-//! answer, and the same `Idempotency-Key` always gives the same refund id.
+//! an HTTP request. The endpoints keep no state. All lookups of one order give one answer, and all
+//! refunds with one `Idempotency-Key` give one refund id.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};

@@ -1,7 +1,8 @@
 //! The configured tools, each with its spec, its compiled schema and its implementation.
 //!
 //! Invariant: the digest of a tool's definition covers everything that decides what a call does.
-//! Where a variable's value could be a secret, the digest covers the unexpanded `${…}`.
+//! Where the configuration names an environment variable that may hold a secret, the digest covers
+//! the unexpanded `${…}` instead of the variable's value.
 
 mod checks;
 
@@ -166,7 +167,8 @@ impl Settings {
         self.kind().is_some()
     }
 
-    /// Returns a phrase for the kind of tool if its calls run code on this host, else `None`.
+    /// If calls of the tool run code on this host, returns a phrase for the kind of tool; otherwise
+    /// `None`.
     #[must_use]
     pub fn local_kind(&self) -> Option<&'static str> {
         let reviewed = self.mcp.as_ref().and_then(|mcp| mcp.reviewed.as_ref());
@@ -255,8 +257,9 @@ impl Settings {
 
     fn check_parameters(&self, name: &str, parameters: &Value, mistakes: &mut Mistakes) {
         let mut flaws = parameters_flaws(parameters);
-        // In the configuration, only HTTP and external tools have `parameters`. For any other tool,
-        // a pointer into `parameters` would lead to a place that the file does not have.
+        // In the configuration, only HTTP and external tools have `parameters`. The parameters of
+        // any other tool are not in the file, so a mistake in them cannot point to a place below
+        // `parameters`.
         if !matches!(self.kind(), Some(Kind::Http(_) | Kind::External(_))) {
             for flaw in &mut flaws {
                 flaw.pointer.clear();

@@ -26,7 +26,8 @@ pub(crate) type Fields = BTreeMap<String, Secret<String>>;
 #[derive(Clone, Default)]
 pub struct Credentials {
     fields: BTreeMap<String, Fields>,
-    /// Credentials of other tasks of the tree, with their names. They are redacted, and not used.
+    /// The credentials that belong to other tasks of the tree, with their names. No call uses these
+    /// credentials, but their values are redacted.
     of_others: Vec<(String, Fields)>,
     plain: Arc<PlainFields>,
 }
@@ -116,9 +117,9 @@ impl Credentials {
     }
 
     /// Decrypts the credentials of a task. `path` holds the task, then its ancestors, nearest
-    /// first. If several credentials have the same name, the credential of the nearest task is
-    /// used. The values of all other rows are only redacted. A credential that cannot be decrypted
-    /// is left out.
+    /// first. If several credentials have the same name, a call uses the credential of the nearest
+    /// task. All other credentials of `rows` are only redacted. A credential that cannot be
+    /// decrypted is left out.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
         let distance = |row: &CredentialRow| path.iter().position(|task| *task == row.task_id);

@@ -116,8 +116,8 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Returns a digest of filled-in headers. Callers store state by this digest, so that no request
-/// with other credentials reaches the state.
+/// Returns a digest of filled-in headers. Callers keep state under this digest, so that a request
+/// with other credentials never uses the state.
 pub(crate) fn headers_digest(headers: &HeaderMap) -> [u8; 32] {
     let mut pairs: Vec<(&str, &[u8])> = headers
         .iter()

@@ -182,7 +182,9 @@ impl CheckedSettings {
         self.method != Method::GET && self.method != Method::DELETE
     }
 
-    /// Returns the target that the digests of calls cover. It never includes the path.
+    /// Returns the target of the tool's calls, which the digest of each call covers. The target is
+    /// the method with the scheme, host and port, or with the group of builtin endpoints. The path
+    /// is no part of the target: the digest of the tool's definition covers the whole `url`.
     pub(super) fn target(&self) -> String {
         match &self.destination {
             Destination::Url(template) => format!("{} {}", self.method, template.origin),
@@ -281,9 +283,9 @@ impl HttpTool {
     }
 
     /// Returns the kind of connection for an attempt. A call that must not be repeated has its own
-    /// connection. The second attempt at a repeatable call also has its own connection, so that no
-    /// call fails because a server closes kept connections. Only calls of one user with the same
-    /// credentials share a connection.
+    /// connection. The first attempt at a repeatable call may use a kept connection, which the
+    /// server may have closed. The second attempt therefore has its own connection. Only calls of
+    /// one user with the same credentials share a connection.
     fn connection_use(&self, call: &Invocation, filled: &HeaderMap) -> ConnectionUse {
         if !call.may_be_lost || !self.spec.effect.is_repeatable() {
             return ConnectionUse::Own;

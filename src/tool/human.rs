@@ -63,8 +63,8 @@ pub(crate) fn catalog_entry(kind: RequestKind, services: &[Service]) -> Option<C
     let parameters = parameters(human, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
     let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");
-    // A person who enters a credential agrees to its fields and receivers, so the definition covers
-    // the fields and receivers.
+    // A person who enters a credential agrees to the credential's fields and receivers, so the
+    // tool's definition covers these fields and receivers.
     let service_definitions: Vec<Value> = if human == HumanKind::Credentials {
         let fields = |service: &Service| {
             let fields = service

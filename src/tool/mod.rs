@@ -63,8 +63,8 @@ pub trait Tool: Send + Sync {
     }
 
     /// Returns the semaphore that limits the concurrent attempts in this process; `None` if there
-    /// is no limit. A call waits for the semaphore before its start is committed, because the time
-    /// limit for sending counts from the start.
+    /// is no limit. A call waits for the semaphore before the start of the call is committed,
+    /// because the time limit for sending counts from that commit.
     fn slots(&self) -> Option<Arc<Semaphore>> {
         None
     }
@@ -75,8 +75,8 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Whether [`Tool::prepare`] must run before a call starts. `start` is the reason for the
-    /// start; `None` if the policy has not judged the call yet.
+    /// Whether [`Tool::prepare`] must run before a call is judged for the first time (`start` is
+    /// `None`), or before a call starts (`start` is the reason for the start).
     fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
@@ -84,8 +84,8 @@ pub trait Tool: Send + Sync {
     /// Updates the result of [`Tool::definition_change`].
     ///
     /// # Errors
-    /// Fails if the result could not be updated. The error is the reason, for the model. The call
-    /// must then not start.
+    /// Fails if the result could not be updated. The error is the reason, for the model. After an
+    /// error, the call must not start.
     async fn prepare(
         &self,
         _start: Option<StartReason>,
@@ -95,7 +95,8 @@ pub trait Tool: Send + Sync {
         Ok(())
     }
 
-    /// Performs one attempt within the tool's timeout. The attempt is never repeated.
+    /// Performs one attempt within the tool's timeout. The engine decides whether another attempt
+    /// follows.
     async fn call(&self, call: &Invocation) -> ToolAnswer;
 }
 
@@ -126,7 +127,8 @@ pub struct Invocation {
     /// The user id of the task's owner.
     pub owner: String,
     pub task_id: TaskId,
-    /// The id of the call, which is the same for every attempt. Also sent as the `Idempotency-Key`.
+    /// The id of the call. All attempts at the call have this id, which is also sent as the
+    /// `Idempotency-Key`.
     pub call_id: CallId,
     /// Whether the outcome of this attempt may be lost: the call may be repeated, and this is its
     /// first attempt.
@@ -195,8 +197,8 @@ impl std::fmt::Debug for LateSlot {
     }
 }
 
-/// A slot for the result of an attempt exactly as an MCP server wrote it. The journal keeps only
-/// the text of the result.
+/// A slot for the result of an attempt exactly as an MCP server wrote it. The journal does not keep
+/// this form of the result, only the text for the model.
 #[derive(Clone, Default)]
 pub struct RawSlot(Arc<Mutex<Option<Arc<str>>>>);
 

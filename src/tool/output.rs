@@ -29,7 +29,8 @@ pub(crate) fn clean(
         let text = redactor.redact(&text);
         return (cut(&text, limit).to_owned(), text.len() > limit);
     }
-    // The bytes may end inside a secret or inside a UTF-8 character.
+    // The bytes may end inside a UTF-8 character, so a last character of several bytes is left out.
+    // The bytes may also end inside a secret, whose beginning `redact_prefix` cuts off.
     let last = bytes.iter().rposition(|byte| !(0x80..0xC0).contains(byte));
     let valid_len = last
         .filter(|last| bytes.get(*last).is_some_and(|byte| *byte >= 0xC0))

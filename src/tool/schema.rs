@@ -154,8 +154,9 @@ impl CompiledSchema {
             return Ok(());
         }
         let mut violations: Vec<SchemaViolation> = Vec::new();
-        // The validator reports a member of the wrong type a second time, as undeclared. These
-        // second errors are collected here and dropped below.
+        // If a member has the wrong type, the validator reports the member a second time, as
+        // undeclared. Therefore the errors about undeclared members are collected here, and the
+        // second reports are dropped below.
         let mut undeclared = Vec::new();
         for error in self.validator.iter_errors(value).take(64) {
             let kind = error.kind();
@@ -188,8 +189,8 @@ impl CompiledSchema {
     }
 }
 
-/// Returns the schema against which a call's arguments are checked: `schema`, closed as by
-/// [`CompiledSchema::closed`]. `None` if `schema` has flaws.
+/// Returns `schema`, closed as [`CompiledSchema::closed`] closes it: the schema against which a
+/// call's arguments are checked. `None` if `schema` has flaws.
 #[must_use]
 pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
     if depth_flaw(schema).is_some() {

@@ -22,7 +22,7 @@ use crate::task::text::{cut, pointer};
 
 mod weight;
 
-/// Keywords whose value is a schema for nested values.
+/// Keywords whose value is a schema for values inside the described value.
 const CHILD_KEYWORDS: [&str; 4] = [
     "additionalProperties",
     "items",
@@ -32,16 +32,16 @@ const CHILD_KEYWORDS: [&str; 4] = [
 /// Keywords whose value is a condition. Schemas inside a condition stay open (accept undeclared
 /// members), because a stricter schema inside `not` makes the `not` accept more.
 const CONDITION_KEYWORDS: [&str; 4] = ["not", "if", "contains", "propertyNames"];
-/// Keywords whose value is a list of schemas for nested values.
+/// Keywords whose value is a list of schemas for values inside the described value.
 const CHILD_LIST_KEYWORDS: [&str; 1] = ["prefixItems"];
-/// Keywords whose value maps names to schemas for nested values.
+/// Keywords whose value maps names to schemas for values inside the described value.
 const CHILD_MAP_KEYWORDS: [&str; 2] = ["properties", "patternProperties"];
-/// Keywords that hold a schema for the same instance. `contentSchema` may be listed here, because
-/// draft 2020-12 never checks it.
+/// Keywords whose value is a schema for the value that the surrounding schema describes.
+/// `contentSchema` may be listed here, because draft 2020-12 never checks it.
 const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
-/// Keywords that hold a list of schemas for the same instance.
+/// Keywords whose value is a list of schemas for the value that the surrounding schema describes.
 const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-/// Keywords that map names to schemas for the same instance.
+/// Keywords whose value maps names to schemas for the value that the surrounding schema describes.
 const IN_PLACE_MAP_KEYWORDS: [&str; 1] = ["dependentSchemas"];
 /// Keywords that the rewriter resolves and leaves out of the result.
 const OMITTED_KEYWORDS: [&str; 6] = [
@@ -76,8 +76,8 @@ pub(super) struct Rewriter<'s> {
     root: &'s Value,
     /// Whether the schemas at the current place are closed (refuse undeclared members).
     close: bool,
-    /// Maps each target of a `$ref` to the number of its copy in `$defs`. The key is the reference,
-    /// and whether the schemas inside the copy are closed.
+    /// Maps each target of a `$ref` to the number of its copy in `$defs`. The key has two parts:
+    /// the reference, and whether the schemas of nested values inside the copy are closed.
     targets: BTreeMap<(String, bool), usize>,
     /// The keys of the targets that are not copied yet.
     pending: Vec<(String, bool)>,

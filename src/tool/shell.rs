@@ -172,8 +172,8 @@ impl ShellTool {
         if !permit.holds() {
             return Outcome::NotStarted(NOT_PERMITTED.to_owned());
         }
-        // The guard runs the command after it has read the whole order. If the order cannot be
-        // handed over, the command has not started.
+        // The guard starts the command only after it has read the whole order. So if the order
+        // cannot be handed over, the command has not started.
         let handed = tokio::time::timeout(ORDER_TIMEOUT, hand_over(&mut input, &order_text)).await;
         if !matches!(handed, Ok(Ok(()))) {
             return Outcome::NotStarted("its guard could not be started".to_owned());
@@ -334,7 +334,8 @@ async fn read_stream(
 }
 
 /// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. If the
-/// guard's report was lost, `group` is the command's process group, which is then killed.
+/// guard's report was lost, `group` is the number of the command's process group, and the group is
+/// killed.
 async fn end_guard(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(REPORT_GRACE, guard.wait())
         .await

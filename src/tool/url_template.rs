@@ -221,9 +221,10 @@ impl UrlTemplate {
     /// argument. Credentials, and arguments for which `fill` fails, stay placeholders. `None` if
     /// the filled-in texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
-        // Parsing the URL would change a placeholder, so a mark (a number between quotes) stands in
-        // its place meanwhile. No other text in the path equals a mark: filled-in values have each
-        // `'` encoded, and the template has fewer `'` in a row than a mark.
+        // Parsing the URL would change a placeholder. Therefore a mark (a number between quotes)
+        // takes the place of each placeholder until the URL is parsed. No other text in the path
+        // equals a mark: filled-in values have each `'` encoded, and the template has fewer `'` in
+        // a row than a mark.
         let mut mark_quotes = "'".to_owned();
         while self
             .path

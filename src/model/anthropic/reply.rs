@@ -45,8 +45,8 @@ pub(super) fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let Some(Value::Array(blocks)) = reply.remove("content") else {
         return retryable("its answer holds no content");
     };
-    // The inputs are read from the original body, so that arguments keep the escapes of lone
-    // surrogates.
+    // The inputs are read from the original body, because `readable` has U+FFFD in place of the
+    // escapes of lone surrogates.
     let Some(exact_inputs) = exact_inputs(body)
         .or_else(|| exact_inputs(&readable))
         .filter(|exact_inputs| exact_inputs.len() == blocks.len())
@@ -133,8 +133,8 @@ impl ReceivedMessage {
             .collect()
     }
 
-    /// Returns the explanation of a refusal. `None` if the model did not refuse, or also wrote a
-    /// text.
+    /// Returns the explanation of a refusal. `None` if the model did not refuse, or if it also
+    /// wrote a text.
     pub(super) fn refusal(&self) -> Option<&str> {
         let refused = self.stop_reason.as_deref() == Some("refusal") && self.text().is_empty();
         self.explanation.as_deref().filter(|_| refused)

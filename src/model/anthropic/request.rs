@@ -27,7 +27,7 @@ const EMPTY_TEXT_PLACEHOLDER: &str = "(empty)";
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Block {
-    /// A block that is not a call. Also a call whose arguments are not a JSON object.
+    /// A block that is not a call, or a call whose arguments are not a JSON object.
     Plain(Value),
     Call {
         #[serde(flatten)]

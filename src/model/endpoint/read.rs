@@ -61,8 +61,8 @@ struct EventStream<P: Protocol> {
 }
 
 impl<P: Protocol> EventStream<P> {
-    /// Takes the next bytes. Returns `Err` with the outcome of the attempt if these bytes end the
-    /// attempt without an answer.
+    /// Takes the next bytes. If these bytes end the attempt without an answer, the `Err` is the
+    /// outcome of the attempt.
     fn take(
         &mut self,
         bytes: &[u8],

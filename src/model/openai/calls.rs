@@ -1,9 +1,10 @@
 //! Collects the calls of a streamed answer, which arrive in fragments. A fragment is joined to the
 //! call with its `index`. If an endpoint omits the index or sends 0 for every call, the fragment is
-//! joined by its id. A fragment without an id is joined by its content.
+//! joined to the call with its id. Without an id, the fragment's content tells whether the fragment
+//! continues the last call.
 //!
-//! Invariant: a fragment that recognizably belongs to another call is never joined. If two calls
-//! cannot be told apart, their arguments are joined to a text that no tool accepts.
+//! Invariant: a fragment is never joined to a call to which it recognizably does not belong. If two
+//! calls cannot be told apart, their arguments are joined to a text that no tool accepts.
 
 use serde_json::{Map, Value, json};
 
@@ -36,8 +37,8 @@ struct PartialCall {
     arguments: String,
     /// The arguments, if the endpoint sent them as JSON instead of text.
     value: Option<Value>,
-    /// All other members. They include `function`, if the endpoint sent it, without the name and
-    /// the arguments.
+    /// All members that the fields above do not hold. If the endpoint sent `function`, it is here
+    /// without the name and the arguments.
     other_members: Map<String, Value>,
     emitted: EmittedPart,
 }
@@ -283,8 +284,8 @@ impl PartialCall {
             && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
-    /// Adds a fragment. Returns whether the fragment extended a name that was not empty. If so, the
-    /// shorter name may have been emitted already.
+    /// Adds a fragment. Returns whether the fragment made a known name longer. The shorter name may
+    /// have been emitted already.
     fn add(&mut self, fragment: Fragment) -> bool {
         if self.id.is_empty() {
             self.id = fragment.id;

@@ -66,8 +66,8 @@ fn same_type(one: &Value, other: &Value) -> bool {
     matches!((kind(one), kind(other)), (one, other) if one.is_none() || other.is_none() || one == other)
 }
 
-/// Returns whether a delta continues the last element of a list. Text can be continued, and
-/// thinking until it is signed.
+/// Returns whether a delta continues the last element of a list. A text can always be continued.
+/// Thinking can be continued until it is signed.
 fn continues(last: &Value, piece: &Value) -> bool {
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let is_text = |value: &Value| value.get("text").is_some_and(Value::is_string);

@@ -1,6 +1,7 @@
 //! Reads an answer: `choices[0].message` and the members around it. `Answer::raw` keeps unknown
-//! members. `Answer::raw` is null if the parsed form has everything that the message has. Missing
-//! members are tolerated if the meaning of the answer is clear; otherwise the answer is rejected.
+//! members. `Answer::raw` is null if the parsed answer has everything that the message has. A
+//! missing member is tolerated if the meaning of the answer is clear without it; otherwise the
+//! answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -259,8 +260,8 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
 
 fn finish_reason(stated: Option<&str>, has_calls: bool) -> FinishReason {
     match stated.map(str::to_ascii_lowercase).as_deref() {
-        // Some endpoints send `stop` together with calls, and some give no reason in an unstreamed
-        // answer.
+        // If there are calls, `stop` and a missing reason count as `tool_calls`: some endpoints
+        // send `stop` together with calls, and some give no reason in an unstreamed answer.
         Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None if has_calls => {
             FinishReason::ToolCalls
         }

@@ -11,7 +11,8 @@ use crate::model::clean::Cleaner;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ResponseItem {
-    /// The JSON text of the item, exactly as received or as it will be sent.
+    /// The JSON text of the item: exactly as received, or for an item that this service builds, as
+    /// it will be sent.
     text: String,
     members: Map<String, Value>,
 }

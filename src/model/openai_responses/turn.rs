@@ -59,8 +59,8 @@ fn sendable_items(
             members.insert("name".to_owned(), json!(tool_name(tool)));
         }
         if earlier_thinking == EarlierThinking::Omitted {
-            // An item's id tells the endpoint that the item belongs to reasoning. The endpoint
-            // would refuse the item without that reasoning.
+            // The reasoning was left out above. An item's id tells the endpoint that the item
+            // belongs to reasoning, and without that reasoning the endpoint would refuse the id.
             members.remove("id");
         }
         if members == *item.members() {

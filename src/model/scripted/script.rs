@@ -50,14 +50,15 @@ pub(super) struct MatchInput<'a> {
     /// The number of the answer within the task: 1, 2, 3 …
     pub(super) turn: u32,
     pub(super) user_text: String,
-    /// The number, within the task, of the first answer to the user's last message.
+    /// The number of the first answer after the user's last message. The answers are numbered
+    /// within the task.
     pub(super) user_turn: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastAuthor<'a> {
     User,
-    /// The tool with this name. The message is a result of the tool.
+    /// The last message is a result of the tool with this name.
     Tool(&'a str),
 }
 

@@ -214,7 +214,7 @@ fn plain(texts: &'static MailTexts, subject: &str, digest: &Digest, limits: Text
     }
     if digest.unlisted > 0 {
         let _ = write!(text, "\r\n{}\r\n", texts.more(digest.unlisted));
-        // A mail that lists all its questions has no link to the inbox.
+        // The mail does not list all questions, so it links to the inbox, which does.
         if let Some(inbox) = &digest.inbox {
             let _ = write!(text, "{}{}{inbox}\r\n", texts.inbox, texts.label_separator);
         }

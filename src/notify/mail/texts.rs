@@ -24,8 +24,8 @@ pub(super) struct MailTexts {
     /// The line about the questions that are not listed.
     pub(super) more: &'static str,
     pub(super) inbox: &'static str,
-    /// The sentences about the links in a mail: `own_link` if they are the person's own, otherwise
-    /// `sign_in`.
+    /// The sentences about the links in a mail: `own_link` for sealed links of the person,
+    /// `sign_in` for links that demand a sign-in.
     pub(super) own_link: &'static str,
     pub(super) sign_in: &'static str,
     pub(super) reason: &'static str,

@@ -1,9 +1,9 @@
-//! Reads the answers of Slack's API. Slack answers failures with the HTTP status 200, too. The body
-//! then is, for example, `{"ok": false, "error": "not_authed"}`.
+//! Reads the answers of Slack's API. Slack also answers a failure with the HTTP status 200. The
+//! body of such an answer is, for example, `{"ok": false, "error": "not_authed"}`.
 //!
-//! Invariants: the message's id is all that is kept of an answer's body, and it consists of digits
-//! and a dot. The text of a problem never contains a part of the answer. If the same message would
-//! surely fail again, a failure is permanent. Every other failure is retried.
+//! Invariants: the message's id is all that is kept of an answer's body, and the id consists of
+//! digits and a dot. The text of a problem never contains a part of the answer. A failure is
+//! permanent if the same message would surely fail again. Every other failure is retried.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::notify::attempt_result::AttemptResult;
 
-/// The members that are read from the body of an answer. The further members repeat the message,
-/// and may be cut off.
+/// The members that are read from the body of an answer. All other members only repeat the message,
+/// and the end of the body may be cut off.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     ok: Option<bool>,

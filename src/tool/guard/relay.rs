@@ -103,8 +103,8 @@ fn connect(
         let _ = exited.send(Event::Exited);
     })?;
     thread::Builder::new().spawn(move || {
-        // While the copying thread waits for the program to read, it cannot notice the end of the
-        // guard's input. Therefore this thread watches for that end.
+        // While the copying thread waits for the program to read, the copying thread cannot notice
+        // the end of the guard's input. Therefore a thread of its own watches for that end.
         let stdin = io::stdin();
         let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
         while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}

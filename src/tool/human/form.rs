@@ -376,8 +376,8 @@ fn secret_error(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text names a secret. [`SECRET_NAMES`] are searched for in the text's letters and
-/// digits, joined and folded. [`SECRET_WORDS`] are compared with the text's words.
+/// Whether a text names a secret. A name from [`SECRET_NAMES`] counts anywhere in the folded
+/// letters and digits of the text. A name from [`SECRET_WORDS`] counts only as a whole word.
 pub(super) fn names_secret(text: &str) -> bool {
     let joined: String = folded(text)
         .chars()
