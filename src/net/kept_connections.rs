@@ -99,8 +99,9 @@ impl KeptConnections {
         None
     }
 
-    /// Keeps a connection whose last response was read to its end, and returns true. Drops it and
-    /// returns false if it is closed or too old, if its key is avoided, or if too many are kept.
+    /// Keeps a connection whose last response was read to its end, and returns true. Drops the
+    /// connection and returns false if the connection is closed or too old, if the key is avoided
+    /// (see [`Self::avoid`]), or if too many connections are kept.
     pub(super) fn keep(&self, key: KeptKey, mut connection: OpenConnection) -> bool {
         if self.is_avoided(&key)
             || connection.opened_at.elapsed() > MAX_AGE
@@ -125,7 +126,8 @@ impl KeptConnections {
         true
     }
 
-    /// Gives requests with this key new connections for a while, and closes the kept ones.
+    /// Gives requests with this key new connections for a while, and closes the key's kept
+    /// connections.
     pub(super) fn avoid(&self, key: KeptKey) {
         self.lock().avoid(key);
     }

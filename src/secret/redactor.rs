@@ -228,7 +228,8 @@ impl Redactor {
                 break;
             }
         }
-        // No match crosses the cut, so the prefix alone has the same matches.
+        // No match crosses the cut, so the matches that end before the cut are all matches of the
+        // prefix.
         matches.retain(|found| found.end <= cut);
         let prefix = text.get(..cut).unwrap_or_default();
         (Self::replace(prefix, &matches), cut)

@@ -203,7 +203,7 @@ impl Pool {
     }
 }
 
-/// Whether the server that refused this connection may soon accept another.
+/// Whether the server that refused this connection may soon accept another connection.
 fn is_transient(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = error {
         return error.is_transient_in_connect_phase();

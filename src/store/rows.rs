@@ -81,7 +81,7 @@ pub(super) struct TaskLine {
     pub(super) lease_time: Option<i64>,
     /// Whether the asker, the client that proposed a gate call, still waits. `None` if unchanged.
     pub(super) asker: Option<AskerPresence>,
-    /// Set only for a new task.
+    /// The columns that never change. Set only for a new task, which has no row yet.
     pub(super) immutable: Option<ImmutableLine>,
 }
 
@@ -133,9 +133,9 @@ pub(super) struct ApproverLine {
     pub(super) kind: &'static str,
     /// The name of the user or group; `None` if the approver is the owner.
     pub(super) name: Option<String>,
-    /// The same as [`RequestLine::expires_in`].
+    /// A copy of the request's [`RequestLine::expires_in`].
     pub(super) expires_in: Option<i64>,
-    /// The same as [`RequestLine::one_answer`].
+    /// A copy of the request's [`RequestLine::one_answer`].
     pub(super) one_answer: bool,
 }
 
