@@ -4,7 +4,7 @@
 //! A peer may close a kept connection just as a request is written, and then the outcome of the
 //! request is unknown. So only requests that may be repeated use a kept connection, and a
 //! connection is kept for a shorter time than common servers do (2 to 75 seconds). If a peer closes
-//! a kept connection nevertheless, its requests get new connections for a while.
+//! a kept connection nevertheless, later requests to the peer get new connections for a while.
 //!
 //! If a peer sends bytes between two responses, the connection is closed. Limitation: an incomplete
 //! TLS record is not noticed.

@@ -283,8 +283,7 @@ impl Net {
     }
 }
 
-/// The maximum length of a request's body. After a request with a longer body, the connection is
-/// closed.
+/// The maximum length of a request's body after which the connection is kept.
 const MAX_KEPT_BODY_BYTES: usize = 16 * 1024;
 
 const STRAY_ANSWER: &str = "an error on a used connection may belong to no request";

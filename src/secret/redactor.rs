@@ -192,8 +192,8 @@ impl Redactor {
     }
 
     /// Redacts the prefix of `text` that can be redacted before the rest of the text is known.
-    /// Secrets and escapes cannot cross the end of this prefix. Returns the redacted prefix, and the
-    /// length in bytes that the prefix has in `text`.
+    /// Secrets and escapes cannot cross the end of this prefix. Returns the redacted prefix, and
+    /// the length in bytes that the prefix has in `text`.
     pub(super) fn redact_safe_prefix<'t>(&self, text: &'t str) -> (Cow<'t, str>, usize) {
         if self.sets.is_empty() {
             return (Cow::Borrowed(text), text.len());

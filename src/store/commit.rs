@@ -468,8 +468,8 @@ fn is_lock_conflict(failure: &Failure) -> bool {
 /// long).
 pub(super) fn commit_error(failure: &Failure) -> CommitError {
     let code = failure.code();
-    // On `SQLite`, the low byte is the primary code: 18 is too big, 19 a constraint, 20 a type
-    // mismatch.
+    // On `SQLite`, the low byte is the primary code: 18 for a value that is too big, 19 for a
+    // violated constraint, 20 for a type mismatch.
     let sqlite = code
         .parse::<i64>()
         .ok()

@@ -314,7 +314,7 @@ pub(super) fn statements() -> impl Iterator<Item = Sql> {
         .map(Parts::statement)
 }
 
-/// Whether the line sets `asker_until` of a stored task. Then the statement must return the time
+/// Whether the line sets `asker_until` of a stored task. If so, the statement must return the time
 /// that it reads under the locks, because `asker_until` counts from this time. The statement cannot
 /// return `updated_at` instead, because a change without items does not set `updated_at`.
 fn changes_presence(line: &TaskLine) -> bool {

@@ -327,8 +327,8 @@ impl Store {
     }
 
     /// Reads the request that an event is about, as of the commit that wrote the event. Also
-    /// returns the last `seq` of the event's task after that commit. The request's status is never
-    /// `Resumed`: the request's own items do not show whether the commit resumed it.
+    /// returns the last `seq` of the event's task after that commit. The returned status is never
+    /// `Resumed`, because the request's own items do not show whether the request was resumed.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

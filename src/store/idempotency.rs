@@ -2,9 +2,9 @@
 //! the command's key.
 //!
 //! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements). The
-//! key of a decision lasts as long as its request. The key of a call at a gate also lasts while the
-//! call's task is open, and for 24 hours after its end. An expired key counts as unused even before
-//! its row is removed: the commit of the next command with this key replaces the row.
+//! key of a decision lasts as long as the request. The key of a call at a gate also lasts while the
+//! call's task is open, and for 24 hours after the task has ended. An expired key counts as unused
+//! even before its row is removed: the commit of the next command with this key replaces the row.
 
 use std::slice;
 

@@ -36,7 +36,7 @@ select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
   left join database_identity k on k.id = 1";
 
 /// Like `READ_IDENTITY`, for servers that do not reveal their identity. All of them get the same
-/// identity, so a restore or a promotion of such a server is not found.
+/// identity, so a restore or a promotion of such a server goes unnoticed.
 const READ_HIDDEN_IDENTITY: &str = "
 select case when not pg_is_in_recovery() then 'untold' end as server_identity, k.identity as recorded_identity, k.doubted_at
   from (select 1) s left join database_identity k on k.id = 1";

@@ -290,7 +290,7 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
-    /// Frees the memory of a tree's last [`News`] if no channel of [`Store::is_watched`] is open.
+    /// Frees the memory of a tree's last [`News`]. Does nothing if [`Store::is_watched`] is true.
     pub fn forget(&self, root: TaskId) {
         self.inner.feed.forget(root);
     }

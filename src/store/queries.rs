@@ -105,7 +105,7 @@ impl RequestRow {
     }
 
     /// Sets `expired` and `history_uncertain`. `now` is the time of the read. `uncertain` is the
-    /// time up to which a restore of the database may have lost items; `None` without a restore.
+    /// time up to which a restore or failover may have lost items; `None` if there was neither.
     pub(super) fn read_at(self, now: Time, uncertain: Option<Time>) -> Self {
         Self {
             expired: self.expires_at.is_some_and(|end| end <= now),

@@ -169,8 +169,9 @@ pub(super) enum RequiredState {
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// The call that the answer is about; `None` for an answer about the whole request. The stored
-    /// row then has the request's call or, without a call, the request's id.
+    /// The call that the answer is about; `None` for an answer about the whole request. For such an
+    /// answer, the stored row has the id of the request's call, or the request's id if the request
+    /// has no call.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
@@ -362,8 +363,8 @@ impl Rows {
         !self.grants.is_empty() || !self.uses.is_empty()
     }
 
-    /// Whether the store would refuse to write this change a second time: it creates a task, or
-    /// requires a certain version of a task's row (any guard but `ANY`).
+    /// Whether the store would refuse to write this change a second time, because the change
+    /// creates a task or requires a certain version of a task's row (any guard but `ANY`).
     pub(super) fn is_fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
     }
