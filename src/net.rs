@@ -38,7 +38,7 @@ pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 /// The maximum time for name resolution, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long [`drain`] waits for the end of a body after the stream in the body has ended.
+/// How long [`drain`] waits for the end of a body whose event stream has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The HTTP clients. Clones are cheap and share the reusable connections.
@@ -134,8 +134,8 @@ const CONNECTION_LOST: &str = "the connection was lost before there was a comple
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// Nothing of the request was sent: it could not be built, no connection was made (name
-    /// resolution, TCP or TLS failed), the peer closed the connection before the write, or the
-    /// `SendPermit` refused it.
+    /// resolution, TCP or TLS failed), the peer closed the connection or time ran out before the
+    /// write, or the `SendPermit` refused the request.
     #[error("{0}")]
     NotSent(&'static str),
     /// A part of the request may have been sent, so its outcome is unknown.
@@ -251,7 +251,7 @@ pub async fn next_bytes(
     }
 }
 
-/// Reads the rest of a body after the stream in it has ended, so that the connection can be reused.
+/// Reads the rest of a body whose event stream has ended, so that the connection can be reused.
 /// Waits at most `DRAIN_TIMEOUT`, which suffices for bytes that the peer has already sent.
 pub async fn drain(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };

@@ -4,7 +4,7 @@
 //! A peer may close a kept connection just as a request is written, and then the outcome of the
 //! request is unknown. So only requests that may be repeated use a kept connection, and a
 //! connection is kept for a shorter time than common servers do (2 to 75 seconds). If a peer closes
-//! a kept connection nevertheless, its requests get new connections for a while.
+//! a kept connection nevertheless, later requests to the peer get new connections for a while.
 //!
 //! If a peer sends bytes between two responses, the connection is closed. Limitation: an incomplete
 //! TLS record is not noticed.
@@ -99,8 +99,9 @@ impl KeptConnections {
         None
     }
 
-    /// Keeps a connection whose last response was read to its end, and returns true. Drops it and
-    /// returns false if it is closed or too old, if its key is avoided, or if too many are kept.
+    /// Keeps a connection whose last response was read to its end, and returns true. Drops the
+    /// connection and returns false if the connection is closed or too old, if the key is avoided
+    /// (see [`Self::avoid`]), or if too many connections are kept.
     pub(super) fn keep(&self, key: KeptKey, mut connection: OpenConnection) -> bool {
         if self.is_avoided(&key)
             || connection.opened_at.elapsed() > MAX_AGE
@@ -125,7 +126,8 @@ impl KeptConnections {
         true
     }
 
-    /// Gives requests with this key new connections for a while, and closes the kept ones.
+    /// Gives requests with this key new connections for a while, and closes the key's kept
+    /// connections.
     pub(super) fn avoid(&self, key: KeptKey) {
         self.lock().avoid(key);
     }

@@ -85,8 +85,8 @@ impl OpenConnection {
         match select(pin!(answered), driver).await {
             Either::Left((read, _)) => read,
             Either::Right((_, answered)) => {
-                // The driver may have ended without taking the request. Dropping it makes
-                // `answered` fail.
+                // The driver may have ended without taking the request. Without a driver,
+                // `answered` fails instead of waiting forever.
                 self.driver = None;
                 answered.await
             }

@@ -48,9 +48,9 @@ pub struct SendPermit {
 /// The connection that a request may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionUse {
-    /// A new connection, which is closed after the response. On a kept connection, the peer may
-    /// close the connection just as the request is written, and then the outcome of the request is
-    /// unknown.
+    /// A new connection, which is closed after the response. For requests that must not be
+    /// repeated: if the peer closes a kept connection just as a request is written, the outcome of
+    /// the request is unknown.
     Own,
     /// A connection that an earlier request to the same origin has left open, if there is one. Only
     /// for requests that may be repeated. Requests share a connection if they have the same digest,
@@ -167,7 +167,7 @@ impl Net {
     /// # Errors
     /// Fails with:
     /// - [`Failure::NotSent`] if the request could not be built, no connection was made, the permit
-    ///   refused the request, or the peer closed the connection before the write.
+    ///   refused the request, or the peer closed the connection or time ran out before the write.
     /// - [`Failure::Lost`] if the request was or may have been written, but no complete response
     ///   arrived.
     pub async fn send_single_into(
@@ -234,9 +234,10 @@ impl Net {
         }
     }
 
-    /// Returns the key under which the request's connection may be kept. `None` if the request must
-    /// have its own connection, as after a large body: a part of the body may still wait in the
-    /// connection's buffers when the response has arrived, and would delay the next request.
+    /// Returns the key under which the request's connection may be kept; `None` if the connection
+    /// must be closed after the response. A connection that carried a large body is closed: when
+    /// the response has arrived, a part of the body may still wait in the connection's buffers, and
+    /// would delay the next request.
     fn kept_key(&self, request: &Request, connection: ConnectionUse) -> Option<KeptKey> {
         let ConnectionUse::Kept(digest) = connection else {
             return None;
@@ -282,7 +283,7 @@ impl Net {
     }
 }
 
-/// The maximum length of a body after which the connection is kept.
+/// The maximum length of a request's body after which the connection is kept.
 const MAX_KEPT_BODY_BYTES: usize = 16 * 1024;
 
 const STRAY_ANSWER: &str = "an error on a used connection may belong to no request";

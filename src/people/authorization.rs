@@ -76,8 +76,9 @@ pub fn permitted_actions(
         let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
         let approvers = &request.terms.approvers;
         let is_editor = request.own_calls().any(is_barred);
-        // The editor's approval does not count for the edited arguments. So an edit needs enough
-        // other people who could approve these arguments.
+        // If several approvals are required, or `caller` is barred as an editor, the approval of
+        // `caller` does not count for edited arguments. So an edit then needs enough other people
+        // who could approve these arguments.
         let may_edit = (required < 2 && !is_editor)
             || others_suffice(roster, caller, tenant, owner, approvers);
         actions.retain(|action| match action {
@@ -113,8 +114,8 @@ pub fn required_approvals(caller: &Caller, request: &RequestSpec) -> u32 {
     }
 }
 
-/// Whether `caller` wrote the arguments of a call that needs several approvals, or needed them when
-/// `caller` edited the call. Other people have to approve such a call.
+/// Whether `caller` edited the arguments of this call and may not approve them, because this
+/// request or an earlier request about the call requires several approvals.
 #[must_use]
 pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec) -> bool {
     !caller.without_accounts
@@ -172,9 +173,9 @@ impl Roster {
 
     /// Whether an earlier approval (`vote`) would be accepted with the current accounts. An
     /// approval through a key that speaks for others (`act_as`) counts while the key's user has a
-    /// key with this right and the right to decide. The approver's groups are then the groups in
-    /// `vote`. An approval by a link counts while the approver gets messages, links may decide, and
-    /// `approvers` accepts links.
+    /// key with this right and the right to decide. For such an approval, the approver's groups are
+    /// taken from `vote`. An approval by a link counts while the approver gets messages, links may
+    /// decide, and `approvers` accepts links.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -200,9 +201,9 @@ impl Roster {
         })
     }
 
-    /// Whether enough of these votes are still valid, by the current accounts and by `approvers`.
-    /// If several approvals are required, or were required when a person edited the arguments, that
-    /// person's vote does not count.
+    /// Whether enough of these votes still count, by the current accounts and by `approvers`. The
+    /// vote of the person who edited the arguments does not count if `approvers` or an earlier
+    /// request (`EditedArguments::needs_others`) requires several approvals.
     #[must_use]
     pub fn votes_suffice(
         &self,

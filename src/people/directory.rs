@@ -46,8 +46,8 @@ pub struct Directory {
     people: Vec<(UserKey, Person)>,
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
-    /// The user ids in other parts of the configuration. In every tenant, such an id gets the
-    /// spelling of the configuration, even if a client spells the id differently.
+    /// The user ids that the configuration names outside `auth`, such as the approvers in rules. In
+    /// every tenant, such an id gets this spelling, even if a client spells the id differently.
     named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }

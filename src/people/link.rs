@@ -1,7 +1,7 @@
-//! The sealed links in messages to people. A link gives one person the right to one request. The
-//! link contains the person, the request and the time at which the link ends, and can be read only
-//! with the sealing key. No table stores links. Invariant: a text that is not a valid link is
-//! refused in the same way, whatever is wrong with it.
+//! The links in messages to people. A link gives one person the right to one request. The link
+//! contains the person, the request and the time at which the link ends, and can be read only with
+//! the sealing key. No table stores links. Invariant: every text that is not a valid link is
+//! refused in the same way, whatever is wrong with the text.
 
 use std::time::Duration;
 

@@ -192,8 +192,8 @@ impl Redactor {
     }
 
     /// Redacts the prefix of `text` that can be redacted before the rest of the text is known.
-    /// Secrets and escapes cannot cross the end of this prefix. Returns the redacted prefix, and the
-    /// length in bytes that the prefix has in `text`.
+    /// Secrets and escapes cannot cross the end of this prefix. Returns the redacted prefix, and
+    /// the length in bytes that the prefix has in `text`.
     pub(super) fn redact_safe_prefix<'t>(&self, text: &'t str) -> (Cow<'t, str>, usize) {
         if self.sets.is_empty() {
             return (Cow::Borrowed(text), text.len());
@@ -228,7 +228,8 @@ impl Redactor {
                 break;
             }
         }
-        // No match crosses the cut, so the prefix alone has the same matches.
+        // No match crosses the cut, so the matches that end before the cut are all matches of the
+        // prefix.
         matches.retain(|found| found.end <= cut);
         let prefix = text.get(..cut).unwrap_or_default();
         (Self::replace(prefix, &matches), cut)

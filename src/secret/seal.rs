@@ -220,9 +220,9 @@ impl Sealer {
     /// Opens a token of [`Sealer::seal_link`] and returns the contents of the link.
     ///
     /// # Errors
-    /// [`SealError::UnknownKey`] if the key that sealed the value is not configured.
-    /// [`SealError::OpeningFailed`] if the value was changed or cut off, or was not sealed for this
-    /// purpose.
+    /// [`SealError::UnknownKey`] if the key that sealed the token is not configured.
+    /// [`SealError::OpeningFailed`] if the token was changed or cut off, or was not made by
+    /// [`Sealer::seal_link`].
     pub fn open_link(&self, token: &str) -> Result<Secret<Vec<u8>>, SealError> {
         let (key_id, text) = token.split_once('.').ok_or(SealError::OpeningFailed)?;
         let key = self.key(key_id).ok_or(SealError::UnknownKey)?;

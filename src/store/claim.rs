@@ -1,6 +1,6 @@
 //! Claims tasks that no process drives. Renews and releases leases. A lease keeps two processes
-//! from doing the same work, but fences nothing: after a driver has lost its lease, its commits
-//! fail because the task's version has changed.
+//! from doing the same work, but fences nothing. The task's version is the fence: a claim
+//! increments the version, so that the commits of the task's old driver fail.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -16,9 +16,9 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// The number of fruitless leases from which a task is driven alone (see [`Drive::Alone`]). A lease
-/// is fruitless if it expires after work has begun. A new item of the task resets the number. The
-/// SQL statements that claim tasks, and some indexes, repeat this number.
+/// After this number of fruitless leases, a task is driven alone (see [`Drive::Alone`]). A lease is
+/// fruitless if it expires after work has begun. A new item of the task resets its count of
+/// fruitless leases. The SQL statements that claim tasks, and some indexes, repeat this constant.
 pub const LONE_DRIVE_AFTER: i32 = 2;
 
 /// Records whether work has begun under the current lease. If so, the lease is fruitless when it
@@ -104,7 +104,7 @@ record! {
 /// A task that this process has claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimedTask {
-    /// The task's id; the claim does not read the journal.
+    /// The task's id. The process must load the task, because a claim does not read the journal.
     pub task: TaskId,
     /// How the process has to drive the task.
     pub drive: Drive,
@@ -123,8 +123,8 @@ pub enum Drive {
     /// The process drives the task alone: no other task at the same time. It must call
     /// [`Store::set_begun`] when work begins.
     Alone,
-    /// The claim has put the task to sleep, because another of its leases was fruitless. The
-    /// process must not drive the task yet.
+    /// The claim has put the task to sleep, because the expired lease was fruitless, and so was
+    /// an earlier lease. The process must not drive the task yet.
     Asleep,
 }
 

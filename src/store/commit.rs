@@ -28,19 +28,20 @@ use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
-/// The limits of a batch: the number of its changes, and the bytes of their items and credentials.
-/// A batch of one change may have more bytes.
+/// The maximum number of changes in a batch.
 const MAX_BATCH_CHANGES: usize = 128;
+/// The maximum bytes of the items and credentials of a batch. A single change may have more.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// The maximum number of lookups of a change whose commit result was lost. If a lookup does not
-/// find the change, the change is sent again before the next lookup. The lookups also end after the
-/// time limit of one statement. Then the outcome is reported as unknown.
+/// find the change, the change is sent again before the next lookup. The outcome is reported as
+/// unknown after this number of lookups, or after the time limit of one statement.
 const MAX_LOOKUPS: usize = 48;
 /// The pause between two attempts to write or look up a change. `send_alone` multiplies it by the
 /// number of attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The maximum number of times that a change is sent alone, if each time a lock conflict occurs.
+/// The maximum number of attempts to send a change alone. Only a lock conflict leads to another
+/// attempt.
 const MAX_SENDS: u32 = 3;
 
 const MAX_CONCURRENT_REPEATS: usize = 4;
@@ -79,7 +80,8 @@ pub(super) struct Committer {
     tasks: TaskTracker,
     stop: CancellationToken,
     batch_observer: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
-    /// The events about which messages are sent. Until they are set, commits write no notices.
+    /// The events about which messages are sent. While this field is not set, commits write no
+    /// notices.
     event_filters: std::sync::OnceLock<EventFilters>,
 }
 
@@ -218,10 +220,10 @@ impl Committer {
         }
     }
 
-    /// Handles a failed batch in the background. If the results were lost, looks them up. Otherwise
-    /// sends each change alone, so that a change that cannot be stored fails no other change. A
-    /// batch of one change is sent again only after a lock conflict. Meanwhile the writer goes on
-    /// with other roots, so a change that waits for a lock delays only its own root.
+    /// Handles a failed batch in the background. If the commit results were lost, looks the changes
+    /// up. Otherwise sends each change alone, so that a change that cannot be stored fails no other
+    /// change. A batch of one change is sent again only after a lock conflict. Meanwhile the writer
+    /// goes on with other roots, so a change that waits for a lock delays only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || is_lock_conflict(&failure));
@@ -414,8 +416,8 @@ impl Writer {
     }
 
     /// Takes waiting changes in order, up to the limits of a batch. The batch has at most one
-    /// change of each root. `is_single` is the same for all its changes, because it decides which
-    /// statement writes the batch.
+    /// change of each root. [`is_single`] returns the same for all changes of the batch, because
+    /// one statement writes the whole batch, and `is_single` decides which statement.
     fn take(&self) -> Vec<QueuedChange> {
         let mut queue = self.queue();
         let mut single = None;
@@ -466,8 +468,8 @@ fn is_lock_conflict(failure: &Failure) -> bool {
 /// long).
 pub(super) fn commit_error(failure: &Failure) -> CommitError {
     let code = failure.code();
-    // On `SQLite`, the low byte is the primary code: 18 is too big, 19 a constraint, 20 a type
-    // mismatch.
+    // On `SQLite`, the low byte is the primary code: 18 for a value that is too big, 19 for a
+    // violated constraint, 20 for a type mismatch.
     let sqlite = code
         .parse::<i64>()
         .ok()

@@ -291,8 +291,8 @@ record! {
 }
 
 /// Writes a batch. Returns for each change, in the order of the batch, the time of the commit, or
-/// `None` if the change is stale. If `repeated`, the change comes from a failed batch, and is not
-/// sent on the writer's connection.
+/// `None` if the change is stale. If `repeated`, the changes come from an earlier batch that
+/// failed, and are not sent on the writer's connection.
 pub(super) async fn write(
     db: &Db,
     batch: &[&Rows],

@@ -6,12 +6,12 @@
 //! of its items, requests, approvers, decisions and key in their lists. So the statement joins no
 //! two lists, and its cost is linear in the number of changes. The update itself compares the
 //! task's version. Therefore tasks are locked before the update only in two cases: a change of the
-//! batch answers or closes a request, or it sets `asker_until`.
+//! batch answers or closes a request, or a change sets `asker_until` of a stored task.
 //!
-//! Invariant: task rows are locked in order of id and before request rows, because the lines are
-//! sorted. If tasks are locked before the update, the time of the changes is read under the locks.
-//! A change is refused if its task has another version than the change expects, or if its request
-//! is closed or past its deadline.
+//! Invariant: task rows are locked in order of id, because the lines are sorted, and before request
+//! rows. If tasks are locked before the update, the time of the changes is read under the locks. A
+//! change is refused if its task has another version than the change expects, or if its request is
+//! not in the state that the change requires.
 
 use std::sync::OnceLock;
 
@@ -31,20 +31,20 @@ struct Parts(usize);
 
 const CREATES: usize = 1;
 const UPDATES: usize = 1 << 1;
-/// Needed if a change answers or closes a request, or sets `asker_until` of a stored task.
+/// Set if a change answers or closes a request, or sets `asker_until` of a stored task.
 const NEEDS_LOCKS: usize = 1 << 2;
 const ASKS: usize = 1 << 3;
 const USES_KEYS: usize = 1 << 4;
 const ENDS: usize = 1 << 5;
-/// Needed if a change makes a task claimable, now or later.
+/// Set if a change makes a task claimable, now or later.
 const QUEUES: usize = 1 << 6;
-/// Needed if a task must not be claimed after a change.
+/// Set if a change parks a task without a wake-up time, so that no worker claims the task.
 const PARKS: usize = 1 << 7;
-/// Needed if a change writes a row of `notice`.
+/// Set if a change writes a row of `notice`.
 const WRITES_NOTICE: usize = 1 << 8;
 /// The maximum number of lines in the lists of a batch. `commit_postgres.rs` writes a change with
-/// more lines. Postgres finds a text in an array by walking from its start, so the cost grows with
-/// the square of the number of lines.
+/// more lines. To find a line of a list of texts, Postgres walks from the first line of the list,
+/// so the cost of a batch grows with the square of the number of its lines.
 pub(super) const MAX_BATCH_LINES: usize = 1_000;
 const PART_COMBINATIONS: usize = 1 << 9;
 
@@ -272,17 +272,17 @@ const KEYS_INSERTED: &str = "
      order by y.tenant, y.path, y.key, y.user_id
 ), {stored_keys}";
 
-/// Deletes all credentials of each task that ends. None is missed: if another commit stores a
-/// credential after this statement's snapshot, it increments the task's version, and the change
+/// Deletes all credentials of each task that ends. No credential is missed: a commit that stores a
+/// credential after this statement's snapshot also increments the task's version, so the change
 /// that ends the task is refused as stale.
 const CREDENTIALS_DELETED: &str = "
 , deleted_credentials as (
     delete from credential s using k where k.ends and s.task_id = k.task_id
 )";
 
-/// Like a renewal (see `claim.rs`), leaves the row of a leased task as it is until less than half
-/// of the lease is left. The row that the snapshot shows is still there: parking a task, which
-/// deletes its row, increments the task's version.
+/// Writes the rows of `claimable_task`. Like a renewal (see `claim.rs`), leaves the row of a leased
+/// task as it is while at least half of the lease is left. A row that the snapshot shows still
+/// exists, because a commit that deletes the row parks the task and increments the task's version.
 const CLAIMABLE_STORED: &str = "
 , stored_claimable as (
     insert into claimable_task ({claimable_task.columns})
@@ -314,9 +314,9 @@ pub(super) fn statements() -> impl Iterator<Item = Sql> {
         .map(Parts::statement)
 }
 
-/// Whether the line sets `asker_until` of a stored task. `asker_until` counts from the time that
-/// the statement reads under the locks, so the statement must return this time. `updated_at` is no
-/// substitute: a change without items does not set it.
+/// Whether the line sets `asker_until` of a stored task. If so, the statement must return the time
+/// that it reads under the locks, because `asker_until` counts from this time. The statement cannot
+/// return `updated_at` instead, because a change without items does not set `updated_at`.
 fn changes_presence(line: &TaskLine) -> bool {
     line.guard == VERSION && line.asker.is_some()
 }

@@ -30,8 +30,8 @@ const READ_REQUEST: &str =
 const INSERT_ITEMS: &str = "insert into agent_task_item ({agent_task_item.columns})
 select {agent_task_item.values} from {items i}";
 
-/// Inserts notices (see `notices.rs`). Runs before `UPDATE_TASKS`, for the same reason as
-/// `INSERT_ITEMS`.
+/// Inserts notices (see `notices.rs`). Runs before `UPDATE_TASKS`, so `{base}` is still the number
+/// of the tree's last event before this batch.
 const INSERT_NOTICES: &str = "insert into notice ({notice.columns})
 select {notice.values} from {notices o}";
 
@@ -285,8 +285,8 @@ impl StoredState {
     }
 }
 
-/// Returns the tasks that end with this batch and have credentials. Most tasks have none, which
-/// saves the delete statement.
+/// Returns the tasks that end with this batch and have credentials. Most tasks have no credentials,
+/// so most batches need no delete statement.
 fn ended_tasks<'b>(batch: &'b [&Rows], state: &'b StoredState) -> impl Iterator<Item = Uuid> + 'b {
     let lines = batch.iter().flat_map(|rows| &rows.tasks);
     let ended = lines.filter(|line| line.ends());

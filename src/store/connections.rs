@@ -1,5 +1,5 @@
 //! The pool of connections to Postgres. A connection is checked before use if it was idle for long,
-//! or if another connection broke meanwhile. The check of a dead connection ends after
+//! or if another connection broke while it was idle. The check of a dead connection ends after
 //! `PING_TIMEOUT`.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -203,7 +203,7 @@ impl Pool {
     }
 }
 
-/// Whether the server that refused this connection may soon accept another.
+/// Whether the server that refused this connection may soon accept another connection.
 fn is_transient(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = error {
         return error.is_transient_in_connect_phase();

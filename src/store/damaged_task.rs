@@ -1,7 +1,7 @@
 //! Reads the row of a task without its journal, for a task whose journal is unreadable or crashes
 //! the process that reads it. The row is enough to end the task. During an upgrade, a newer version
-//! of this program may have written the journal. A replica of that version can read it, so
-//! [`DamagedTask::newer`] marks this case.
+//! of this program may have written the journal. [`DamagedTask::newer`] marks this case, because a
+//! replica of the newer version can read the journal and drive the task.
 
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
@@ -14,7 +14,8 @@ use super::{ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 
-/// Selects the task's row, once for each of its open requests and at least once.
+/// Selects the task's row with each of the task's open requests. Without open requests, selects the
+/// row once.
 const TASK_ROW: Sql = sql!(
     "select t.root_task_id, t.version, r.request_id
        from agent_task t left join intervention_request r
@@ -109,7 +110,8 @@ impl Store {
     }
 
     /// Like [`Store::damaged_task`], but also for a task whose journal is readable. Does not read
-    /// the journal, so `newer` is `false`. Returns `None` if the task does not exist.
+    /// the journal, so [`DamagedTask::newer`] is `false` in the result. Returns `None` if the task
+    /// does not exist.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the row cannot be decoded.

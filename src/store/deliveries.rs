@@ -40,7 +40,7 @@ pub struct ClaimedDelivery {
     pub id: Uuid,
     /// The tenant of the tree that the message is about.
     pub tenant: String,
-    /// The person whom the message is for; empty if the receiver is not a person.
+    /// The person whom the message is for; empty if the message is for no person.
     pub person: String,
     /// The root of the tree that the message is about.
     pub root: TaskId,
@@ -73,15 +73,15 @@ pub struct Attempt {
     pub problem: &'static str,
     /// How long the attempt took.
     pub took: Duration,
-    /// The receiver's id of the message, by which the message can be changed later. `None` keeps
-    /// the stored id.
+    /// The id that a chat service gave the message, by which the message can be changed later.
+    /// `None` keeps the stored id.
     pub reference: Option<String>,
 }
 
 /// The state of a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextState {
-    /// The receiver has accepted the message.
+    /// The receiver, mail server or chat service has accepted the message.
     Sent,
     /// The message is sent again after this pause.
     Again(Duration),
@@ -347,8 +347,8 @@ impl Store {
     }
 
     /// Records one attempt at deliveries that were claimed together with the lease `lease_until`.
-    /// Returns the ids of the deliveries for which it was recorded. Leaves out deliveries that have
-    /// ended, or that another process has claimed since.
+    /// Returns the ids of the deliveries for which the attempt was recorded. Records nothing for a
+    /// delivery that has ended, or that another process has claimed since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -15,9 +15,9 @@ use crate::task::time::Time;
 pub enum DeliveryState {
     /// The message is to be sent, now or later.
     Due,
-    /// The receiver has accepted the message.
+    /// The receiver, mail server or chat service has accepted the message.
     Sent,
-    /// The message is not sent again: the last attempt failed, the receiver no longer wants the
+    /// The message is not sent again: the last attempt failed, the other side no longer wants the
     /// message, or no message could be made.
     Dead,
     /// The message was not sent, because it no longer has a recipient.
@@ -83,7 +83,7 @@ pub struct DeliveryRow {
     pub target: String,
     /// How the message is sent.
     pub channel: DeliveryChannel,
-    /// The person whom the message is for; `None` if the receiver is not a person.
+    /// The person whom the message is for; `None` if the message is for no person.
     pub person: Option<String>,
     /// The message's type: the name of its event or reminder.
     pub kind: String,

@@ -88,9 +88,9 @@ const REQUEST_AFTER: Sql = sql!(
       order by i.seq"
 );
 
-/// Selects an event, and the columns of the tree's root that a message shows. Selects nothing if
-/// another change wrote the event. `after` is the body of the item that set the task's status last,
-/// as of the end of the change.
+/// Selects an event by its number, and the columns of the tree's root that a message shows. Selects
+/// nothing if the change `$3` did not write the event. `after` is the body of the item that set the
+/// task's status last, as of the end of this change.
 const MESSAGE_EVENT: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq
@@ -121,8 +121,8 @@ const FIRST_OF_CHANGE: Sql = sql!(
 )
 .by_key();
 
-/// Like `FIRST_OF_CHANGE`, for the change that stored an idempotency key. Its items have the same
-/// time as the key's row.
+/// Finds the first event of the change that stored an idempotency key. The items of this change
+/// have the same time as the key's row.
 const FIRST_OF_KEY: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select i.root_task_id, i.event_number, i.change_id
@@ -327,8 +327,8 @@ impl Store {
     }
 
     /// Reads the request that an event is about, as of the commit that wrote the event. Also
-    /// returns the last `seq` of the event's task after that commit. The request's status is never
-    /// `Resumed`: the request's own items do not show whether the commit resumed it.
+    /// returns the last `seq` of the event's task after that commit. The returned status is never
+    /// `Resumed`, because the request's own items do not show whether the request was resumed.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

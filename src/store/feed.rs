@@ -169,8 +169,8 @@ struct OtherReplicas {
     tree_subscriptions: HashMap<TaskId, Instant>,
     /// The tenants whose inboxes other replicas subscribe to, with the end of each subscription.
     inboxes: HashMap<String, Instant>,
-    /// The time until which another replica is assumed to exist; `None` if no message was received
-    /// from any.
+    /// The time until which another replica is assumed to exist; `None` if no other replica has
+    /// sent a message.
     replica_seen_until: Option<Instant>,
     outgoing: Outgoing,
 }

@@ -26,10 +26,9 @@ const MAX_SCANNED_ROWS: i64 = 1000;
 
 /// Selects the two groups of calls that [`Store::equal_calls`] returns.
 ///
-/// The two texts differ because `SQLite` has no lateral join. On `SQLite`, a subquery that depends
-/// on the outer row takes its place, and row numbers replace the limit for each spelling. On
-/// Postgres, each `limit`, even of one row, makes the planner search by the outer row instead of
-/// walking an index.
+/// The two texts differ because `SQLite` has no lateral join. On `SQLite`, correlated subqueries
+/// replace the join, and row numbers replace the limit for each spelling. On Postgres, each
+/// `limit`, even of one row, makes the planner search by the outer row instead of walking an index.
 const EQUAL: Sql = Sql {
     postgres: sql!(@pg []
         "

@@ -5,7 +5,7 @@
 //! Invariant: two senders send messages of one entry to one person at the same time only if the
 //! first sender is slower than its lease. In one transaction, a sender claims the person's
 //! deliveries and sets the person's `next_at` to the end of the lease. Later the sender changes
-//! `next_at` only if it still has this value. So after another sender's claim, a slow sender
+//! `next_at` only if `next_at` still has this value. So after another sender's claim, a slow sender
 //! changes nothing.
 
 use std::collections::BTreeMap;

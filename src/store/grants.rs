@@ -57,7 +57,7 @@ pub struct GrantRow {
     pub superseded: bool,
     /// The time up to which the history is uncertain after a restore or failover
     /// (`Journal::history_uncertain_until`); `None` if the history is certain. A standing decision
-    /// that was given by this time has ended.
+    /// that was given at or before this time has ended.
     pub uncertain_until: Option<Time>,
     /// The time of the read, by the database's clock.
     pub now: Time,
@@ -279,7 +279,7 @@ impl Store {
 
     /// Reads the standing decisions that have this basis ([`crate::task::grant::Offer::basis`]) and
     /// were given in trees of this owner: the newest first, at most 32. Leaves out revoked and
-    /// expired standing decisions. Does not check whether the owner has sent a message since.
+    /// expired standing decisions. Includes those that a later message of the owner has ended.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

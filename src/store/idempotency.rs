@@ -2,9 +2,9 @@
 //! the command's key.
 //!
 //! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements). The
-//! key of a decision lasts as long as its request. The key of a call at a gate also lasts while the
-//! call's task is open, and for 24 hours after its end. An expired key counts as unused even before
-//! its row is removed: the commit of the next command with this key replaces the row.
+//! key of a decision lasts as long as the request. The key of a call at a gate also lasts while the
+//! call's task is open, and for 24 hours after the task has ended. An expired key counts as unused
+//! even before its row is removed: the commit of the next command with this key replaces the row.
 
 use std::slice;
 
@@ -28,11 +28,11 @@ const KEY: Sql = sql!(
 /// The end of the path of calls at a gate. A method and a prefix come before it.
 const GATE_CALLS: &str = "/v1/gate/calls";
 
-/// Like `KEY`, for a call at a gate. A separate statement, so that other paths read no task. The
-/// commit of a command checks the age of the key and ignores the task. This suffices: if this
-/// statement finds the key, the command is answered from the key's row and commits nothing. If the
-/// statement does not find the key, the key stays expired, because an ended call does not run
-/// again.
+/// Finds the unexpired row of the key of a call at a gate. A separate statement, so that other
+/// paths read no task. The commit of a command checks the age of the key and ignores the task. This
+/// check suffices: if this statement finds the key, the command is answered from the key's row and
+/// commits nothing. If the statement does not find the key, the key stays expired, because an ended
+/// call does not run again.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (spelled 1 2 6) " and i.path = $3 and i.key = $4

@@ -35,8 +35,8 @@ select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
   from pg_control_system() s join pg_database d on d.datname = current_database()
   left join database_identity k on k.id = 1";
 
-/// Like `READ_IDENTITY`, for servers that do not reveal their identity. The statement returns the
-/// same identity for all of them.
+/// Like `READ_IDENTITY`, for servers that do not reveal their identity. All of them get the same
+/// identity, so a restore or a promotion of such a server goes unnoticed.
 const READ_HIDDEN_IDENTITY: &str = "
 select case when not pg_is_in_recovery() then 'untold' end as server_identity, k.identity as recorded_identity, k.doubted_at
   from (select 1) s left join database_identity k on k.id = 1";
@@ -245,7 +245,7 @@ impl Store {
     /// Returns the time up to which the history is uncertain; `None` if the history is certain.
     /// Needs no query, because each new connection updates the value. If the value has increased
     /// since a driver read its journal, the driver must read the journal again before it starts a
-    /// tool call.
+    /// tool call, because calls in the journal may already have run.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()

@@ -49,7 +49,7 @@ select distinct request_id from decision where tenant = $1 and user_id = $2 and 
 /// Finds the requests (in any status) that a person may decide, newest first. Each of them has a
 /// row in `request_approver` under one of the person's keys (see `Store::keys`).
 ///
-/// The two texts differ for the same reason as the texts of `ANSWERED`.
+/// The two texts differ because `SQLite` has no lateral join.
 const OF_KEYS: Sql = Sql {
     postgres: "
 select distinct x.request_id

@@ -1,6 +1,6 @@
 //! Declares the lists in which a commit passes its values to the database. A list has lines with
-//! named columns. These declarations provide the texts and the parameters of both engines'
-//! statements.
+//! named columns. The statements of both engines take the names of columns and the parameters
+//! from these declarations.
 
 use rusqlite::ToSql;
 use uuid::Uuid;

@@ -137,8 +137,8 @@ struct Inner {
     _stop_on_drop: DropGuard,
 }
 
-/// Stores an agent's definition under its digest. A different text under the same digest is
-/// damaged, and is overwritten.
+/// Stores an agent's definition under its digest. A stored definition that differs from the new
+/// definition with the same digest is damaged, and is overwritten.
 const STORE_AGENT_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -277,8 +277,8 @@ impl Store {
     }
 
     /// Like [`Store::commit`]. `stopped` is the root's state after a change that stops the root.
-    /// The watchers of the tree in this process get it with the notification, and need not read the
-    /// database.
+    /// The watchers of the tree in this process get this state with the notification of the commit,
+    /// and need not read the database.
     ///
     /// # Errors
     /// The errors of [`Store::commit`].
@@ -290,12 +290,13 @@ impl Store {
         self.inner.committer.commit(change, stopped).await
     }
 
-    /// Frees the memory of a tree's last [`News`] if no receiver in this process watches the tree.
+    /// Frees the memory of a tree's last [`News`]. Does nothing if [`Store::is_watched`] is true.
     pub fn forget(&self, root: TaskId) {
         self.inner.feed.forget(root);
     }
 
-    /// Whether a receiver from [`Store::watch`] or a listener in this process follows the tree.
+    /// Whether a channel to the tree, from [`Store::watch`] or [`Store::listen`], is open in this
+    /// process.
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)
     }
@@ -325,8 +326,8 @@ impl Store {
             if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
-            // The call may be repeated even if the definition was written, so a lost result is
-            // `Unavailable`.
+            // A lost result counts as `Unavailable`, because the caller may repeat the call even if
+            // the definition was written.
             if !failure.sent || failure.is_result_lost() { CommitError::Unavailable } else { commit::commit_error(&failure) }
         })
     }

@@ -123,7 +123,7 @@ pub struct NewDelivery {
     pub target: String,
     /// How the message is sent.
     pub channel: DeliveryChannel,
-    /// The person whom the message is for; empty if the receiver is not a person.
+    /// The person whom the message is for; empty if the message is for no person.
     pub person: String,
     /// The message's type: the name of its event or reminder.
     pub kind: &'static str,

@@ -15,8 +15,8 @@ use crate::task::time::Time;
 
 /// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
 /// the person's keys (see `Store::keys`); parameter 6 has the spellings of the person's id. If
-/// `known` is true, `waits` says whether the request waits for the person: it is not past its
-/// deadline, and it does not ask other people about the person's own task.
+/// `known` is true, `waits` says whether the request waits for the person: its deadline has not
+/// passed, and, if the task is the person's own, the request names the owner as an approver.
 ///
 /// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
 /// once for each key.
@@ -56,9 +56,9 @@ const OF_TENANT: Sql = sql!(
 .by_key();
 
 /// Selects, among the given ids, the requests that match the filter and are not past their
-/// deadline. If the person may not decide every request, leaves out requests of the person's own
-/// tasks that do not name the owner as an approver. These requests have no row of the kind `owner`
-/// in `inbox`.
+/// deadline. A request of the person's own task must also name the owner as an approver, that is,
+/// have a row of the kind `owner` in `inbox`. This condition does not apply (`$9`) if the person
+/// may decide every request.
 const OPEN: Sql = sql!(
     "select r.request_id, r.expires_at,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
@@ -222,7 +222,7 @@ impl Store {
         let spellings = Value::Texts(owners.map(|[_, name]| name.clone()).collect());
         let end = [spellings, Value::Int(limit)];
         let mut found: Vec<Candidate> = self.by_keys(OF_KEYS, head, keys, &end).await?;
-        // A request under several keys waits for the person if it does so under any of them.
+        // A request under several keys waits for the person if it waits under one of the keys.
         found.sort_unstable_by_key(|candidate| (candidate.request_id, !candidate.waits));
         found.dedup_by_key(|candidate| candidate.request_id);
         found.truncate(usize::try_from(limit).unwrap_or(0));

@@ -29,7 +29,7 @@ pub struct RequestRow {
     pub session_id: String,
     /// The agents' names, from the root's agent to the agent of the task that opened the request.
     pub agent_path: Vec<String>,
-    /// Stays `Pending` after `expires_at`, until a commit closes the request; see `expired`.
+    /// The stored status. After `expires_at`, it stays `Pending` until a commit closes the request.
     pub status: RequestStatus,
     /// The time of the commit that opened the request.
     pub created_at: Time,
@@ -37,8 +37,8 @@ pub struct RequestRow {
     pub expires_at: Option<Time>,
     /// Whether `expires_at` had passed, by the database's clock, when this row was read.
     pub expired: bool,
-    /// Whether the request was opened before a restore or the promotion of a standby. Its calls may
-    /// then have run in the lost part of the history.
+    /// Whether the request was opened before a restore or the promotion of a standby. If so, the
+    /// request's calls may have run in the lost part of the history.
     pub history_uncertain: bool,
     /// The decisions so far with their times, oldest first.
     pub answers: Vec<(Time, Decision)>,
@@ -105,7 +105,7 @@ impl RequestRow {
     }
 
     /// Sets `expired` and `history_uncertain`. `now` is the time of the read. `uncertain` is the
-    /// time up to which a restore of the database may have lost items; `None` without a restore.
+    /// time up to which a restore or failover may have lost items; `None` if there was neither.
     pub(super) fn read_at(self, now: Time, uncertain: Option<Time>) -> Self {
         Self {
             expired: self.expires_at.is_some_and(|end| end <= now),
@@ -145,9 +145,8 @@ pub struct RequestFilter {
     /// The tenant of the requests.
     pub tenant: String,
     /// The person who may decide the requests: as a named user, as a member of a group, or as the
-    /// owner if the owner is an approver. A filter that is not limited to pending requests also
-    /// selects the requests that the person has answered. `None` selects the requests of all
-    /// people.
+    /// owner if the owner is an approver. Unless only pending requests are selected, the requests
+    /// that the person has answered are selected, too. `None` selects the requests of all people.
     pub person: Option<Viewer>,
     /// The statuses of the requests; empty for all statuses.
     pub statuses: Vec<RequestStatus>,

@@ -60,7 +60,7 @@ record! {
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct RelayMessage {
     from: Uuid,
-    /// Whether the sender has just started to listen. The receiver then announces its own
+    /// Whether the sender has just started to listen. If so, every other replica announces its
     /// subscriptions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     hello: bool,

@@ -34,7 +34,7 @@ select request_id from inbox where tenant = $1 and kind = $3 and name = $4 and r
 
 /// Finds the requests (in any status) that a person may decide or has decided.
 ///
-/// The two texts differ for the same reason as the texts of `INBOX`.
+/// The two texts differ because `SQLite` has no lateral join.
 const OF_PERSON: Sql = Sql {
     postgres: "
 select distinct x.request_id
@@ -109,7 +109,7 @@ record! {
     }
 }
 
-/// The kind of the keys of owners (see [`Store::keys`]).
+/// The kind of a key (see [`Store::keys`]) that stands for the owner of a request's task.
 pub(super) const OWNER: &str = "owner";
 
 pub(super) enum Source {

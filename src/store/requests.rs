@@ -36,7 +36,7 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
-/// Like `PENDING`, but for a whole tree. Finds the rows by their root, without a search for
+/// Selects the open requests of a whole tree. Finds the rows by their root, without a search for
 /// descendants. `coalesce` keeps the planner from using the partial index on open requests, which
 /// has the requests of all trees.
 const PENDING_OF_ROOT: Sql = sql!(

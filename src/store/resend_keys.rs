@@ -40,8 +40,8 @@ pub struct StoredResend {
     pub count: usize,
 }
 
-/// The maximum number of deliveries that a POST with a key makes due. One statement updates them
-/// all, and must not keep other writers waiting.
+/// The maximum number of deliveries that a POST with a key makes due. One statement updates all of
+/// them, so the limit keeps this statement from delaying other writers for long.
 const MAX_KEYED: i64 = 20_000;
 
 /// The deliveries that a POST makes due.
@@ -119,8 +119,8 @@ const RESEND_WITH_KEY: Sql = Sql {
     by_key: false,
 };
 
-/// Like `RESEND_ALL`, but one statement makes all matching deliveries due, at most `MAX_KEYED`. For
-/// Postgres only, like `RESEND_WITH_KEY`.
+/// Makes up to `MAX_KEYED` matching deliveries due in one statement, whereas `RESEND_ALL` is
+/// repeated for each batch. For Postgres only, like `RESEND_WITH_KEY`.
 const RESEND_ALL_WITH_KEY: Sql = Sql {
     postgres: resend_on_postgres!(
         ", chosen as materialized (
@@ -282,8 +282,8 @@ fn is_key_used(failure: &Failure) -> bool {
 
 impl Store {
     /// Returns the result that [`Store::resend_with_key`] stored for an earlier POST with this key.
-    /// `None` if there is none, or the key has expired. `user` may have another spelling than the
-    /// caller of the earlier POST.
+    /// `None` if there is no such result, or the key has expired. `user` may spell the caller's id
+    /// differently than the earlier POST did.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -81,7 +81,7 @@ pub(super) struct TaskLine {
     pub(super) lease_time: Option<i64>,
     /// Whether the asker, the client that proposed a gate call, still waits. `None` if unchanged.
     pub(super) asker: Option<AskerPresence>,
-    /// Set only for a new task.
+    /// The columns that never change. Set only for a new task, which has no row yet.
     pub(super) immutable: Option<ImmutableLine>,
 }
 
@@ -133,9 +133,9 @@ pub(super) struct ApproverLine {
     pub(super) kind: &'static str,
     /// The name of the user or group; `None` if the approver is the owner.
     pub(super) name: Option<String>,
-    /// The same as [`RequestLine::expires_in`].
+    /// A copy of the request's [`RequestLine::expires_in`].
     pub(super) expires_in: Option<i64>,
-    /// The same as [`RequestLine::one_answer`].
+    /// A copy of the request's [`RequestLine::one_answer`].
     pub(super) one_answer: bool,
 }
 
@@ -169,8 +169,9 @@ pub(super) enum RequiredState {
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// The call that the answer is about; `None` for an answer about the whole request. The stored
-    /// row then has the request's call or, without a call, the request's id.
+    /// The call that the answer is about; `None` for an answer about the whole request. For such an
+    /// answer, the stored row has the id of the request's call, or the request's id if the request
+    /// has no call.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
@@ -362,8 +363,8 @@ impl Rows {
         !self.grants.is_empty() || !self.uses.is_empty()
     }
 
-    /// Whether the store would refuse to write this change a second time: it creates a task, or
-    /// requires a certain version of a task's row (any guard but `ANY`).
+    /// Whether the store would refuse to write this change a second time, because the change
+    /// creates a task or requires a certain version of a task's row (any guard but `ANY`).
     pub(super) fn is_fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
     }

@@ -35,9 +35,9 @@ pub(super) async fn open(
     Ok((Engine::Sqlite(opened), lock))
 }
 
-/// Migrates the file's schema if it is older than this binary needs, or refuses it with
-/// [`Schema::Check`]. Always refuses a newer schema. The applied migrations are recorded in sqlx's
-/// table, as on Postgres.
+/// Migrates the file's schema if it is older than this binary needs. Refuses an older schema if
+/// `schema` is [`Schema::Check`], and always refuses a newer schema. The applied migrations are
+/// recorded in sqlx's table, as on Postgres.
 fn migrate_sqlite(connection: &mut rusqlite::Connection, schema: Schema) -> Result<(), OpenError> {
     let failed = |error: rusqlite::Error| OpenError::Migration(error.to_string());
     let exists = connection.table_exists(None, MIGRATIONS).map_err(failed)?;

@@ -1,6 +1,6 @@
 //! Reads data about sent messages that can still be changed. `message_state` finds the message
-//! about a request. `listed_requests` finds the requests that a message lists. The `reference` of a
-//! delivery is the receiver's id of the message.
+//! about a request. `listed_requests` finds the requests of a message. The `reference` of a
+//! delivery is the id that the chat service gave the message.
 
 use uuid::Uuid;
 
@@ -9,10 +9,10 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::id::RequestId;
 
-/// Whether an entry of `notify.to` has got its message about the opening of a request.
+/// Whether an entry of `notify.to` was sent a message about the opening of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageState {
-    /// No message that can be changed was sent, and none is being sent.
+    /// No message is being sent, and either none was sent or the sent message cannot be changed.
     NotSent,
     /// The message is being sent, or the sender has not recorded the attempt yet.
     Sending,
@@ -23,9 +23,9 @@ pub enum MessageState {
 /// The requests of one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListedRequests {
-    /// The requests that the message lists, oldest first, up to the caller's limit.
+    /// The oldest requests that the message is about, in order, up to the caller's limit.
     pub requests: Vec<RequestId>,
-    /// The number of requests that the message lists, even beyond the caller's limit.
+    /// The number of all requests that the message is about, which may exceed the caller's limit.
     pub total: u64,
     /// The message's type: the name of its event or reminder.
     pub kind: String,
@@ -67,7 +67,7 @@ record! {
 }
 
 impl Store {
-    /// Returns whether the entry `target` has got its message about the opening of a request.
+    /// Returns whether the entry `target` was sent a message about the opening of a request.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -34,9 +34,9 @@ select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page
     by_key: true,
 };
 
-/// Reads the next page of `request_approver`, and returns its last row. For these approvers, adds
-/// the missing rows of `inbox`, and deletes from `inbox` the rows of closed requests. Locks each
-/// request whose `inbox` row is wrong, so that no commit closes the request meanwhile.
+/// Reads the next page of `request_approver`, and returns the page's last row. For the approvers on
+/// the page, adds missing rows of `inbox`, and deletes from `inbox` the rows of closed requests.
+/// Locks each request whose `inbox` row is wrong, so that no commit closes the request meanwhile.
 const INBOX: Sql = Sql {
     postgres: "
 with upgraded as materialized (
