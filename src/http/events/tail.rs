@@ -72,7 +72,7 @@ struct Tail {
 impl Drop for Tail {
     fn drop(&mut self) {
         let mut tails = lock(&self.tails.0);
-        // A new tail of the same tree may be registered by now, and must stay.
+        // Removes only the entry of a dropped tail: by now, the tree may have a new tail.
         if tails
             .get(&self.root)
             .is_some_and(|tail| tail.strong_count() == 0)

@@ -127,7 +127,7 @@ pub(crate) struct ConnectionSlot {
     waker: AtomicWaker,
 }
 
-/// The phase of a connection. It determines the timeout (`phase_timeout`).
+/// The phase of a connection. The phase determines the timeout (`phase_timeout`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
     /// The connection waits for the rest of a request's head, or for the first byte of the first

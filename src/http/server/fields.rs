@@ -114,9 +114,10 @@ impl Fields {
     }
 }
 
-/// The maximum length in bytes of a mistake's JSON pointer, without the last `/` and escapes. A
-/// mistake with a longer pointer gets the pointer of the parent object. So a long member name is
-/// not repeated in the pointers of all values below it.
+/// The maximum length in bytes of a mistake's JSON pointer, without the last `/` and escapes. If
+/// the pointer would be longer, the mistake gets the pointer of the parent object instead. The
+/// limit bounds the response, because the pointer of every mistake below a long member name repeats
+/// the name.
 const MAX_POINTER_BYTES: usize = 1024;
 
 fn bounded_pointer(at: &str, name: &str) -> String {

@@ -141,8 +141,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Keeps the connection of an authenticated caller open: while it serves the request, it is not
-/// closed to make room for another client.
+/// Keeps the connection of an authenticated caller open: while the connection serves the request,
+/// it is not closed to make room for another client.
 fn protect_connection(request: &Request) {
     protect_connection_of(request.extensions());
 }

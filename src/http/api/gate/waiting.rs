@@ -61,8 +61,8 @@ impl WaitingAsks {
     }
 
     /// Ends the waits of all proposals of `caller` with the request name `request`, even if two
-    /// clients of the caller use this name. Ending too few waits could start an approved call for a
-    /// client that has canceled its request.
+    /// clients of the caller use this name. Otherwise, a proposal that still waits could start an
+    /// approved call for a client that has canceled its request.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

@@ -107,8 +107,9 @@ pub(crate) fn gate_names(http: &Http) -> Vec<String> {
 }
 
 /// Returns the owners whose tasks are listed; an empty list stands for every owner. `users` are the
-/// owners that the query names. A caller who is not an admin may name only themselves, and a list
-/// of root tasks (`roots_only`) then has only their own tasks.
+/// owners that the query names. A caller who is not an admin may name only themselves. In a list of
+/// root tasks (`roots_only`), such a caller gets only their own tasks, even without naming
+/// themselves.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

@@ -65,8 +65,8 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
 }
 
 /// Returns whether an input of this kind shows `text` unchanged. An HTML input with a format, such
-/// as `date`, hides a text that does not have the format. For such a text, and for an empty text,
-/// the function removes the format from `kind`.
+/// as `date`, hides a text that does not have the format. So the function removes the format from
+/// `kind` unless `text` is known to have the format.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {

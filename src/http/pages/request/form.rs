@@ -403,8 +403,8 @@ impl FormReader {
         }
     }
 
-    /// Returns the chosen action for one call, and the members of the call's decision; `None`
-    /// without a known action.
+    /// Returns the chosen action for one call, and the members of the call's decision; `None` if no
+    /// known action is chosen.
     fn call_decision(
         &mut self,
         call: &CallSpec,

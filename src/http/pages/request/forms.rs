@@ -139,7 +139,7 @@ fn button_text(view: &View<'_>, single: &'static str, several: &str) -> String {
     }
 }
 
-/// Renders the form that approves all open calls, for the page with one button.
+/// Renders the form that approves all open calls or, for a confirmation, answers with yes.
 pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = if view.request.kind == RequestKind::Confirmation {

@@ -38,8 +38,8 @@ pub(crate) fn headline(
     Some(head + &tail)
 }
 
-/// Returns the id and the last answer's action of each call that the request decides. The action is
-/// `None` for a call without an answer.
+/// Returns the id of each call that the request decides, and the action of the last answer about
+/// the call. The action is `None` for a call without an answer.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
         let mut answers = row

@@ -35,7 +35,8 @@ pub(crate) enum CallStatus {
     NeedsLogin,
     /// Another request asks for the call's result.
     AwaitsResult,
-    /// A later request about the call was answered, but the call has no result yet.
+    /// A request about the call was opened after the page's request, and was answered. The call has
+    /// no result yet.
     AnsweredLater,
     /// The call's outcome is unknown, and an open request asks for it.
     Reconciling,
@@ -148,8 +149,8 @@ impl RequestHistory {
         }
     }
 
-    /// Adds an item of the journal. The caller must apply the items in order, beginning after the
-    /// item that opened the page's request.
+    /// Adds an item of the journal. Items must be added in order, beginning after the item that
+    /// opened the page's request.
     pub(crate) fn apply(&mut self, item: &Item) {
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.apply_task_status(*status),

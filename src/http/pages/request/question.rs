@@ -123,7 +123,7 @@ pub(crate) fn visible_lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a string without quotation marks, and any other value as JSON.
+/// Returns a value as text: a string without quotation marks, any other value as JSON.
 pub(crate) fn value_text(value: &Value) -> String {
     value
         .as_str()
@@ -232,7 +232,7 @@ pub(crate) fn decision_section(view: &View<'_>) -> Markup {
 }
 
 /// Renders one decision: the action, the person, the time, the reason and the consequence. If
-/// `with_response` is true, also renders the person's form or result.
+/// `with_response` is true, also renders the response: the form's values or the result.
 pub(crate) fn decision_details(
     view: &View<'_>,
     decision: &WireDecision,

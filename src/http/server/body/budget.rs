@@ -51,9 +51,9 @@ impl BodyBudget {
         }
     }
 
-    /// Waits until `bytes` bytes are free for a body of `caller`, and reserves them. Memory is
-    /// given in the order of the calls. A body larger than the caller's share reserves the whole
-    /// share. Returns `None` if a semaphore of the budget was closed.
+    /// Waits until `bytes` bytes are free for a body of `caller`, and reserves these bytes. Bodies
+    /// get memory in the order in which they ask for it. A body larger than the caller's share
+    /// reserves the whole share. Returns `None` if a semaphore of the budget was closed.
     pub(crate) async fn reserve(
         &self,
         caller: Option<&Caller>,
