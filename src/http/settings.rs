@@ -13,7 +13,7 @@ pub(crate) struct Settings {
     /// The URL of the operator's own page for a request, with the placeholder `{request_id}`.
     /// `None`: links lead to the page of this service.
     pub request_url: Option<String>,
-    /// Other origins whose pages may use the API.
+    /// The origins, besides that of `public_url`, whose pages may use the API.
     pub cors_origins: Vec<String>,
     /// The time that a POST waits for its result if the client sends no preference (`Prefer: wait`,
     /// RFC 7240).

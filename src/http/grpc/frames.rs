@@ -153,7 +153,7 @@ fn too_large() -> GrpcStatus {
     GrpcStatus::new(GrpcCode::ResourceExhausted, detail)
 }
 
-/// Builds the response to a call. A refusal is sent in the headers, without a body.
+/// Builds the response to a gRPC call. A refusal is sent in the headers, without a body.
 pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
     let mut headers = HeaderMap::new();
     let body = match answer {

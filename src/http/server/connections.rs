@@ -79,8 +79,8 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // A closing connection counts as a free slot, so repeated calls for one waiting client
-        // close one connection and not several.
+        // A closing connection counts as a free slot. So repeated calls of this function for one
+        // waiting client close one connection and not several.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }

@@ -125,8 +125,9 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     {
         return Err(Problem::forbidden(FOREIGN_ORIGIN));
     }
-    // A sealed link is the whole credential of its POST. So the POST must have an `Origin` header,
-    // whose value `may_change` has checked.
+    // The sealed link alone authorizes its POST, and `may_change` accepts a POST without `Origin`.
+    // This check requires the header, because a browser sends it with every POST of a form: a POST
+    // without it does not come from this service's page.
     if op.auth == AuthClass::Link
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)
@@ -157,8 +158,8 @@ pub(crate) fn protect_connection_of(extensions: &Extensions) {
 }
 
 /// Returns the caller whom the credentials in `headers` identify; `None` without credentials. A
-/// session cookie counts if there is no `Authorization` header, so a wrong key is refused even with
-/// a valid cookie.
+/// session cookie counts only if there is no `Authorization` header, so a wrong key is refused even
+/// with a valid cookie.
 ///
 /// # Errors
 /// `unauthorized` for an unknown key; `forbidden` or `bad_request` if the headers are not allowed

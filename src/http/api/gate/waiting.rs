@@ -19,8 +19,8 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting proposals by number, each with its caller. If the client can cancel its HTTP
-    /// request, the entry also has the request's name and the token that ends the wait.
+    /// The waiting proposals by number, each with its caller. The proposal of a client that can
+    /// cancel its request also has the name of this request, and the token that ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 

@@ -1,5 +1,5 @@
 //! Renders the calls of a request, each with its arguments, approvals and decision. The calls that
-//! the request does not decide come last and are smaller.
+//! the request does not decide come last, in a smaller form.
 
 use maud::{Markup, html};
 

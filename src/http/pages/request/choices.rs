@@ -13,8 +13,8 @@ use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
 
-/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes. It keeps
-/// the form's POST below the size limit of its body.
+/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes. This limit
+/// keeps the form's POST below the maximum size of a body.
 const MAX_EDITABLE_BYTES: usize = 600 * 1024;
 
 /// Renders the form in which a person decides several calls, with a separate choice for each call.
