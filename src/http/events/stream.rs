@@ -1,6 +1,6 @@
 //! The parts that all event streams share: the client, the text that is not sent yet, and the
-//! stream's deadlines. A stream reads its source when the HTTP server asks for the next part of the
-//! body. So a stream with a slow client buffers at most the text of one read.
+//! stream's deadlines. A stream reads its source only when the HTTP server asks for the next part
+//! of the body, so a stream with a slow client buffers at most the text of one read.
 //!
 //! A stream ends when its source has no more events, when its lifetime is over, on shutdown, when
 //! the caller may no longer read, and on a read error.

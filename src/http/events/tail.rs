@@ -85,7 +85,8 @@ impl Drop for Tail {
 
 #[derive(Debug, Default)]
 struct Buffer {
-    /// The events with numbers greater than `after`, up to and including `last`.
+    /// The events with numbers greater than `after`, up to and including `last`. `bytes` is the
+    /// size of their texts.
     events: VecDeque<Arc<RenderedEvent>>,
     bytes: usize,
     after: i64,

@@ -153,8 +153,8 @@ impl ConnectionSlot {
         self.waker.register(context.waker());
     }
 
-    /// Records that the connection begins to serve a request. `None` when the connection was told
-    /// to close before the request's head was complete.
+    /// Records that the connection begins to serve a request. Returns `None` if the connection was
+    /// told to close before the request's head was complete.
     #[must_use]
     pub(crate) fn begin_request(self: &Arc<Self>) -> Option<RequestInFlight> {
         let mut open = self.connections.lock();
@@ -178,7 +178,8 @@ impl ConnectionSlot {
         Some(RequestInFlight(Arc::clone(self)))
     }
 
-    /// Protects the connection: it is not closed for another client while it serves a request.
+    /// Protects the connection: while the connection serves a request, it is not closed to make
+    /// room for another client.
     pub(crate) fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {

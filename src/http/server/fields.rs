@@ -128,7 +128,7 @@ fn bounded_pointer(at: &str, name: &str) -> String {
     }
 }
 
-/// The detail of the mistake that a form or a query is not UTF-8: the expected encoding.
+/// The detail of a mistake about a form or a query that is not UTF-8. It names what is expected.
 pub(crate) const NOT_UTF8: &str = "percent-encoded UTF-8";
 
 /// Returns whether the text of a form or a query is UTF-8. The parser `url::form_urlencoded` would

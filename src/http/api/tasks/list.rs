@@ -99,8 +99,8 @@ pub(crate) async fn list_tasks(
     listing.close("next_cursor", &next.map(cursor_of))
 }
 
-/// Returns the names of all gates. A list of root tasks that has no filter by agent omits the calls
-/// at gates.
+/// Returns the names of all gates. A list of root tasks leaves out the calls at these gates if the
+/// list has no filter by agent.
 pub(crate) fn gate_names(http: &Http) -> Vec<String> {
     let gates = http.engine.agents().gates();
     gates.map(|(gate, _)| gate.name.clone()).collect()

@@ -31,8 +31,8 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether requests that are not in `open` may wait, too. `counted` is the size of `open` when
-    /// `more` was set.
+    /// Whether requests that are not in `open` may wait, because the count has reached its limit.
+    /// `counted` is the size of `open` when `more` was set.
     more: bool,
     counted: usize,
 }

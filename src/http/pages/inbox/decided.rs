@@ -222,8 +222,8 @@ fn status_word(row: &RequestRow, texts: &SiteTexts) -> &'static str {
     }
 }
 
-/// Says how many more people have to approve an open request. `None` if the request is closed or
-/// needs a single approval.
+/// Returns a text that says how many more people have to approve an open request. `None` if the
+/// request is closed or needs a single approval.
 fn missing_approvals_text(row: &RequestRow, http: &Http, texts: &SiteTexts) -> Option<String> {
     let brief = RequestBrief::from_row(row, &http.settings);
     let required = usize::try_from(brief.approvers.required).unwrap_or(usize::MAX);

@@ -146,7 +146,7 @@ pub(super) fn decision_of_call(
     html! { (decision_details(view, decision, false)) (replacement(decision, call, view)) }
 }
 
-/// Renders the person's own arguments or result, if the decision has any.
+/// Renders the arguments or the result that the person wrote for this call, if any.
 fn replacement(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -> Markup {
     let own = decision.decisions.get(&call.tool_call_id);
     html! {

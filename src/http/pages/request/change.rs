@@ -28,7 +28,8 @@ pub(super) struct ChangeField {
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
-    // The form shows a list as checkboxes, which do not keep the exact text that the agent wrote.
+    // A schema with a list gets no fields: the form would show the list as checkboxes, which do not
+    // keep the exact text that the agent wrote.
     let is_list = |field: &Field| matches!(field.value, FieldValue::MultipleChoice(_));
     if declared.iter().any(is_list) {
         return None;

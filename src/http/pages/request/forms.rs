@@ -32,8 +32,8 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     if view.allows(Action::Retry) {
         forms.push(retry_form(view));
     }
-    // The form that answers a confirmation has a button for yes and a button for no. So the forms
-    // that approve and reject are not needed.
+    // The form that answers a confirmation has a button for yes and a button for no, so it replaces
+    // the forms that approve and reject.
     let confirms = view.request.kind == RequestKind::Confirmation && view.allows(Action::Respond);
     if view.allows(Action::Approve) && !confirms {
         forms.push(approve_form(view));

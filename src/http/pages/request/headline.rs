@@ -92,8 +92,8 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Returns whether an answer with `action` lets a call run. If so, the headline names the status of
-/// the call; otherwise it says whether the agent has received the answer.
+/// Returns whether an answer with `action` lets a call run. After such an answer, the headline
+/// names the status of the call; after any other answer, whether the agent has received the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.spec.kind, action) {
         (RequestKind::Confirmation, _) => false,
