@@ -62,7 +62,8 @@ impl RpcError {
         Self::new(status, -32601, "Method not found")
     }
 
-    /// Builds the error -32602: a request of the revision 2026-07-28 lacks a member of `_meta`.
+    /// Builds the error -32602: a request of the revision 2026-07-28 lacks the required member
+    /// `member` of `_meta`.
     pub(super) fn missing_meta(member: &str) -> Self {
         let message = format!("`_meta` has no `{member}`");
         Self::new(StatusCode::BAD_REQUEST, -32602, message)
