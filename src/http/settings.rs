@@ -13,7 +13,7 @@ pub(crate) struct Settings {
     /// The URL of the operator's own page for a request, with the placeholder `{request_id}`.
     /// `None`: links lead to the page of this service.
     pub request_url: Option<String>,
-    /// Other origins whose pages may use the API.
+    /// The origins, besides that of `public_url`, whose pages may use the API.
     pub cors_origins: Vec<String>,
     /// The time that a POST waits for its result if the client sends no preference (`Prefer: wait`,
     /// RFC 7240).
@@ -23,12 +23,12 @@ pub(crate) struct Settings {
     /// The maximum number of gate proposals that wait for a verdict at the same time in this
     /// process.
     pub max_waiting: u32,
-    /// The service ends an event stream after this time, so that the client reconnects.
+    /// The time after which the service ends an event stream. The client then reconnects.
     pub stream_life: Duration,
     pub without_accounts: bool,
     pub has_metrics_listener: bool,
-    /// The users in the configuration. If a request needs several approvals, an edit is offered
-    /// only while enough other users may approve the edited call.
+    /// The users in the configuration. An edit that other people must approve is offered only if
+    /// enough users besides the editor may approve the edited call.
     pub roster: Roster,
     /// The key for hashes of request bodies. The hashes are keyed because a body may contain
     /// credentials.

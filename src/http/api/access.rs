@@ -142,9 +142,9 @@ pub(crate) async fn current_task(
 }
 
 /// Adds the open requests to a task's row. The row and the requests come from two reads, so a
-/// commit between them could show a Paused task whose request is answered. If the number of
-/// requests differs from `open_requests`, the function reads the row again. If the row has changed,
-/// it reads the requests again, in at most 3 rounds.
+/// commit between the reads could show a Paused task whose request is answered. If the number of
+/// requests differs from the row's `open_requests`, the function reads the row again. If the row
+/// has changed, the function also reads the requests again, in at most 3 rounds.
 pub(crate) async fn task_with_requests(
     http: &Http,
     caller: &Caller,

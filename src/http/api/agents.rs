@@ -25,7 +25,7 @@ pub(crate) const OP: Op = Op {
 pub(crate) struct AgentCard {
     pub name: String,
     pub description: String,
-    /// `sha256:…` of the agent's definition.
+    /// The SHA-256 hash of the agent's definition, written as `sha256:…`.
     pub version: String,
     /// Whether a new task that names no agent gets this agent.
     pub default: bool,

@@ -131,12 +131,11 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     }
 }
 
-/// Returns the earlier decision to show to `user`, whose answer came too late: the first of three
-/// decisions that exists.
+/// Returns the earlier decision to show to `user`, whose answer came too late.
 ///
-/// For an answer to one `call`, these are: the user's own earlier answer, the answer that decided
-/// the call, the last answer. For an answer to the whole request, these are: the decision of the
-/// request, the user's own earlier answer, the last answer.
+/// For an answer to one `call`, this is the user's own earlier answer, or else the answer that
+/// decided the call, or else the last answer. For an answer to the whole request, this is the
+/// decision of the request, or else the user's own earlier answer, or else the last answer.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
     let shown = |(at, answer): &TimedDecision| WireDecision::of_answer(*at, answer);

@@ -59,8 +59,8 @@ async fn respond_after_wait(
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(&posted.headers);
     let (root, time) = (accepted.root, prefer.wait_or(http.settings.wait));
-    // If the agent of an approved gate call is not connected, the call starts when the agent asks
-    // again. A wait for the call would be useless.
+    // If the agent of an approved gate call is not connected, the call starts only when the agent
+    // asks again. Waiting for the call would then be useless.
     let awaits_asker =
         accepted.is_gate_call && !time.is_zero() && http.engine.awaits_its_asker(root).await?;
     let time = if awaits_asker { Duration::ZERO } else { time };

@@ -56,15 +56,15 @@ pub(crate) async fn task_when_stopped(
 }
 
 enum WaitOutcome {
-    /// The task right after the commit of this process that ended or paused it.
+    /// The task as of the commit with which this process ended or paused the task.
     Committed(Arc<StoppedTask>),
     /// The task's row, read at the end of the wait.
     Read(Box<TaskRow>),
 }
 
 /// Returns the state of `task` (in the tree of `root`) as soon as the task is not Running,
-/// `max_wait` has passed, or the service shuts down. `news` is a subscription to the tree that
-/// began before the commit of the caller's own POST, if there is one.
+/// `max_wait` has passed, or the service shuts down. `news` is given after a POST of the caller: it
+/// is a subscription to the tree that began before the commit of that POST.
 ///
 /// # Errors
 /// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.

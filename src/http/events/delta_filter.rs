@@ -81,10 +81,10 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// Returns the events to send for a delta. The caller must have sent every item up to
-    /// `delta.after_seq`, the last item in the prompt of the model call. If the task has stored a
-    /// later item, the answer is already stored or discarded, and a delta other than `Reset` causes
-    /// no event.
+    /// Returns the events to send for a delta. Every item up to `delta.after_seq`, the last item in
+    /// the prompt of the model call, must have been sent before. If the task has stored a later
+    /// item, the answer is already stored or discarded, and a delta other than `Reset` causes no
+    /// event.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,

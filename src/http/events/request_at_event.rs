@@ -41,7 +41,7 @@ impl JournalCache {
     }
 
     /// Returns whether open requests still blocked the task right after the task's item `last`.
-    /// While the task is blocked, no answer to its requests takes effect.
+    /// While the task is blocked, no answer to a request of the task takes effect.
     async fn is_blocked(
         &mut self,
         store: &Store,

@@ -1,6 +1,6 @@
 //! The parts that all event streams share: the client, the text that is not sent yet, and the
-//! stream's deadlines. A stream reads its source when the HTTP server asks for the next part of the
-//! body. So a stream with a slow client buffers at most the text of one read.
+//! stream's deadlines. A stream reads its source only when the HTTP server asks for the next part
+//! of the body, so a stream with a slow client buffers at most the text of one read.
 //!
 //! A stream ends when its source has no more events, when its lifetime is over, on shutdown, when
 //! the caller may no longer read, and on a read error.
@@ -43,7 +43,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Authenticates the caller again, by the keys and sessions that are valid now. Returns `None`
-    /// if the credentials no longer identify the same person.
+    /// if the credentials no longer identify the person who opened the stream.
     ///
     /// # Errors
     /// `unauthorized`, `forbidden`, or the problem of a failed database access.
@@ -117,8 +117,8 @@ impl OpenStream {
         self.opened_at + self.http.settings.stream_life
     }
 
-    /// Ends the stream because of `error`. If the cause of the error persists, the client gets a
-    /// problem as the response when it connects again.
+    /// Ends the stream because of `error`. The client then connects again. If the cause of the
+    /// error persists, the client gets a problem as the response.
     pub(super) fn fail(&mut self, error: &ReadError) {
         self.ended = true;
         match error {
@@ -133,7 +133,7 @@ impl OpenStream {
     }
 }
 
-/// The source of a stream's events. Each kind of stream implements it.
+/// The source of a stream's events. Each kind of stream implements this trait.
 pub(super) trait EventSource: Send + Sized + 'static {
     fn stream(&mut self) -> &mut OpenStream;
 
@@ -176,8 +176,8 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
 }
 
 /// Returns whether the stream's lifetime has time left and the caller may still read. The caller is
-/// checked once every `ACCESS_CHECK_INTERVAL`. If the check itself fails, the stream ends too; the
-/// client can connect again, and is then checked again.
+/// checked once every `ACCESS_CHECK_INTERVAL`. If the check itself fails, returns `false`: the
+/// client can connect again, and the new connection is checked.
 async fn may_continue(source: &mut impl EventSource) -> bool {
     let stream = source.stream();
     let now = stream.http.clock.uptime();

@@ -61,7 +61,8 @@ impl Tails {
 struct Tail {
     root: TaskId,
     /// The state of the tree, with the number of notifications about the tree (`News::commits`).
-    /// The number never shrinks while the tail holds this receiver.
+    /// This receiver keeps the store from dropping the state, so the number does not restart at 0
+    /// while the tail lives.
     news: watch::Receiver<News>,
     buffer: Mutex<Buffer>,
     /// Wakes the waiting followers after each read.
@@ -72,7 +73,7 @@ struct Tail {
 impl Drop for Tail {
     fn drop(&mut self) {
         let mut tails = lock(&self.tails.0);
-        // A new tail of the same tree may be registered by now, and must stay.
+        // Removes only the entry of a dropped tail: by now, the tree may have a new tail.
         if tails
             .get(&self.root)
             .is_some_and(|tail| tail.strong_count() == 0)
@@ -84,7 +85,8 @@ impl Drop for Tail {
 
 #[derive(Debug, Default)]
 struct Buffer {
-    /// The events with numbers greater than `after`, up to and including `last`.
+    /// The events with numbers greater than `after`, up to and including `last`. `bytes` is the
+    /// size of their texts.
     events: VecDeque<Arc<RenderedEvent>>,
     bytes: usize,
     after: i64,
@@ -171,7 +173,8 @@ impl Buffer {
     /// `commits_at_read` is the number of notifications that had arrived when the read began.
     fn add(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
         // If all followers left during the read, a new follower may have restarted the buffer at
-        // another event number. Then the events of the read must not be appended to the buffer.
+        // another event number. The events of the read then do not follow the buffer's last event,
+        // so they are not added.
         if after != self.last {
             return;
         }
@@ -251,9 +254,9 @@ impl Follower {
         lock(&self.tail.buffer).last
     }
 
-    /// Returns the events after `seen`. With `fresh`, an empty result comes from a read that began
-    /// after this call. Returns `None` if the tail lacks the events, or if a read fails. The
-    /// follower then has to read the rows itself and call `join` again.
+    /// Returns the events after `seen`. If `fresh` is true, an empty result comes from a read that
+    /// began after this call. Returns `None` if the tail lacks the events, or if a read fails.
+    /// After `None`, the follower has to read the rows itself and call `join` again.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,

@@ -30,7 +30,7 @@ pub(crate) struct TaskStream {
     /// The number of the tree's last event when the stream was opened; `None` once the stream has
     /// written the event `caught_up`.
     head: Option<i64>,
-    /// The deltas that the stream keeps until it has sent the events before them.
+    /// The deltas that wait until the stream has sent every item in the prompt of their model call.
     waiting_deltas: Vec<Arc<Delta>>,
     is_listening: bool,
 }
@@ -76,15 +76,16 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // The events before the deltas that already wait are committed, so a `fresh` read finds
-        // them. A delta that arrives during the read may follow a later commit, and is not counted.
+        // The events before the deltas that wait now are committed, so a `fresh` read finds these
+        // events. `already_waiting` does not count deltas that arrive later: they may follow a
+        // later commit.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // Every delta that was published before these events has arrived by now. The `for` loop
-        // tries to send the waiting deltas before each event. A delta waits until the stream has
-        // sent every item in the prompt of its model call.
+        // Every delta that was published before these events has arrived by now, and joins the
+        // waiting deltas. Before each event, the `for` loop tries to send the waiting deltas. A
+        // delta waits until the stream has sent every item in the prompt of its model call.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS
@@ -120,8 +121,8 @@ impl TaskStream {
         let waiting_deltas = std::mem::take(&mut self.waiting_deltas);
         if !self.stream.ended {
             for (index, delta) in waiting_deltas.into_iter().enumerate() {
-                // The read found no event, so the stream has already sent every event that precedes
-                // this delta.
+                // If the read found no event, the stream has already sent every event that precedes
+                // the deltas that waited before the read.
                 if index < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {

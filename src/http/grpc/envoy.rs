@@ -190,8 +190,8 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
                 checked.body = bytes.to_vec();
             }
             // With `encode_raw_headers`, Envoy sends the headers in this field instead of
-            // `HEADERS`. If they were ignored, every user would count as the user of the gateway's
-            // key.
+            // `HEADERS`. The reader does not decode this field, so the header that names the user
+            // would be missed, and every call would count as a call of the key's own user.
             field::HEADER_MAP if !bytes.is_empty() => return Err(Malformed),
             _ => {}
         }

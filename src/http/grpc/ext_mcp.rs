@@ -40,8 +40,8 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// A second header with the same value as [`CALL_HEADER`]: the id of the call's task. The value is
-/// the same for all attempts at the call, because the MCP server may use it as an idempotency key.
+/// A header with the id of the call's task, which is also the value of [`CALL_HEADER`]. All
+/// attempts at the call have the same id, so the MCP server can use the id as an idempotency key.
 const TASK_HEADER: &str = "holdpoint-task";
 /// The metadata key for the id of an attempt (see [`attempt_id`]). agentgateway sends the metadata
 /// back with `CheckResponse`, so the outcome is reported for the right attempt.
@@ -110,7 +110,8 @@ pub(super) async fn check_request(
 /// Returns the call in a request, and the tool's name at the gate: `<upstream>__<tool>`.
 fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), RefusalReason> {
     let service = match checked.services.as_slice() {
-        // The tool `b` of `a_` and the tool `_b` of `a` would both be named `a___b` at the gate.
+        // The tool `b` of the service `a_` and the tool `_b` of the service `a` would both be named
+        // `a___b` at the gate.
         [service] if !service.is_empty() && !service.contains("__") && !service.ends_with('_') => {
             service
         }
@@ -186,7 +187,7 @@ pub(super) async fn check_response(
 }
 
 /// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores the report if
-/// the call belongs to another gate or tenant.
+/// the call does not belong to the tenant and the gate of the gateway's key.
 async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
     let Ok(Some(row)) = gateway.http.store.task(task).await else {
         return;

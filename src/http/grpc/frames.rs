@@ -18,7 +18,8 @@ use crate::http::server::problem::Problem;
 
 /// The maximum size of a message in bytes: a body of 1 MiB, and 64 KiB for headers and metadata.
 pub(super) const MAX_MESSAGE_BYTES: usize = 1024 * 1024 + 64 * 1024;
-/// The length of a message's prefix in bytes: the compression flag, and the message's length.
+/// The size of the prefix of a message, in bytes: a byte for the compression flag, and four bytes
+/// for the length of the message.
 pub(super) const PREFIX_BYTES: usize = 5;
 
 const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -152,7 +153,7 @@ fn too_large() -> GrpcStatus {
     GrpcStatus::new(GrpcCode::ResourceExhausted, detail)
 }
 
-/// Builds the response to a call. A refusal is sent in the headers, without a body.
+/// Builds the response to a gRPC call. A refusal is sent in the headers, without a body.
 pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
     let mut headers = HeaderMap::new();
     let body = match answer {

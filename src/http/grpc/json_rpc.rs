@@ -118,7 +118,7 @@ pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> 
 }
 
 /// Returns the members of an object. Refuses a member name that differs from a `known` name in
-/// case, because a lenient parser would take it for the known name.
+/// case, because a lenient parser would read such a name as the known name.
 fn members<'v>(
     value: &'v Value,
     known: &[&str],

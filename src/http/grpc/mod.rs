@@ -40,7 +40,8 @@ use crate::people::authenticator::AuthError;
 use crate::people::authorization::may_ask_at_gate;
 use crate::task::id::TaskId;
 
-/// The maximum wait for a verdict if the client sets no deadline. agentgateway gives up after 10 s.
+/// The maximum wait for a verdict if the client sets no deadline. It is shorter than the 10 s after
+/// which agentgateway gives up.
 const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 /// The part of the client's timeout that is reserved for sending the answer.
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
@@ -218,9 +219,9 @@ struct OpenGate {
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
-    /// Returns the gate that the gRPC metadata names, or else the gate `named`. Without a name,
-    /// returns the only gate that is open to gateways. If several gates are open to gateways,
-    /// returns the only gate among them that is open to the key's own user.
+    /// Returns the gate that the gRPC metadata names, or else the gate `named`. If neither names a
+    /// gate, returns the only gate that is open to gateways, or else the only one of these gates
+    /// that is open to the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits.
@@ -384,8 +385,8 @@ impl Gateway {
         }
     }
 
-    /// Stores the outcome of an attempt at the call of `task`. A refused report is logged, and the
-    /// call then ends like a call without a report.
+    /// Stores the outcome of an attempt at the call of `task`. If the engine refuses the report,
+    /// logs this; the call then continues as if the gateway had sent no report.
     async fn report(
         &self,
         caller: Caller,

@@ -28,7 +28,7 @@ const PENDING_REQUEST_ID: &str = "$response.body#/pending/0/request_id";
 /// the response.
 type Link = (&'static str, &'static str, &'static str);
 
-/// The links in each response of the operation `from` whose status is among `statuses`.
+/// The links in the responses of the operation `from` that have a status in `statuses`.
 struct LinkedResponse {
     from: &'static str,
     statuses: &'static [&'static str],

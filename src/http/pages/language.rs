@@ -7,8 +7,9 @@ use http::header::ACCEPT_LANGUAGE;
 pub(crate) use crate::people::language::Language;
 
 impl Language {
-    /// Returns the supported language with the highest quality in the headers. If several have this
-    /// quality, returns the first. Returns English if the headers name no supported language.
+    /// Returns the supported language with the highest quality in the headers. If several languages
+    /// have this quality, returns the first of them. Returns English if the headers name no
+    /// supported language.
     #[must_use]
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;

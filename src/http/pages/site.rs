@@ -43,8 +43,8 @@ impl<'a> Site<'a> {
         SiteTexts::for_language(self.language)
     }
 
-    /// Renders the frame's links. `current` is the page that is shown, if the frame has a link to
-    /// it.
+    /// Renders the frame's links. `current` is the shown page; `None` if the frame has no link to
+    /// the shown page.
     #[must_use]
     pub(crate) fn nav_links(&self, current: Option<NavPage>) -> Markup {
         self.nav_links_with_open_count(current, "")

@@ -1,6 +1,6 @@
 //! Reads from `Accept` whether a client wants a page or an event stream, and from `Accept-Encoding`
-//! whether it takes gzip. `Accept` must name the media type itself; `*/*` does not count. Browsers
-//! always name `text/html`, and programs name it on purpose.
+//! whether the client takes gzip. `Accept` must name the media type itself; `*/*` does not count,
+//! because a browser always names `text/html`, and programs often send `*/*` but expect JSON.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};

@@ -129,7 +129,7 @@ struct IncomingBody<'h> {
     clock: &'h dyn Clock,
 }
 
-/// The bytes of a large body. Dropping them frees the memory that was reserved for them.
+/// The bytes of a large body. Dropping this value frees the memory that was reserved for the body.
 struct LargeBody {
     bytes: BytesMut,
     _reservation: BodyReservation,
@@ -141,9 +141,9 @@ impl AsRef<[u8]> for LargeBody {
     }
 }
 
-/// Reads the body of a request. A body of more than `MAX_INLINE_SIZE` bytes waits until memory is
-/// free for `caller`. With a `Content-Length`, it waits before the first byte is read; without, it
-/// waits after `MAX_INLINE_SIZE` bytes. `BODY_TIMEOUT` restarts after the wait.
+/// Reads the body of a request. For a body of more than `MAX_INLINE_SIZE` bytes, waits until memory
+/// is free for `caller`: with a `Content-Length` before the first byte is read, without this header
+/// after `MAX_INLINE_SIZE` bytes. `BODY_TIMEOUT` restarts after the wait.
 ///
 /// # Errors
 /// `bad_request` if the body is too slow or incomplete; `too_large` if the body exceeds the limit;

@@ -90,8 +90,9 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller whose key has no permission `gate`. A key with `gate` and `decide` passes,
-/// because it may look at calls. It may not propose calls, because it could approve them.
+/// Refuses a caller whose key has no permission `gate`. A key with `gate` and `decide` passes this
+/// check, because the key may look at calls. The engine refuses the proposals of such a key,
+/// because the key could approve its own calls.
 ///
 /// # Errors
 /// Fails with `forbidden` if the caller is refused.

@@ -79,8 +79,8 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // A closing connection counts as a free slot, so repeated calls for one waiting client
-        // close one connection and not several.
+        // A closing connection counts as a free slot. So repeated calls of this function for one
+        // waiting client close one connection and not several.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }
@@ -127,7 +127,7 @@ pub(crate) struct ConnectionSlot {
     waker: AtomicWaker,
 }
 
-/// The phase of a connection. It determines the timeout (`phase_timeout`).
+/// The phase of a connection. The phase determines the timeout (`phase_timeout`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
     /// The connection waits for the rest of a request's head, or for the first byte of the first
@@ -153,8 +153,8 @@ impl ConnectionSlot {
         self.waker.register(context.waker());
     }
 
-    /// Records that the connection begins to serve a request. `None` when the connection was told
-    /// to close before the request's head was complete.
+    /// Records that the connection begins to serve a request. Returns `None` if the connection was
+    /// told to close before the request's head was complete.
     #[must_use]
     pub(crate) fn begin_request(self: &Arc<Self>) -> Option<RequestInFlight> {
         let mut open = self.connections.lock();
@@ -178,7 +178,8 @@ impl ConnectionSlot {
         Some(RequestInFlight(Arc::clone(self)))
     }
 
-    /// Protects the connection: it is not closed for another client while it serves a request.
+    /// Protects the connection: while the connection serves a request, it is not closed to make
+    /// room for another client.
     pub(crate) fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {

@@ -17,7 +17,7 @@ struct DeliveredBody<D> {
 }
 
 /// Returns a body with the content `bytes`. Calls [`Delivery::delivered`] when the connection takes
-/// the bytes. If the body is dropped first, nothing is called.
+/// the bytes, and does not call it if the body is dropped before that.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<Delivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }

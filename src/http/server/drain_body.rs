@@ -62,7 +62,7 @@ pub(crate) async fn drain(mut body: BodyDataStream) {
     let _ = timeout(DRAIN_TIMEOUT, all).await;
 }
 
-/// A request body. If it is dropped before its end, it sends its unread part to the [`UnreadBody`].
+/// A request body that sends its unread part to the [`UnreadBody`] if dropped before its end.
 struct TrackedBody {
     body: Option<BodyDataStream>,
     return_unread: Option<oneshot::Sender<BodyDataStream>>,

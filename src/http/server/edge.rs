@@ -27,8 +27,8 @@ use crate::http::pages::layout;
 use crate::http::pages::link;
 use crate::http::pages::sign_in::sign_in_again;
 
-/// The id of the operation that an HTTP request runs. `guard.rs` sets the id, and this module reads
-/// it for the log line, even after the operation has panicked.
+/// The id of the operation that an HTTP request runs. `guard.rs` sets the id. This module reads the
+/// id for the log line, even after the operation has panicked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
 

@@ -114,9 +114,10 @@ impl Fields {
     }
 }
 
-/// The maximum length in bytes of a mistake's JSON pointer, without the last `/` and escapes. A
-/// mistake with a longer pointer gets the pointer of the parent object. So a long member name is
-/// not repeated in the pointers of all values below it.
+/// The maximum length in bytes of a mistake's JSON pointer, without the last `/` and escapes. If
+/// the pointer would be longer, the mistake gets the pointer of the parent object instead. The
+/// limit bounds the response, because the pointer of every mistake below a long member name repeats
+/// the name.
 const MAX_POINTER_BYTES: usize = 1024;
 
 fn bounded_pointer(at: &str, name: &str) -> String {
@@ -127,7 +128,7 @@ fn bounded_pointer(at: &str, name: &str) -> String {
     }
 }
 
-/// The detail of the mistake that a form or a query is not UTF-8: the expected encoding.
+/// The detail of a mistake about a form or a query that is not UTF-8. It names what is expected.
 pub(crate) const NOT_UTF8: &str = "percent-encoded UTF-8";
 
 /// Returns whether the text of a form or a query is UTF-8. The parser `url::form_urlencoded` would

@@ -78,8 +78,8 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(caller) = authenticated {
-        // If the response is a problem, the outermost layer (`edge.rs`) may render it as a page,
-        // which names this user.
+        // If the response is a problem, the outermost layer (`edge.rs`) may render it as a page.
+        // Such a page names the caller.
         response.extensions_mut().insert(caller);
     }
     Ok(response)
@@ -125,8 +125,9 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     {
         return Err(Problem::forbidden(FOREIGN_ORIGIN));
     }
-    // A sealed link is the whole credential of its POST. So the POST must have an `Origin` header,
-    // whose value `may_change` has checked.
+    // The sealed link alone authorizes its POST, and `may_change` accepts a POST without `Origin`.
+    // This check requires the header, because a browser sends it with every POST of a form: a POST
+    // without it does not come from this service's page.
     if op.auth == AuthClass::Link
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)
@@ -141,8 +142,8 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Keeps the connection of an authenticated caller open: while it serves the request, it is not
-/// closed to make room for another client.
+/// Keeps the connection of an authenticated caller open: while the connection serves the request,
+/// it is not closed to make room for another client.
 fn protect_connection(request: &Request) {
     protect_connection_of(request.extensions());
 }
@@ -157,8 +158,8 @@ pub(crate) fn protect_connection_of(extensions: &Extensions) {
 }
 
 /// Returns the caller whom the credentials in `headers` identify; `None` without credentials. A
-/// session cookie counts if there is no `Authorization` header, so a wrong key is refused even with
-/// a valid cookie.
+/// session cookie counts only if there is no `Authorization` header, so a wrong key is refused even
+/// with a valid cookie.
 ///
 /// # Errors
 /// `unauthorized` for an unknown key; `forbidden` or `bad_request` if the headers are not allowed

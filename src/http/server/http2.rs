@@ -29,17 +29,18 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const MAX_STREAMS: u32 = 256;
 /// The maximum size of the header fields of a request, in bytes.
 const MAX_HEADER_LIST_BYTES: u32 = 16 * 1024;
-/// How many streams a client may reset before the server has accepted them. One more ends the
-/// connection, as a protection against the "rapid reset" attack.
+/// How many streams a client may reset before the server has accepted them. One more such reset
+/// ends the connection, as a protection against the "rapid reset" attack.
 const MAX_PENDING_RESETS: usize = 20;
-/// How many streams the server may reset because of errors of the client. One more ends the
-/// connection.
+/// How many streams of a connection the server may reset because of errors of the client. One more
+/// such reset ends the connection.
 const MAX_ERROR_RESETS: usize = 1024;
-/// The flow-control window of a stream and of a connection: the maximum number of unread bytes.
+/// The size of the flow-control window, for each stream and for the connection as a whole: the
+/// maximum number of bytes from the client that the server has not read yet.
 const WINDOW_BYTES: u32 = 1024 * 1024;
-/// The time between pings while a request is in flight, and the maximum time for the answer to a
-/// ping.
+/// The time between two pings while a request is in flight.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// The maximum time for the answer to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often `run_watchdog` looks at a connection while it serves a request.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -61,9 +62,9 @@ impl<I> PrefixedStream<I> {
     }
 }
 
-/// Reads the first bytes of a connection until it is clear whether they are the preface of HTTP/2.
-/// Returns whether they are the preface, and a stream that returns the same bytes again. Returns
-/// `None` if reading fails, or if `end` completes first.
+/// Reads the first bytes of a connection until it is clear whether the client uses HTTP/2. Returns
+/// `true` for HTTP/2, and a stream that returns the bytes again. Returns `None` if reading fails,
+/// or if `end` completes first.
 pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     io: I,
     end: &mut Timeout,
@@ -214,8 +215,9 @@ pub(super) async fn serve<I, S, F>(
     stop.run_until_cancelled(driven).await;
 }
 
-/// Ends a connection that serves no request and exceeds the timeout of its phase. The watchdog runs
-/// as a separate Tokio task, so frames that keep the connection's own task busy cannot delay it.
+/// Ends a connection that serves no request and exceeds the timeout of its phase. The watchdog is a
+/// separate Tokio task, so frames that keep the connection's own task busy cannot delay the
+/// watchdog.
 async fn run_watchdog(slot: Weak<ConnectionSlot>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let phase = || slot.upgrade().map(|slot| slot.phase());
     let watched = async {

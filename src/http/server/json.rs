@@ -19,8 +19,8 @@ const MAX_DEPTH: usize = 64;
 /// The maximum number of values in a text, including nested values.
 pub(crate) const MAX_VALUES: usize = 100_000;
 
-/// The reason why a text was refused. It gives the position of the mistake, and never repeats the
-/// content of the text.
+/// The reason why a text was refused. The reason gives the position of the mistake, and never
+/// repeats the content of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
     /// The text is not JSON, is nested too deeply, or repeats a member. The string describes the

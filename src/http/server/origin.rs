@@ -1,7 +1,8 @@
-//! Checks whether a web page may send a request that changes something in the service. A change
-//! from a page of a foreign origin is refused before its credentials are read, so such a page
-//! cannot approve a call. A service without accounts (no `auth` in the configuration) answers
-//! only requests to a loopback name, except for health checks, which it answers under any name.
+//! Checks whether a web page may send a request that changes something in the service. Such a
+//! request from a page of a foreign origin, which the configuration does not allow, is refused
+//! before its credentials are read. So the page cannot approve a call. A service without accounts
+//! (no `auth` in the configuration) answers only requests to a loopback name, except for health
+//! checks, which it answers under any name.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
@@ -51,8 +52,8 @@ impl Origins {
         }
     }
 
-    /// Returns whether the request may proceed: its method changes nothing, or no page of a foreign
-    /// origin sent it.
+    /// Returns whether the request may proceed: its method changes nothing, or nothing shows that a
+    /// page of a foreign origin (neither the service's own nor a configured origin) sent it.
     #[must_use]
     pub(crate) fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {

@@ -47,7 +47,7 @@ impl<I> TimeoutStream<I> {
     }
 
     /// Applies the timeout to the result of one attempt to write: a pending write starts the timer,
-    /// and progress stops it.
+    /// and progress stops the timer.
     fn apply_timeout<T>(
         &mut self,
         write: Poll<io::Result<T>>,

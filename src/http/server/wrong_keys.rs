@@ -1,6 +1,6 @@
-//! Counts the wrong keys of each source address. Each wrong key is logged with the address and
-//! without the key. After ten wrong keys in a minute, further wrong keys get 429, and the first of
-//! these is logged. Requests with a correct key, a session or no key are not counted. Invariant:
+//! Counts the wrong keys of each source address. Up to ten wrong keys in a minute get 401, and each
+//! is logged with the address and without the key. Further wrong keys get 429, and only the first
+//! of them is logged. Requests with a correct key, a session or no key are not counted. Invariant:
 //! the table's size and the rate of log lines stay bounded, however many addresses send wrong keys.
 
 use std::collections::{HashMap, VecDeque};

@@ -17,7 +17,7 @@ use crate::store::{ResendKey, ResendTarget};
 
 pub(super) struct Resent {
     pub count: usize,
-    /// Whether this is the stored result of an earlier POST with the same key.
+    /// Whether an earlier POST with the same key has stored this result.
     replayed: bool,
 }
 
@@ -68,7 +68,8 @@ pub(super) async fn resend(
             count,
             replayed: false,
         }),
-        // Another POST has stored the key after the look-up at the beginning of this function.
+        // `None`: another POST has stored the key since the look-up at the beginning of this
+        // function.
         None => earlier(http, &posted.caller, &key)
             .await?
             .ok_or_else(Problem::unavailable),

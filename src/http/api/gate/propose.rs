@@ -1,6 +1,6 @@
-//! `POST /v1/gate/calls`: proposes a call and waits for the verdict. If the call is allowed, claims
-//! the permit to run the call. A repeated POST with the same `Idempotency-Key` continues the same
-//! call.
+//! `POST /v1/gate/calls`: proposes a call and waits for the verdict. If the call is allowed, the
+//! POST also claims the permit to run the call. A repeated POST with the same `Idempotency-Key`
+//! continues the same call.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,8 +19,8 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting proposals by number, each with its caller. If the client can cancel its HTTP
-    /// request, the entry also has the request's name and the token that ends the wait.
+    /// The waiting proposals by number, each with its caller. The proposal of a client that can
+    /// cancel its request also has the name of this request, and the token that ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 
@@ -61,8 +61,8 @@ impl WaitingAsks {
     }
 
     /// Ends the waits of all proposals of `caller` with the request name `request`, even if two
-    /// clients of the caller use this name. Ending too few waits could start an approved call for a
-    /// client that has canceled its request.
+    /// clients of the caller use this name. Otherwise, a proposal that still waits could start an
+    /// approved call for a client that has canceled its request.
     pub(crate) fn cancel(&self, caller: &Caller, request: &str) {
         let person = person(caller);
         for (other, named) in self.lock().open.values() {

@@ -62,7 +62,8 @@ impl RpcError {
         Self::new(status, -32601, "Method not found")
     }
 
-    /// Builds the error -32602: a request of 2026-07-28 lacks a required member of `_meta`.
+    /// Builds the error -32602: a request of the revision 2026-07-28 lacks the required member
+    /// `member` of `_meta`.
     pub(super) fn missing_meta(member: &str) -> Self {
         let message = format!("`_meta` has no `{member}`");
         Self::new(StatusCode::BAD_REQUEST, -32602, message)
@@ -121,7 +122,7 @@ pub(super) fn result_message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
-/// Responds with `result`. `delivery` is called when the connection has taken the response; it
+/// Responds with `result`. `delivery` is called when the connection has taken the response, and
 /// records that the client has received the result of a gate call.
 pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
     json_response(delivered_body(result_message(id, result).into(), delivery))

@@ -116,8 +116,8 @@ fn open_gate(http: &Http, caller: &Caller, name: &str) -> Result<Arc<Agent>, Pro
     agent.cloned().ok_or_else(Problem::not_found)
 }
 
-/// Refuses a client whose `Accept` lacks JSON or event streams, because a call may be answered in
-/// either format. A client without `Accept` counts as accepting both formats.
+/// Refuses a client that does not accept both JSON and event streams, because a call may be
+/// answered in either format. A client without `Accept` counts as accepting both formats.
 fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
     let values = headers.get_all(ACCEPT).iter();
     let ranges: Vec<String> = values

@@ -28,8 +28,8 @@ const MAY_HAVE_RUN: &str = "It may have run. Do not repeat it.";
 
 pub(super) struct ResultWriter {
     pub(super) revision: Revision,
-    /// The number of the client's next repetition of this request, from 1. `None` if the client
-    /// will not repeat the request by itself.
+    /// The number that the client's next repetition of this request will have; the first repetition
+    /// has 1. `None` if the client will not repeat the request by itself.
     pub(super) next_repetition: Option<u32>,
     /// Whether the client has named the call by a key, so that a repetition continues the call.
     pub(super) is_named: bool,

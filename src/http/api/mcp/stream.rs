@@ -119,7 +119,8 @@ pub(super) fn last_frame(message: &str) -> String {
 }
 
 /// Writes a message as a server-sent event, with one `data` line for each line of the message. The
-/// client may receive other line ends, which is harmless: JSON has line ends only between tokens.
+/// client may read a CR of the message as LF, which is harmless: JSON has line ends only between
+/// tokens.
 fn event(message: &str) -> String {
     let mut text = String::from("event: message\n");
     for line in message.split(['\n', '\r']) {

@@ -93,8 +93,8 @@ pub(crate) async fn list_requests(
 }
 
 /// Returns the number of requests that wait for the caller and fit `filter`, and whether there are
-/// more. Without `roots`, the count ends at [`MAX_COUNTED`]. With `roots`, all requests of these
-/// trees are counted.
+/// more. With `roots`, counts all such requests of these trees. Without `roots`, counts the
+/// requests of the whole inbox, up to [`MAX_COUNTED`].
 async fn open_requests(
     http: &Http,
     caller: &Caller,

@@ -99,16 +99,17 @@ pub(crate) async fn list_tasks(
     listing.close("next_cursor", &next.map(cursor_of))
 }
 
-/// Returns the names of all gates. A list of root tasks that has no filter by agent omits the calls
-/// at gates.
+/// Returns the names of all gates. A list of root tasks leaves out the calls at these gates if the
+/// list has no filter by agent.
 pub(crate) fn gate_names(http: &Http) -> Vec<String> {
     let gates = http.engine.agents().gates();
     gates.map(|(gate, _)| gate.name.clone()).collect()
 }
 
 /// Returns the owners whose tasks are listed; an empty list stands for every owner. `users` are the
-/// owners that the query names. A caller who is not an admin may name only themselves, and a list
-/// of root tasks (`roots_only`) then has only their own tasks.
+/// owners that the query names. A caller who is not an admin may name only themselves. In a list of
+/// root tasks (`roots_only`), such a caller gets only their own tasks, even without naming
+/// themselves.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

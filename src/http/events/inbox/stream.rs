@@ -137,9 +137,9 @@ impl EventSource for InboxStream {
         Ok(())
     }
 
-    /// Returns whether the credentials still identify the same caller with the same rights. If the
-    /// rights changed, the stream ends: the next connection begins with the requests that the new
-    /// rights allow.
+    /// Returns whether the credentials still identify the person who opened the stream, with the
+    /// same rights as then. If the rights changed, the stream ends: the next connection begins with
+    /// the requests that the new rights allow.
     async fn may_read(&mut self) -> Result<bool, Problem> {
         let watcher = &mut self.stream.watcher;
         let Some(caller) = watcher.current_caller(&self.stream.http).await? else {

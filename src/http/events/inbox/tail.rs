@@ -34,8 +34,8 @@ const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
 /// How far the search for lost changes looks back from the newest known request. Replicas generate
 /// the ids, so a request may be committed after a request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
-/// How many [`ChangedRows`] may wait for one follower. A follower with more loses the oldest, and
-/// its stream has to read the inbox again.
+/// How many [`ChangedRows`] may wait for one follower. If more wait, the oldest are lost, and the
+/// follower's stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -56,8 +56,8 @@ struct InboxTail {
     tenant: String,
     changed_rows: broadcast::Sender<ChangedRows>,
     shown: Mutex<ShownRequests>,
-    /// Wakes the reader when a follower shows further requests, because one of their deadlines may
-    /// pass before the reader's next read.
+    /// Wakes the reader when a follower shows further requests, because the deadline of such a
+    /// request may pass before the reader's next read.
     more_shown: Arc<Notify>,
     tails: InboxTails,
     /// Stops the reader when the tail is dropped.
@@ -118,7 +118,7 @@ impl InboxTails {
 impl Drop for InboxTail {
     fn drop(&mut self) {
         let mut tails = lock(&self.tails.0);
-        // A new tail of the same tenant may be registered by now, and must stay.
+        // Removes only the entry of a dropped tail: by now, the tenant may have a new tail.
         if tails
             .get(&self.tenant)
             .is_some_and(|tail| tail.strong_count() == 0)
@@ -320,8 +320,8 @@ impl InboxReader {
         shown.first_deadline()
     }
 
-    /// If the time `search_at` has come, searches for changes whose notification was lost. Then
-    /// reads the rows of changed and overdue requests, and sends them to the followers.
+    /// Reads the rows of changed and overdue requests, and sends them to the followers. Before
+    /// that, if the time `search_at` has come, searches for changes whose notification was lost.
     async fn read_and_send(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
         if now >= self.search_at {
@@ -356,8 +356,8 @@ impl InboxReader {
         Ok(())
     }
 
-    /// Adds to `pending_ids` the requests whose change was not notified to this process. Returns
-    /// whether more requests may have changed.
+    /// Searches the database for new and changed requests, because a notification may be lost, and
+    /// adds them to `pending_ids`. Returns whether the search has to continue.
     async fn search_lost_changes(&mut self) -> Result<bool, ReadError> {
         let Some(tail) = self.tail.upgrade() else {
             return Ok(false);

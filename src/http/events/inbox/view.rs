@@ -13,8 +13,8 @@ use crate::task::status::RequestStatus;
 
 /// The maximum number of requests that are counted for one inbox.
 pub(crate) const MAX_COUNTED: i64 = 1000;
-/// If the count stopped at [`MAX_COUNTED`], more requests may wait than were counted. The inbox is
-/// then read again as soon as fewer than this many tenths of the counted requests still wait.
+/// An inbox that may have more requests than were counted is read again as soon as fewer than this
+/// many tenths of the counted requests still wait.
 const REFRESH_TENTHS: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether requests that are not in `open` may wait, too. `counted` is the size of `open` when
-    /// `more` was set.
+    /// Whether requests that are not in `open` may wait, because the count has reached its limit.
+    /// `counted` is the size of `open` when `more` was set.
     more: bool,
     counted: usize,
 }
@@ -84,8 +84,8 @@ impl InboxView {
         }
         let (id, answers) = (row.spec.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // While `more` is set, `open` may lack requests that were reported, so every request
-            // counts as known.
+            // While `more` is set, `open` may lack requests that were reported as created. So the
+            // end of every request is then reported, even if `open` lacks the request.
             let known = self.open.remove(&id).is_some() || self.more;
             return known.then(|| InboxChange::Gone(gone_reason(row)));
         }
@@ -110,8 +110,7 @@ impl InboxView {
     }
 }
 
-/// Returns the reason why a request no longer waits for a caller. The caller must have the right to
-/// decide the request.
+/// Returns the reason why a request no longer waits for a person who has the right to decide it.
 fn gone_reason(row: &RequestRow) -> GoneReason {
     match row.status {
         RequestStatus::Pending if !row.expired => GoneReason::Answered,

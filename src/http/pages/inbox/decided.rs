@@ -40,8 +40,9 @@ pub(crate) const OP: Op = Op {
 };
 
 const MAX_ROWS: usize = 50;
-/// The number of requests in one read. A page takes at most [`MAX_READS`] reads.
+/// The maximum number of requests that one read returns.
 const REQUESTS_PER_READ: i64 = 50;
+/// The maximum number of reads for one page.
 const MAX_READS: usize = 40;
 
 /// The page of decided requests
@@ -221,8 +222,8 @@ fn status_word(row: &RequestRow, texts: &SiteTexts) -> &'static str {
     }
 }
 
-/// Says how many more people have to approve an open request. `None` if the request is closed or
-/// needs a single approval.
+/// Returns a text that says how many more people have to approve an open request. `None` if the
+/// request is closed or needs a single approval.
 fn missing_approvals_text(row: &RequestRow, http: &Http, texts: &SiteTexts) -> Option<String> {
     let brief = RequestBrief::from_row(row, &http.settings);
     let required = usize::try_from(brief.approvers.required).unwrap_or(usize::MAX);

@@ -38,7 +38,7 @@
     navigator.setAppBadge?.(open).catch(() => {});
   };
 
-  // --- Rows that are over, and new ones ----------------------------------------------------------
+  // --- Rows of requests that no longer wait, and rows of new requests ----------------------------
 
   const setRowNote = (row, text) => {
     const line = row.querySelector(".told");

@@ -44,7 +44,7 @@ pub(crate) const OP: Op = Op {
 /// A request that expires within this time comes before all others on the first page.
 pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);
 const MAX_ROWS: usize = 50;
-/// The page searches this many of the oldest requests for those that expire soon.
+/// How many requests, the oldest first, the page searches for requests that expire soon.
 const MAX_SEARCHED_FOR_URGENT: usize = 200;
 
 /// The page of the inbox

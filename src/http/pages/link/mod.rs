@@ -106,20 +106,20 @@ pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
     }
 }
 
-/// Renders the notice that the link does not permit the action, with a link to sign in instead.
+/// Renders the notice that the sealed link does not permit the action, and a hyperlink to sign in.
 pub(crate) fn key_needed_notice(view: &View<'_>) -> Markup {
     html! {
         p { strong { (view.texts.link_no_answer) } " " (sign_in_link(&view.return_path, &view.prefix, view.texts)) }
     }
 }
 
-/// Renders the link to sign in, for the page of an expired link.
+/// Renders the hyperlink to the sign-in page, for the page of an expired sealed link.
 pub(crate) fn sign_in_paragraph(prefix: &str, language: Language) -> Markup {
     let inbox = format!("{prefix}/inbox");
     html! { p { (sign_in_link(&inbox, prefix, RequestTexts::for_language(language))) } }
 }
 
-/// Renders a link to the sign-in page, which opens the path `next` after the sign-in.
+/// Renders a hyperlink to the sign-in page, which opens the path `next` after the sign-in.
 fn sign_in_link(next: &str, prefix: &str, texts: &RequestTexts) -> Markup {
     let next: String = byte_serialize(next.as_bytes()).collect();
     html! { a href=(format!("{prefix}/sign-in?next={next}")) { (texts.link_sign_in) } }

@@ -2,7 +2,7 @@
 //! exact text, and the call runs with it; the table is a reading aid. The rows are in the agent's
 //! order, and have labels from the tool's schema.
 //!
-//! Invariant: the exact text is complete. It is unfolded if the table could mislead.
+//! Invariant: the exact text is complete. The exact text is unfolded if the table could mislead.
 
 use maud::{Markup, html};
 use serde_json::Value;

@@ -1,5 +1,5 @@
 //! Renders the calls of a request, each with its arguments, approvals and decision. The calls that
-//! the request does not decide come last and are smaller.
+//! the request does not decide come last, in a smaller form.
 
 use maud::{Markup, html};
 
@@ -146,7 +146,7 @@ pub(super) fn decision_of_call(
     html! { (decision_details(view, decision, false)) (replacement(decision, call, view)) }
 }
 
-/// Renders the person's own arguments or result, if the decision has any.
+/// Renders the arguments or the result that the person wrote for this call, if any.
 fn replacement(decision: &WireDecision, call: &RequestedCall, view: &View<'_>) -> Markup {
     let own = decision.decisions.get(&call.tool_call_id);
     html! {

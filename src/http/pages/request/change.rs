@@ -28,7 +28,8 @@ pub(super) struct ChangeField {
 #[must_use]
 pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<ChangeField>> {
     let mut declared = schema::fields(parameters)?;
-    // The form shows a list as checkboxes, which do not keep the exact text that the agent wrote.
+    // A schema with a list gets no fields: the form would show the list as checkboxes, which do not
+    // keep the exact text that the agent wrote.
     let is_list = |field: &Field| matches!(field.value, FieldValue::MultipleChoice(_));
     if declared.iter().any(is_list) {
         return None;
@@ -65,8 +66,8 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
 }
 
 /// Returns whether an input of this kind shows `text` unchanged. An HTML input with a format, such
-/// as `date`, hides a text that does not have the format. For such a text, and for an empty text,
-/// the function removes the format from `kind`.
+/// as `date`, hides a text that does not have the format. So the function removes the format from
+/// `kind` unless `text` is known to have the format.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {

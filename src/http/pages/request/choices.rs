@@ -13,8 +13,8 @@ use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
 
-/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes. It keeps
-/// the form's POST below the size limit of its body.
+/// The maximum size of the arguments that one form offers to edit, in URL-encoded bytes. This limit
+/// keeps the form's POST below the maximum size of a body.
 const MAX_EDITABLE_BYTES: usize = 600 * 1024;
 
 /// Renders the form in which a person decides several calls, with a separate choice for each call.
@@ -161,8 +161,8 @@ fn json_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     json.text_area(view.words.edit_label, rows, &text, true)
 }
 
-/// Renders the form that edits the arguments of the only open call. `None` if there is no such
-/// call, if an edit is not permitted, or if the arguments are too long.
+/// Renders the form that edits the arguments of the only open call. `None` if the number of open
+/// calls is not 1, if an edit is not permitted, or if the arguments are too long.
 pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     let calls = view.open_calls();
     let [call] = calls.as_slice() else {
@@ -193,8 +193,8 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// Renders the form that gives the result of the only open call. `None` if there is no such call,
-/// or if a person may not give its result.
+/// Renders the form that gives the result of the only open call. `None` if the number of open calls
+/// is not 1, or if a person may not give the result.
 pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
     let (words, calls) = (view.words, view.open_calls());
     let [call] = calls.as_slice() else {

@@ -1,5 +1,5 @@
-//! Renders times relative to now, and durations. The page shows a deadline; the database's clock
-//! decides whether it has passed.
+//! Renders times relative to now, and durations. The page only shows a deadline; the database's
+//! clock decides whether the deadline has passed.
 
 use std::time::Duration;
 

@@ -70,8 +70,8 @@ fn reject_text(view: &View<'_>) -> String {
         open if open == view.own_calls().len() && open > 1 => {
             fill(several, &[("count", &open.to_string())])
         }
-        // The rule's consequence needs a rejection of every call. Here, some calls already have
-        // answers and may run, so the button names no consequence.
+        // Some calls already have answers and may run. The rule's consequence needs a rejection of
+        // every call, so the button names no consequence.
         open if open < view.own_calls().len() => view.words.reject.to_owned(),
         _ => single.to_owned(),
     }

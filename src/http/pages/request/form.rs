@@ -143,8 +143,8 @@ impl FormReader {
     }
 
     /// Returns submitted JSON without the white space around it, or reports a mistake at the
-    /// pointer `at`. The body nests this JSON up to four levels deep, and has a maximum depth. So
-    /// the JSON must also be valid inside four arrays.
+    /// pointer `at`. The JSON must also be valid inside four arrays, because the body nests it up
+    /// to four levels deep and the depth of a body is limited.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -403,8 +403,8 @@ impl FormReader {
         }
     }
 
-    /// Returns the chosen action for one call, and the members of the call's decision; `None`
-    /// without a known action.
+    /// Returns the chosen action for one call, and the members of the call's decision; `None` if no
+    /// known action is chosen.
     fn call_decision(
         &mut self,
         call: &CallSpec,

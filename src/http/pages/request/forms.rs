@@ -32,8 +32,8 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     if view.allows(Action::Retry) {
         forms.push(retry_form(view));
     }
-    // The form that answers a confirmation has a button for yes and a button for no. So the forms
-    // that approve and reject are not needed.
+    // The form that answers a confirmation has a button for yes and a button for no, so it replaces
+    // the forms that approve and reject.
     let confirms = view.request.kind == RequestKind::Confirmation && view.allows(Action::Respond);
     if view.allows(Action::Approve) && !confirms {
         forms.push(approve_form(view));
@@ -139,7 +139,7 @@ fn button_text(view: &View<'_>, single: &'static str, several: &str) -> String {
     }
 }
 
-/// Renders the form that approves all open calls, for the page with one button.
+/// Renders the form that approves all open calls or, for a confirmation, answers with yes.
 pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = if view.request.kind == RequestKind::Confirmation {

@@ -38,8 +38,8 @@ pub(crate) fn headline(
     Some(head + &tail)
 }
 
-/// Returns the id and the last answer's action of each call that the request decides. The action is
-/// `None` for a call without an answer.
+/// Returns the id of each call that the request decides, and the action of the last answer about
+/// the call. The action is `None` for a call without an answer.
 fn actions_by_call(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     let last = |call| {
         let mut answers = row
@@ -92,8 +92,8 @@ fn decided_headline(
     (head, tail)
 }
 
-/// Returns whether an answer with `action` lets a call run. If so, the headline names the status of
-/// the call; otherwise it says whether the agent has received the answer.
+/// Returns whether an answer with `action` lets a call run. After such an answer, the headline
+/// names the status of the call; after any other answer, whether the agent has received the answer.
 fn lets_call_run(row: &RequestRow, action: Action) -> bool {
     match (row.spec.kind, action) {
         (RequestKind::Confirmation, _) => false,

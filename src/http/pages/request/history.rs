@@ -29,13 +29,14 @@ pub(crate) enum CallStatus {
     Released,
     /// The journal has no attempt and no result yet.
     Waiting,
-    /// Another request asks whether the call may run.
+    /// A later request than the page's asks whether the call may run.
     AskedAgain,
-    /// Another request asks for the login that the call needs.
+    /// A later request than the page's asks for the login that the call needs.
     NeedsLogin,
-    /// Another request asks for the call's result.
+    /// A later request than the page's asks for the call's result.
     AwaitsResult,
-    /// A later request about the call was answered, but the call has no result yet.
+    /// A request about the call was opened after the page's request, and was answered. The call has
+    /// no result yet.
     AnsweredLater,
     /// The call's outcome is unknown, and an open request asks for it.
     Reconciling,
@@ -108,7 +109,7 @@ impl CallStatus {
 struct CallRecord {
     /// Whether an attempt or a sub-agent was started.
     was_started: bool,
-    /// The open request about the call that was opened after the page's request, if any.
+    /// The open request about the call that was opened later than the page's request, if any.
     later_request: Option<(RequestId, RequestKind)>,
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
@@ -148,8 +149,8 @@ impl RequestHistory {
         }
     }
 
-    /// Adds an item of the journal. The caller must apply the items in order, beginning after the
-    /// item that opened the page's request.
+    /// Adds an item of the journal. Items must be added in order, beginning after the item that
+    /// opened the page's request.
     pub(crate) fn apply(&mut self, item: &Item) {
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.apply_task_status(*status),

@@ -39,7 +39,7 @@ impl<'v> InputField<'v> {
         element_id(self.form, &self.name)
     }
 
-    /// Returns the submitted text; `None` if no form or another form was submitted.
+    /// Returns the submitted text of the field; `None` if the field's form was not submitted.
     pub(super) fn submitted_text(&self) -> Option<&'v str> {
         self.view
             .submitted

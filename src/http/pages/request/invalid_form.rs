@@ -1,6 +1,6 @@
-//! Responds to a form with mistakes: with the same page, which shows the submitted values. Each
-//! mistake is shown at the top of the page and next to its field. The response to any other error
-//! is a problem.
+//! Responds to a form with mistakes: shows the page with the form again, filled in with the
+//! submitted values. Each mistake is shown at the top of the page and next to its field. The
+//! response to any other error is a problem.
 
 use axum::response::Response;
 use http::StatusCode;

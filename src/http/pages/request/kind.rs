@@ -47,7 +47,7 @@ pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
     }
 }
 
-/// Returns the status of a call while a later request of the kind `kind` about it is open.
+/// Returns the status of a call about which a later request, of the kind `kind`, is open.
 pub(crate) fn status_while_asked(kind: RequestKind) -> CallStatus {
     match kind {
         RequestKind::Approval

@@ -95,13 +95,14 @@ pub(crate) struct View<'a> {
     /// request is open or the journal is unreadable.
     pub history: Option<RequestHistory>,
     /// The line with a link to the next question. `None` if the reader has not answered this
-    /// request, or opened the page by a sealed link.
+    /// request. Also `None` if a sealed link opened the page.
     pub next_question: Option<Markup>,
     /// The entries from the journal that the page's history lists.
     timeline: RequestTimeline,
     /// The last message of the user before the question.
     user_message: Option<UserMessage>,
-    /// The state of the client that proposed a call at a gate; `None` for any other request.
+    /// The state of the client that proposed the call; `None` if the call was not proposed at a
+    /// gate.
     asker: Option<AskerStatus>,
     /// The path to which the reader returns after signing in as another user.
     pub return_path: String,
@@ -157,8 +158,8 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// Like [`View::load`], for a reader who opened the sealed link `link`. The page has no link to
-    /// the next question.
+    /// Like [`View::load`], for a reader who opened the sealed link `link`. This reader gets no
+    /// link to the next question (`next_question` is `None`).
     pub(crate) async fn load_by_link(
         http: &Http,
         row: &'a RequestRow,
@@ -307,7 +308,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns whether the page has the forms for a single call, because fewer than two calls are open.
+/// Returns whether the page has the forms for a single call. With two or more open calls, the page
+/// has the form with a choice for each call instead.
 #[must_use]
 pub(crate) fn has_single_call_forms(view: &View<'_>) -> bool {
     view.open_calls().len() < 2

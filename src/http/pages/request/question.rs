@@ -28,8 +28,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
         @let asked_by_server = request.kind == RequestKind::Elicitation;
         @let has_own_text = asked_by_server || matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !has_own_text);
-        // The agent asked through a tool call, which never runs and which no other section of the
-        // page shows. So the question includes the complete text of the call.
+        // If the agent asked through a tool call, that call never runs, and no other section of the
+        // page shows it. So the question includes the complete text of the call.
         @let call = request.tool_calls.first().filter(|_| asked_by_agent(view.row));
         @if let Some(call) = call { (warnings(view, call, None)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
@@ -77,8 +77,8 @@ fn page_to_visit(view: &View<'_>) -> Markup {
             }
             dt { (words.page_address) }
             dd {
-                // On the page of a sealed link, the address is plain text: a link could reveal the
-                // page's own address, which contains the secret token, to another site.
+                // On the page of a sealed link, the address is plain text: a hyperlink could reveal
+                // the page's own address, which contains the secret token, to the other site.
                 @if view.link.is_some() {
                     span.exact dir="ltr" { (visible(address)) }
                 } @else {
@@ -123,7 +123,7 @@ pub(crate) fn visible_lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a string without quotation marks, and any other value as JSON.
+/// Returns a value as text: a string without quotation marks, any other value as JSON.
 pub(crate) fn value_text(value: &Value) -> String {
     value
         .as_str()
@@ -232,7 +232,7 @@ pub(crate) fn decision_section(view: &View<'_>) -> Markup {
 }
 
 /// Renders one decision: the action, the person, the time, the reason and the consequence. If
-/// `with_response` is true, also renders the person's form or result.
+/// `with_response` is true, also renders the response: the form's values or the result.
 pub(crate) fn decision_details(
     view: &View<'_>,
     decision: &WireDecision,

@@ -1,6 +1,6 @@
 //! The part of the approval form in which a person asks for a standing decision: their approval
-//! then also lets later calls through. The part is folded, and its checkbox starts unticked. It
-//! describes the later calls, and shows the condition that the operator's rule sets for them.
+//! then also lets later calls through. The part is folded, and its checkbox starts unticked. The
+//! part describes the later calls, and shows the condition that the operator's rule sets for them.
 
 use std::time::Duration;
 

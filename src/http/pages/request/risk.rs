@@ -46,8 +46,8 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
     }
 }
 
-/// Renders the subject of a warning in the reader's language, because the detail may have no
-/// translation. Empty for an unknown code.
+/// Renders the subject of a warning in the reader's language, because the warning's detail may have
+/// no translation. Empty for an unknown code.
 fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {

@@ -90,8 +90,8 @@ pub(crate) struct FieldMistake {
     /// The name of the form's field next to which the page shows the mistake; `None` for a mistake
     /// without a field.
     pub field: Option<String>,
-    /// A JSON pointer to the mistake, from the field's value or, without a field, from the JSON
-    /// body.
+    /// A JSON pointer to the mistake. The pointer begins at the field's value or, for a mistake
+    /// without a field, at the JSON body.
     pub pointer: String,
     /// The expected value, as a sentence in English.
     pub detail: String,

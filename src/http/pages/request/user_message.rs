@@ -15,8 +15,9 @@ use crate::task::item::{Fact, Part, PartType};
 /// How many items of the root task's journal, newest first, [`load`] searches for the message.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
-/// If a message has more characters or lines, the rest is folded.
+/// If a message has more characters, the rest is folded.
 const MAX_UNFOLDED_CHARS: usize = 240;
+/// If a message has more lines, the rest is folded.
 const MAX_UNFOLDED_LINES: usize = 4;
 
 #[derive(Clone, Debug)]

@@ -57,8 +57,8 @@ fn words(language: Language) -> &'static SignInTexts {
     }
 }
 
-/// Renders the page that takes a key. `is_wrong_key` tells whether the last key was unknown. `next`
-/// is the path to open after the sign-in, and `prefix` the path of `public_url`.
+/// Renders the page that takes a key. `is_wrong_key` tells whether the key that was just submitted
+/// is unknown. `next` is the path to open after the sign-in, and `prefix` the path of `public_url`.
 #[must_use]
 pub(crate) fn sign_in_form(
     next: Option<&str>,

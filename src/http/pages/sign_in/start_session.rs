@@ -26,7 +26,7 @@ use crate::world::random_bytes;
 pub(crate) const OP: Op = Op {
     id: "sign_in",
     auth: AuthClass::Open,
-    // The sender is not authenticated, so the limit is low. A key and a path fit into it.
+    // The sender is not authenticated, so the limit is low. It leaves room for a key and a path.
     max_body_bytes: 16 * 1024,
     problems: &[
         Code::BadJson,

@@ -125,7 +125,7 @@ fn task_page(
 }
 
 /// Renders the agent, the owner, the session, the time of creation, and the usage of the task's
-/// subtree. If the whole tree has several tasks, also renders their number.
+/// subtree. If the whole tree has several tasks, also renders the number of tasks in the tree.
 fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
     let texts = site.texts();
     let (calls, tokens) = (

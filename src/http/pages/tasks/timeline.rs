@@ -23,7 +23,7 @@ use crate::task::verdict::{Judgement, Verdict};
 
 /// The number of consecutive event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
-/// The maximum size of one read, in bytes; its last event may exceed the limit.
+/// The maximum size of one read, in bytes. The last event of the read may exceed the limit.
 const MAX_READ_BYTES: i64 = 4 * 1024 * 1024;
 /// The maximum length of a shown text, in characters. The rest is cut off.
 const MAX_TEXT_CHARS: usize = 20_000;

@@ -1,7 +1,7 @@
 //! Limits the memory that large bodies use at one time, in this process and for each caller. The
-//! bytes of a body are reserved before the body is read, and stay reserved until the operation
-//! releases the body. Invariant: a body with a reservation never waits for more memory, so two
-//! bodies cannot deadlock.
+//! bytes of a body are reserved once the body is known to be large: by its `Content-Length`, or
+//! after its first part was read. The bytes stay reserved until the operation releases the body.
+//! Invariant: a body with a reservation never waits for more memory, so two bodies cannot deadlock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -51,9 +51,9 @@ impl BodyBudget {
         }
     }
 
-    /// Waits until `bytes` bytes are free for a body of `caller`, and reserves them. Memory is
-    /// given in the order of the calls. A body larger than the caller's share reserves the whole
-    /// share. Returns `None` if a semaphore of the budget was closed.
+    /// Waits until `bytes` bytes are free for a body of `caller`, and reserves these bytes. Bodies
+    /// get memory in the order in which they ask for it. A body larger than the caller's share
+    /// reserves the whole share. Returns `None` if a semaphore of the budget was closed.
     pub(crate) async fn reserve(
         &self,
         caller: Option<&Caller>,
