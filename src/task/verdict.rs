@@ -37,7 +37,7 @@ pub struct Approvers {
     pub groups: Vec<String>,
     /// Number of distinct people who have to approve.
     pub required: u32,
-    /// Whether an answer by a sealed link counts. `None` if the rule leaves this open;
+    /// Whether an answer by a link counts. `None` if the rule leaves this open;
     /// [`Approvers::accepts_links`] then applies the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<bool>,
@@ -56,7 +56,7 @@ impl PartialEq for Approvers {
 }
 
 impl Approvers {
-    /// Whether an answer by a sealed link counts. By default, it counts if one approval is enough,
+    /// Whether an answer by a link counts. By default, the answer counts if one approval is enough,
     /// because a link proves no more than access to a mailbox.
     #[must_use]
     pub fn accepts_links(&self) -> bool {
@@ -140,7 +140,7 @@ pub struct Judgement {
     /// Reason that the rule gives. For an invalid call, the reason why the call is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
+    /// Terms of the request; `Some` if `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
     /// The rejected earlier call that this call repeats, if any. The reason of its rejection is

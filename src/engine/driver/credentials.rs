@@ -66,8 +66,8 @@ impl Driver<'_> {
     }
 
     /// Finds the first missing credential of each of these calls. Opens one request for each
-    /// credential found, about the first call that lacks the credential. A call becomes invalid if
-    /// the configuration has no such credential. Returns `true` if a credential is missing.
+    /// missing credential, about the first call that lacks it. A call becomes invalid if the
+    /// configuration does not define the credential. Returns `true` if a credential is missing.
     pub(crate) fn request_missing_credentials(
         &mut self,
         calls: &[CallId],

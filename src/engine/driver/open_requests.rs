@@ -27,7 +27,7 @@ const MAX_NAME_BYTES: usize = 64;
 /// problem is known.
 const PROCESS_ENDED_TEXT: &str =
     "The process that sent the call ended before its result was stored.";
-/// Like [`PROCESS_ENDED_TEXT`], for a call that its asker runs.
+/// Like [`PROCESS_ENDED_TEXT`], for a call that its asker runs and whose outcome was not reported.
 const NOT_REPORTED_TEXT: &str =
     "The caller was given leave to run the call and reported no outcome in time.";
 const REPORTED_UNKNOWN_TEXT: &str =
@@ -44,8 +44,9 @@ impl Driver<'_> {
         requests: Vec<PlannedRequest>,
     ) -> Result<(), Stop> {
         for request in requests {
-            // The client that answers the request runs the external tool, and this service journals
-            // no start. So the call is judged again here, before the request is opened.
+            // The client that answers the request runs the external tool, so this service never
+            // starts the call and never judges it at a start. The call is therefore judged again
+            // before the request opens.
             if request.kind == RequestKind::ExternalResult {
                 if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -132,10 +133,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a request for the unknown outcome of each of these calls. Either the call was started
-    /// and no process runs it any more, or it may have run in a part of the history that a restore
-    /// or failover has lost. Calls `refresh_tools` first, so that the requests have the same
-    /// digests on every replica.
+    /// Opens a request for the unknown outcome of each of these calls. Such a call was started and
+    /// no process runs it any more, or it may have run in a part of the history that a restore or
+    /// failover has lost. Calls `refresh_tools` first, so that the requests have the same digests
+    /// on every replica.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

@@ -77,9 +77,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns a function that tells whether the call may be sent now. Three conditions must hold:
-    /// the lease has not ended, the commit that stored the call's start began at most
-    /// [`SEND_WINDOW`] ago, and no cancel forbids sending the call.
+    /// Returns a function that tells whether the call may be sent now and, if so, marks the call as
+    /// sent. Three conditions must hold: the lease has not ended, the commit that stored the call's
+    /// start began at most [`SEND_WINDOW`] ago, and no cancel forbids sending the call.
     pub(crate) fn send_permit(
         &self,
         in_flight: &InFlightCall,

@@ -1,6 +1,6 @@
 //! A gate judges calls that agents outside this service propose. The agent runs such a call itself,
-//! or lets this service run the call. A gate call is stored as a root task with one turn, which no
-//! model of this service wrote, so it has a journal, requests and guarantees like any other task. A
+//! or lets this service run the call. A gate call is stored as a root task, so it has a journal,
+//! requests and guarantees like any other task. The task has one turn, which no model wrote. A
 //! surface is a protocol by which calls are proposed: the REST API, MCP, or the protocol of a
 //! gateway. The asker of a call is the client that waits for the verdict. Invariant: an approved
 //! call starts only while its asker waits.
@@ -56,8 +56,8 @@ pub struct Proposal {
     pub runner: Option<String>,
     /// The maximum time that the asker waits for the verdict.
     pub wait: Duration,
-    /// The time after `wait` in which the asker still counts as waiting. Above zero for a client
-    /// that asks again by itself.
+    /// The time after `wait` in which the asker still counts as waiting. It is not zero only for a
+    /// client that asks again by itself.
     pub returns_within: Duration,
     /// A cell in which `Engine::ask` shows the request that the call waits for.
     pub progress: AskProgress,
@@ -87,8 +87,8 @@ pub enum Identity {
     /// Repeats a call of the same owner, session and tool, with arguments that are equal as JSON
     /// values.
     Value,
-    /// Repeats a call of the same owner, session and tool, with the same bytes of arguments. Used
-    /// by protocols in which the client's own bytes are forwarded.
+    /// Repeats a call of the same owner, session and tool, with the same bytes of arguments.
+    /// Protocols that forward the client's own bytes use this variant.
     Bytes,
     /// Repeats the call that was proposed with the same idempotency key.
     Key {
