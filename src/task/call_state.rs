@@ -47,7 +47,7 @@ pub enum Phase {
 pub struct Approval {
     /// The request whose decision approved the call.
     pub request_id: RequestId,
-    /// The people whose approvals count. If an edit approved the call, only the editor.
+    /// The people whose approvals count. If an edit approved the call, only the editor counts.
     pub by: Vec<Vote>,
     /// Terms under which the call was approved.
     pub terms: Terms,
@@ -143,7 +143,7 @@ pub struct CallState {
     /// The last questions of the tool's server, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
     /// Whether the call was proposed before the last restore of a backup or promotion of a standby.
-    /// Later events of the call may then be lost (see `restore.rs`).
+    /// If true, later events of the call may be lost (see `restore.rs`).
     pub in_uncertain_history: bool,
     /// Whether a person approved the call after the last restore of a backup or promotion of a
     /// standby.

@@ -191,8 +191,8 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
 }
 
 /// Returns the next calls to run, in the model's order: either consecutive calls that are all
-/// repeatable, or one call that is not repeatable. Returns at most [`Progress::remaining_requests`]
-/// calls, because each call may have to open a request.
+/// repeatable, or one call that is not repeatable. At most [`MAX_PARALLEL_CALLS`] calls, and at
+/// most [`Progress::remaining_requests`], because each call may have to open a request.
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;

@@ -78,7 +78,7 @@ pub struct Progress {
     /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
     /// Standing decisions (approvals of later calls) that people gave for this tree since the last
-    /// user message. Those from the uncertain history (see `uncertain_seq`) are left out.
+    /// user message, except those given in the uncertain history (see `uncertain_seq`).
     pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
     pub has_credential: bool,

@@ -47,7 +47,7 @@ pub enum RequestKind {
 pub struct RequestKindProperties {
     /// The word on the wire and in the database.
     pub word: &'static str,
-    /// The question with which an agent opens a request of this kind, if an agent can open one.
+    /// The question with which an agent opens a request of this kind; `None` if no agent can.
     pub human: Option<HumanKind>,
     /// The actions that a request of this kind accepts, in the order in which they are shown.
     pub actions: &'static [Action],

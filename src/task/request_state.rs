@@ -63,7 +63,7 @@ impl<'a> RequestState<'a> {
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });
-        // If an answer closes the request by canceling the task, the other calls stay undecided.
+        // If the closing answer cancels the task, the calls that no answer decided stay undecided.
         let continues = |then: Then| then == Then::Continue;
         let closed = self
             .answers

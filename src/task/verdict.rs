@@ -24,8 +24,8 @@ pub enum Verdict {
     Human,
 }
 
-/// The people with the right to decide a request. Approvers are equal if they name the same users
-/// and groups, in any order.
+/// The people with the right to decide a request. The order of `users` and the order of `groups` do
+/// not matter when two values are compared.
 #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct Approvers {
     /// Whether the task's owner may decide. If false, the owner may not decide even if `users` or

@@ -231,7 +231,7 @@ impl Driver<'_> {
     }
 
     /// Returns a call as its approvers see it. With `needs_decision`, the request asks about this
-    /// call. Without it, the request shows the call as a part of the same turn.
+    /// call. Without it, the request shows this call next to other calls of the same turn.
     pub(crate) fn requested_call(&self, state: &CallState, needs_decision: bool) -> CallSpec {
         let call = &state.call;
         let judgement = state.judgement.as_ref();

@@ -26,8 +26,8 @@ impl Driver<'_> {
         began: Duration,
     ) -> Result<(), Stop> {
         let ended = self.engine.clock.uptime();
-        // Reads and commits set `now`. Advancing it here counts the duration of the calls toward
-        // the task's time limit before the next commit.
+        // Reads and commits set `now`. Advancing `now` here counts the duration of the calls toward
+        // the task's time limit even before the next commit.
         self.session.now = self.session.now + ended.saturating_sub(began);
         let has_lease = self
             .session

@@ -310,8 +310,8 @@ impl Waiter<'_> {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
                 }
-                // Another ask has reserved the result. If the reservation ends without a delivery,
-                // this ask gets the result.
+                // Another ask has reserved the result. If that reservation ends without a delivery,
+                // this ask tries to reserve the result.
                 let end = Instant::now() + until.since(session.now);
                 return self.pause_until(end).await;
             }

@@ -84,23 +84,24 @@ impl AskProgress {
 /// Says which earlier call a proposed call repeats, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Repeats a call of the same owner, session and tool, with arguments that are equal as JSON
-    /// values.
+    /// The proposal repeats an earlier call of its owner, session and tool, if the arguments of
+    /// both calls are equal as JSON values.
     Value,
-    /// Repeats a call of the same owner, session and tool, with the same bytes of arguments.
-    /// Protocols that forward the client's own bytes use this variant.
+    /// The proposal repeats an earlier call of its owner, session and tool, if the arguments of
+    /// both calls have the same bytes. Protocols that forward the client's own bytes use this
+    /// variant.
     Bytes,
-    /// Repeats the call that was proposed with the same idempotency key.
+    /// The proposal repeats the call that was proposed with the same idempotency key.
     Key {
         key: String,
         /// Whether a proposal with a new key may repeat a call that has another key or no key, as
         /// with `Value`.
         attach: bool,
     },
-    /// Repeats no call.
+    /// The proposal repeats no call.
     New,
-    /// Repeats the call of this task, whose id the client got in an earlier answer. A proposal that
-    /// differs from the task's call is a new call.
+    /// The proposal repeats the call of this task, whose id the client got in an earlier answer. A
+    /// proposal that differs from the task's call is a new call.
     Call(TaskId),
 }
 

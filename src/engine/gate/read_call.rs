@@ -17,8 +17,7 @@ use crate::task::change::{ASKER_UNTIL_DELIVERED, TaskRow};
 use crate::task::id::TaskId;
 use crate::task::tool_spec::ToolKind;
 
-/// Whether the client that proposed a gate call waits for it, and how the client starts the call.
-/// The values are as of the last read.
+/// The state of a gate call's asker (the client that waits for the verdict), as of the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskerStatus {
     /// Whether a client waits for the verdict.

@@ -181,8 +181,8 @@ impl Engine {
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
         } else if lone.is_none() && !self.lone_drives.excludes_others() {
-            // No queued task is left that can be driven beside others. So a claim that may take a
-            // task to be driven alone follows at once.
+            // The claim took every queued task that can be driven beside others. The worker claims
+            // again at once, because a task that is to be driven alone may be queued.
             self.wake_worker.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
@@ -320,8 +320,9 @@ impl Engine {
         let read = loop {
             match self.load(task).await {
                 Ok(read) => break read,
-                // Tries again, like a driver whose read fails. If the lease ran out here, the loss
-                // would count as a takeover without progress.
+                // The read is tried again until the database answers. If this function returned
+                // instead, the lease would run out, and its loss could count as a takeover without
+                // progress.
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
