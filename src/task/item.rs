@@ -312,7 +312,8 @@ pub enum Outcome {
     Succeeded,
     /// The call failed, or could not be sent.
     Failed,
-    /// The call's name or arguments do not fit a tool, so the call never ran.
+    /// The call could not run as it was proposed, for example because its arguments do not fit the
+    /// tool.
     Invalid,
     /// A rule refused the call.
     Denied,
@@ -320,7 +321,7 @@ pub enum Outcome {
     Rejected,
     /// A person supplied the call's result.
     Responded,
-    /// The request about the call expired.
+    /// The request about the call expired, or an approved gate call was not started in time.
     Expired,
     /// The request about the call was withdrawn, or the user sent another message.
     Withdrawn,

@@ -9,7 +9,7 @@ pub enum TaskStatus {
     Running,
     /// The task and its descendants do not run, and one of them waits for a person.
     Paused,
-    /// The model gave its final answer.
+    /// The model gave its final answer, or the gate call got its result.
     Completed,
     /// The task cannot continue. The task's `error` says why. The command `retry` or a new message
     /// resumes the task.

@@ -52,7 +52,7 @@ pub enum Step {
 pub enum AwaitedEvent {
     /// A person's decision of this request.
     Request(RequestId),
-    /// The end of an attempt that may still be in flight on some replica.
+    /// The end of an attempt that may still be in flight on some replica or at an asker.
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
@@ -60,8 +60,7 @@ pub enum AwaitedEvent {
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// The return of the client that proposed the gate call. While the client is away, the call
-    /// does not start.
+    /// The return of the client that proposed the gate call. No call starts without that client.
     Asker,
 }
 
@@ -83,11 +82,9 @@ pub enum Ending {
 pub struct StepContext {
     /// Name of the limit that is reached, if any.
     pub spent_limit: Option<&'static str>,
-    /// The started calls whose attempt may still be in flight: here, on another replica, or at an
-    /// asker.
+    /// The started calls with an attempt that may be in flight: here, on another replica or at an asker.
     pub running: BTreeSet<CallId>,
-    /// The started calls whose last attempt, in this process, ended with questions of the tool's
-    /// server.
+    /// The started calls whose last attempt, sent from here, ended with the server's questions.
     pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether the client that proposed the call waits; `None` for any other task.
     pub asker: Option<AskerState>,

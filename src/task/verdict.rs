@@ -17,8 +17,8 @@ pub enum Verdict {
     Hold,
     /// A rule refuses the call.
     Deny,
-    /// The tool is not offered, or the arguments do not fit the tool. Such a call is never shown to
-    /// the policy.
+    /// The call cannot run, whatever the rules say: for example, the tool is not offered, or the
+    /// arguments do not fit the tool.
     Invalid,
     /// The call is itself a request to a person.
     Human,
@@ -170,7 +170,7 @@ impl Judgement {
         }
     }
 
-    /// Creates the judgement of an invalid call. The policy is not asked about an invalid call.
+    /// Creates the judgement of an invalid call. No rule is involved in this judgement.
     #[must_use]
     pub fn invalid(reason: impl Into<String>) -> Self {
         Self {

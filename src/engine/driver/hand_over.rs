@@ -21,7 +21,8 @@ const RELEASED_TEXT: &str = "Let through; what came of it is not known here.";
 
 impl Driver<'_> {
     /// Returns the state of this gate call's asker; `None` if the task is not a gate call.
-    /// - `Late`: the time in which the call may start has passed.
+    /// - `Late`: the time has passed for the start of the call, or for the report about a started
+    ///   call.
     /// - `Present`: the asker waits for the call, or the call has its result.
     /// - `Absent`: otherwise.
     pub(super) fn asker_state(&self) -> Option<AskerState> {
@@ -54,8 +55,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the time until which an attempt at a gate call can start; `None` if the phase of the
-    /// call allows no start.
+    /// Returns the time until which an attempt at a gate call can start; after a start, the time
+    /// until which the outcome can be reported or the next attempt can start. `None` if the phase
+    /// of the call allows no start.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {

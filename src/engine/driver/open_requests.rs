@@ -104,7 +104,7 @@ impl Driver<'_> {
 
     /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
     /// because its tool knows the call by an idempotency key. A call at an `ext_authz` gateway that
-    /// reports no outcome keeps them too, because the gateway cannot change the call.
+    /// reports no outcome keeps its arguments, because the gateway cannot change the call.
     fn is_editable(&self, state: &CallState) -> bool {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
