@@ -60,7 +60,7 @@ pub enum AwaitedEvent {
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// The return of the client that proposed the gate call. No call starts without that client.
+    /// The return of the client that proposed the gate call; until then, the call does not start.
     Asker,
 }
 
@@ -82,7 +82,7 @@ pub enum Ending {
 pub struct StepContext {
     /// Name of the limit that is reached, if any.
     pub spent_limit: Option<&'static str>,
-    /// The started calls with an attempt that may be in flight: here, on another replica or at an asker.
+    /// The started calls with an attempt that may be in flight on a replica or at an asker.
     pub running: BTreeSet<CallId>,
     /// The started calls whose last attempt, sent from here, ended with the server's questions.
     pub ended_with_questions: BTreeSet<CallId>,
