@@ -52,7 +52,7 @@ pub struct Settings {
     /// passed.
     pub lease: Duration,
     /// The number of lost leases after which a task fails. A lost lease counts only if the task got
-    /// no new item, and the process drove no other task during the lease.
+    /// no new item during the lease, and if the process drove no other task meanwhile.
     pub takeovers: i32,
 }
 

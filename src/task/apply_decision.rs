@@ -270,9 +270,9 @@ impl Progress {
             }
             state.phase = match (reason, open.spec.kind) {
                 // The outcome of the call is still unknown, so a new request asks for it. After a
-                // change of the tool, the request opens at once. After a failure of the task, it
-                // opens when the task continues. A canceled task opens no request, because the
-                // cancellation writes a result of the call.
+                // change of the tool, the new request opens at once. After a failure of the task,
+                // the new request opens when the task continues. A canceled task opens no request,
+                // because the cancellation writes a result of the call.
                 (CloseReason::ToolChanged | CloseReason::Canceled, RequestKind::Reconcile) => {
                     state.phase_after_reconcile_closed()
                 }

@@ -28,7 +28,7 @@ pub enum Phase {
     ServerAsks,
     /// An open request asks people to decide the call.
     AwaitsDecision(RequestId),
-    /// The call may run: the required number of people approved it, or a person edited it.
+    /// The call may run: enough people approved it or its retry, or an edit approved it.
     Approved(Approval),
     /// The call will not run, or not run again. Its result is known but not written yet.
     Settled(Outcome, String),
@@ -47,7 +47,7 @@ pub enum Phase {
 pub struct Approval {
     /// The request whose decision approved the call.
     pub request_id: RequestId,
-    /// The people whose approvals count; for an edited call, the editor alone.
+    /// The people whose approvals count. If an edit approved the call, only the editor counts.
     pub by: Vec<Vote>,
     /// Terms under which the call was approved.
     pub terms: Terms,
@@ -143,13 +143,13 @@ pub struct CallState {
     /// The last questions of the tool's server, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
     /// Whether the call was proposed before the last restore of a backup or promotion of a standby.
-    /// Later events of the call may then be lost (see `restore.rs`).
+    /// If true, later events of the call may be lost (see `restore.rs`).
     pub in_uncertain_history: bool,
     /// Whether a person approved the call after the last restore of a backup or promotion of a
     /// standby.
     pub is_approval_certain: bool,
     /// The standing decision (an approval of later calls) under which an earlier attempt ran, if
-    /// any. A further attempt under it does not count as a second use.
+    /// any. A further attempt under this standing decision does not count as a second use.
     pub used_grant: Option<GrantId>,
 }
 
@@ -161,7 +161,7 @@ pub struct EditedArguments {
     /// User id of the person who wrote the replacement.
     pub by: String,
     /// Whether other people must approve the replacement, because the edited request required
-    /// several approvals. It holds under the terms of every later request about the call.
+    /// several approvals. Stays true even if a later request about the call requires only one.
     pub needs_others: bool,
 }
 
@@ -223,8 +223,8 @@ impl CallState {
             .unwrap_or_default()
     }
 
-    /// Whether the call still waits for the result of the attempt `attempt`. It stops waiting when
-    /// the result arrives, or when a request asks a person a question of the tool's server.
+    /// Whether the call still waits for the result of the attempt `attempt`. The call stops waiting
+    /// when the result arrives, or when a request asks a person a question of the tool's server.
     #[must_use]
     pub fn awaits_result_of(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)

@@ -92,8 +92,8 @@ pub struct NewTask {
     pub agent_path: Vec<String>,
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
-    /// For a gate call, the identity by which the service recognizes a later equal call. It is
-    /// stored for an unsettled call that is held for approval or must not happen twice (effect
+    /// For a gate call, the identity by which the service recognizes a later equal call. `Some`
+    /// only for an unsettled call that is held for approval or must not happen twice (effect
     /// `once`).
     pub call: Option<KeyedCall>,
 }
@@ -105,7 +105,8 @@ pub struct KeyedCall {
     pub tool: String,
     /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. The prefix is `k:`
     /// if the caller proposed the call as new, or sent an idempotency key without `attach`. A later
-    /// proposal may continue the stored call if both have the prefix `b:` and the same hash.
+    /// proposal may continue the stored call if the keys of both have the prefix `b:` and the same
+    /// hash.
     pub key: String,
 }
 
@@ -195,7 +196,8 @@ pub struct IdempotencyRow {
     /// The `Idempotency-Key`, verbatim.
     pub key: String,
     /// Digest of the body. With sealing keys in the configuration, the digest is a keyed hash (such
-    /// as `k1:…`), because the body may hold a credential. Otherwise it is SHA-256 in hex.
+    /// as `k1:…`), because the body may hold a credential. Without sealing keys, it is SHA-256 in
+    /// hex.
     pub body_digest: String,
     /// Task that the command returns.
     pub task_id: TaskId,

@@ -62,7 +62,7 @@ pub enum Door {
     Key,
     /// With the cookie of a browser session.
     Session,
-    /// With a sealed link from a message.
+    /// With a link from a message.
     Link,
     /// With a Slack account that is mapped to a person.
     Slack,
@@ -178,8 +178,8 @@ pub struct Vote {
     /// If an API key that may speak for others (`act_as`) gave the approval, the user id of the
     /// key's user.
     pub via: Option<String>,
-    /// The approver's groups at the time of the approval. Empty if `via` is `None`, because the
-    /// current groups then come from the configuration.
+    /// The approver's groups at the time of the approval. The list is empty if `via` is `None`,
+    /// because the current groups then come from the configuration.
     pub groups: Vec<String>,
     /// How the approver proved who they are. `None` in a service without accounts, and in approvals
     /// that older versions recorded.

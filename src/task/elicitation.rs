@@ -28,7 +28,7 @@ pub struct Elicitation {
     /// The answers in the format of MCP, each under the key of its question.
     pub responses: Map<String, Value>,
     /// The opaque state that the server sent, if any. The next attempt sends the state back. The
-    /// API does not show it.
+    /// API does not show the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<ServerState>,
 }

@@ -10,7 +10,7 @@ pub enum FailureCode {
     ModelFailed,
     /// A limit of the agent was reached. The failure's `limit` names the limit.
     LimitReached,
-    /// The stored data contradicts itself.
+    /// Stored data are damaged, or the database refused to store the task's next step.
     Integrity,
     /// The configuration no longer fits the task, for example because the agent was removed.
     Configuration,

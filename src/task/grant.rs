@@ -114,7 +114,8 @@ pub enum GrantEnd {
     Message,
     /// The standing decision was given before a backup was restored or a standby was promoted.
     HistoryLost,
-    /// The person who gave the standing decision may no longer approve calls of the rule alone.
+    /// The giver of the standing decision may no longer approve a call of the rule without other
+    /// people.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.
     Changed,

@@ -250,8 +250,8 @@ pub struct Turn {
     pub finish_reason: FinishReason,
     /// Tokens of the prompt and of the answer, as the provider counts them.
     pub usage: Usage,
-    /// The provider's own JSON of the answer. Later model calls send this JSON back unchanged. Null
-    /// if the other members have the same content. Not on the wire.
+    /// The provider's own JSON of the answer. Later model calls send this JSON back unchanged. The
+    /// value is null if the other members have the same content. Not on the wire.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
 }
@@ -269,8 +269,8 @@ pub struct ToolCall {
     /// model wrote, and the call never runs. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// Id of the call in requests to the provider. Usually the provider's own id; the id that this
-    /// service gave the call if the provider's id was empty or repeated. Not on the wire.
+    /// Id by which the provider knows the call: the provider's own id, or the id that this service
+    /// gave the call if the provider's id was empty or repeated. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }
@@ -312,7 +312,8 @@ pub enum Outcome {
     Succeeded,
     /// The call failed, or could not be sent.
     Failed,
-    /// The call's name or arguments do not fit a tool, so the call never ran.
+    /// The call could not run as it was proposed, for example because its arguments do not fit the
+    /// tool.
     Invalid,
     /// A rule refused the call.
     Denied,
@@ -320,7 +321,7 @@ pub enum Outcome {
     Rejected,
     /// A person supplied the call's result.
     Responded,
-    /// The request about the call expired.
+    /// The request about the call expired, or an approved gate call was not started in time.
     Expired,
     /// The request about the call was withdrawn, or the user sent another message.
     Withdrawn,

@@ -28,7 +28,7 @@ impl Revision {
         }
     }
 
-    /// Whether the revision has no handshake, so that each request carries the version and the
+    /// Whether the revision has no handshake, so that each MCP request carries the version and the
     /// capabilities itself.
     pub(crate) fn is_stateless(self) -> bool {
         self == Self::July2026

@@ -23,7 +23,7 @@ const MAX_PARALLEL_CALLS: usize = 8;
 pub struct PlannedRequest {
     pub kind: RequestKind,
     pub calls: Vec<CallId>,
-    /// Terms of the rule for these calls.
+    /// Terms under which people decide the request.
     pub terms: Terms,
 }
 
@@ -40,9 +40,9 @@ impl Progress {
             || self.unfinished().any(needs_request)
     }
 
-    /// Whether a driver has work to do for the task now. Returns false if a request blocks the
-    /// turn. Also returns false if the task has open requests or running sub-agents, and each
-    /// unfinished call waits for a decision, is settled, or has a sub-agent.
+    /// Whether a driver has work to do for the task now. False if a request blocks the turn. Also
+    /// false if the task has open requests or running sub-agents, and no unfinished call can
+    /// continue without them: each call waits for a decision, is settled, or has a sub-agent.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -191,8 +191,8 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
 }
 
 /// Returns the next calls to run, in the model's order: either consecutive calls that are all
-/// repeatable, or one call that is not repeatable. Returns at most [`Progress::remaining_requests`]
-/// calls, because each call may have to open a request.
+/// repeatable, or one call that is not repeatable. At most [`MAX_PARALLEL_CALLS`] calls, and at
+/// most [`Progress::remaining_requests`], because each call may have to open a request.
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;

@@ -78,14 +78,14 @@ pub struct Progress {
     /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
     /// Standing decisions (approvals of later calls) that people gave for this tree since the last
-    /// user message. Those from the uncertain history (see `uncertain_seq`) are left out.
+    /// user message, except those given in the uncertain history (see `uncertain_seq`).
     pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
     pub has_credential: bool,
     /// Number of calls that were refused because they repeat a rejected call, counted from the last
     /// user message.
     pub refused_repeats: u32,
-    /// `seq` of the last item of the uncertain history: items after it may have been lost when a
+    /// `seq` of the last item of the uncertain history. Later items may have been lost when a
     /// backup was restored or a standby was promoted. 0 if no items can be lost.
     pub uncertain_seq: i64,
     /// Whether the last user message belongs to the uncertain history.
@@ -278,8 +278,8 @@ impl Progress {
         }
     }
 
-    /// Resets the counts that are compared with the limits. Called when the user has sent the tree
-    /// a message at the time `at`.
+    /// Resets the counts that are compared with the limits. `at` is the time of the user's message
+    /// from which these counts begin.
     pub(super) fn reset_limit_counts(&mut self, at: Time) {
         self.turns_since_message = 0;
         self.sub_agent_starts_since_message = 0;
@@ -382,8 +382,8 @@ impl Progress {
             Verdict::Deny | Verdict::Invalid if started || state.unanswered_attempts() > 0 => {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
-            // The call was started and must not happen twice. It stays started under each of these
-            // verdicts, so that a person is asked about the outcome.
+            // The call was started and must not happen twice. The call stays started under each of
+            // these verdicts, so that a person is asked about the outcome.
             Verdict::Allow | Verdict::Hold | Verdict::Human
                 if started && !effect.is_repeatable() =>
             {

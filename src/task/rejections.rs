@@ -15,8 +15,8 @@ pub struct RejectedCalls(Vec<RejectedCall>);
 #[derive(Clone, Debug, PartialEq)]
 pub struct RejectedCall {
     pub call: CallId,
-    /// Reason that the person gave for the rejection, if any. The model reads it when an equal call
-    /// is refused.
+    /// Reason that the person gave for the rejection, if any. The model reads the reason when an
+    /// equal call is refused.
     pub reason: Option<String>,
     tool: String,
     arguments: Value,

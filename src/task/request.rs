@@ -70,8 +70,8 @@ pub struct CallSpec {
     /// several approvals are required, this person may not approve the call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
-    /// Whether `editor` may not approve the call even if one approval is required: an earlier
-    /// request about the call required several. Not on the wire.
+    /// Whether `editor` may not approve the call even if one approval is enough, because an earlier
+    /// request about the call required several approvals. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bars_editor: bool,
     /// The standing decision that the rule offered about the call when the request was opened, if
@@ -188,8 +188,9 @@ impl RequestSpec {
         self
     }
 
-    /// Whether other people must approve the arguments that `editor` gives a call of this request:
-    /// the request requires several approvals, or `editor` may not approve the call already.
+    /// Whether other people must approve the arguments that `editor` gives a call of this request.
+    /// They must if the request requires several approvals, or if an earlier edit by `editor` bars
+    /// `editor` from approving the call.
     #[must_use]
     pub fn needs_others_after_edit(&self, call: CallId, editor: &str) -> bool {
         let is_barred = |own: &CallSpec| {
@@ -207,7 +208,8 @@ impl RequestSpec {
                 json!(call.needs_decision),
                 json!(call.editor),
             ];
-            // Only if true, because the seals of older versions do not cover this member.
+            // A false `bars_editor` is left out, because the seals of older versions do not cover
+            // this member.
             members.extend(call.bars_editor.then_some(Value::Bool(true)));
             members
         };

@@ -47,13 +47,13 @@ pub enum RequestKind {
 pub struct RequestKindProperties {
     /// The word on the wire and in the database.
     pub word: &'static str,
-    /// The question with which an agent opens a request of this kind, if an agent can open one.
+    /// The question with which an agent opens a request of this kind; `None` if no agent can.
     pub human: Option<HumanKind>,
     /// The actions that a request of this kind accepts, in the order in which they are shown.
     pub actions: &'static [Action],
-    /// The actions that a person may take by a sealed link. A link never permits an action that
-    /// shows or takes a secret, that runs arguments which the policy has not judged, or that
-    /// reports an event outside of this service.
+    /// The actions that a person may take by a link. A link never permits an action that shows or
+    /// takes a secret, that runs arguments which the policy has not judged, or that reports an
+    /// event outside of this service.
     pub link_actions: &'static [Action],
     pub response: ResponseKind,
     /// Whether an open request of this kind prevents all calls of the turn from running.

@@ -1,6 +1,6 @@
 //! Evaluates the answers to a request. For each call, the module finds the answer that decided the
-//! call and the answers that approved it. From these answers it derives the decision of the whole
-//! request.
+//! call and the answers that approved the call. From these answers, the module derives the decision
+//! of the whole request.
 
 use std::collections::BTreeSet;
 
@@ -57,12 +57,13 @@ impl<'a> RequestState<'a> {
                 return false;
             };
             // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` may
-            // count two people as one, but never one person as two, so it may count too few. Each
-            // approval that was enough at its time has `leave` set, so `settles` returns true.
+            // count two people as one, but never one person as two. The count may therefore be too
+            // low, but each approval that was enough at its time has `leave` set, so `settles`
+            // returns true.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });
-        // If an answer closes the request by canceling the task, the other calls stay undecided.
+        // If the closing answer cancels the task, the calls that no answer decided stay undecided.
         let continues = |then: Then| then == Then::Continue;
         let closed = self
             .answers

@@ -70,7 +70,8 @@ impl Progress {
 
 impl CallState {
     /// Whether the call must not be repeated and may have run in the lost part of the history.
-    /// Stays true even if a person approves the call later.
+    /// Always false for a call that is a question to a person. A later approval by a person does
+    /// not change the value.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         let question = self

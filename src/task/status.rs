@@ -9,10 +9,10 @@ pub enum TaskStatus {
     Running,
     /// The task and its descendants do not run, and one of them waits for a person.
     Paused,
-    /// The model gave its final answer.
+    /// The model gave its final answer, or the gate call got its result.
     Completed,
-    /// The task cannot continue. `error` says why. The command `retry` or a new message resumes the
-    /// task.
+    /// The task cannot continue. The task's `error` says why. The command `retry` or a new message
+    /// resumes the task.
     Failed,
     /// A person, a deadline or an ancestor canceled the task.
     Canceled,
@@ -28,7 +28,7 @@ impl TaskStatus {
         Self::Canceled,
     ];
 
-    /// Whether the status is terminal. A task with a terminal status continues after a command or a
+    /// Whether the status is terminal. A terminal task is driven again only after a `retry` or a
     /// new message.
     #[must_use]
     pub fn is_terminal(self) -> bool {

@@ -35,8 +35,8 @@ pub enum Step {
     RunCalls(Vec<CallId>),
     /// Give the client that waits for the verdict on this gate call the permission to run the call.
     HandOver(CallId),
-    /// Open a request for each of these calls, after its last attempt has ended with a question of
-    /// the tool's server.
+    /// Open a request for each of these calls, about a question of the tool's server with which the
+    /// call's last attempt ended.
     Elicit(Vec<CallId>),
     /// Ask a person about the outcome of each of these calls: a started call that has no result and
     /// is no longer in flight, or a call that may have run in a lost part of the task's history.
@@ -52,7 +52,7 @@ pub enum Step {
 pub enum AwaitedEvent {
     /// A person's decision of this request.
     Request(RequestId),
-    /// The end of an attempt that may still be in flight on some replica.
+    /// The end of an attempt that may still be in flight on some replica or at an asker.
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
@@ -60,7 +60,7 @@ pub enum AwaitedEvent {
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// The return of the client that proposed the gate call, without which the call does not start.
+    /// The return of the client that proposed the gate call; until then, the call does not start.
     Asker,
 }
 
@@ -82,9 +82,9 @@ pub enum Ending {
 pub struct StepContext {
     /// Name of the limit that is reached, if any.
     pub spent_limit: Option<&'static str>,
-    /// The started calls whose attempt may still be in flight, here or on another replica.
+    /// The started calls with an attempt that may be in flight on a replica or at an asker.
     pub running: BTreeSet<CallId>,
-    /// The started calls whose attempt here ended with a question of the tool's server to a person.
+    /// The started calls whose last attempt, sent from here, ended with the server's questions.
     pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether the client that proposed the call waits; `None` for any other task.
     pub asker: Option<AskerState>,

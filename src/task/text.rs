@@ -47,7 +47,7 @@ fn put_canonical(value: &Value, out: &mut String) {
 }
 
 /// Replaces each U+0000 by U+FFFD, because Postgres refuses U+0000. The function is for texts of
-/// models and tools. The HTTP API refuses a request that contains U+0000.
+/// models and tools. The HTTP API refuses U+0000 in what clients send.
 #[must_use]
 pub(crate) fn without_nul(text: String) -> String {
     if text.contains('\0') {

@@ -21,8 +21,8 @@ impl Time {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Returns the date, hour and minute in UTC, for people. The date is left out if `day` falls on
-    /// the same date.
+    /// Returns the date, hour and minute in UTC, for people. Leaves the date out if it is the date
+    /// of `day`.
     #[must_use]
     pub fn to_minute(self, day: Option<Self>) -> String {
         let text = self.to_string();

@@ -67,10 +67,10 @@ pub struct ToolKindProperties {
     /// for the earlier calls of its turn.
     pub performed_elsewhere: bool,
     /// Whether a call is itself a question to a person. If true, `allow` rules and globs never
-    /// match the call, and it may repeat a call that a person has rejected.
+    /// match the call, and the call may repeat a call that a person has rejected.
     pub asks_person: bool,
-    /// The receiver of a credential in calls of this kind, as the person who enters the credential
-    /// reads it. `None` if the receiver is the tool's [`ToolSpec::target`].
+    /// Words for the place that gets a credential in calls of this kind, for the person who enters
+    /// the credential. `None` if the place is the tool's [`ToolSpec::target`].
     pub receiver: Option<&'static str>,
 }
 

@@ -17,15 +17,15 @@ pub enum Verdict {
     Hold,
     /// A rule refuses the call.
     Deny,
-    /// The tool is not offered, or the arguments do not fit the tool. Such a call is never shown to
-    /// the policy.
+    /// The call cannot run, whatever the rules say: for example, the tool is not offered, or the
+    /// arguments do not fit the tool.
     Invalid,
     /// The call is itself a request to a person.
     Human,
 }
 
-/// The people with the right to decide a request. Approvers are equal if they name the same users
-/// and groups, in any order.
+/// The people with the right to decide a request. The order of `users` and the order of `groups` do
+/// not matter when two values are compared.
 #[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 pub struct Approvers {
     /// Whether the task's owner may decide. If false, the owner may not decide even if `users` or
@@ -37,7 +37,7 @@ pub struct Approvers {
     pub groups: Vec<String>,
     /// Number of distinct people who have to approve.
     pub required: u32,
-    /// Whether an answer by a sealed link counts. `None` if the rule leaves this open;
+    /// Whether an answer by a link counts. `None` if the rule leaves this open;
     /// [`Approvers::accepts_links`] then applies the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<bool>,
@@ -56,7 +56,7 @@ impl PartialEq for Approvers {
 }
 
 impl Approvers {
-    /// Whether an answer by a sealed link counts. By default, it counts if one approval is enough,
+    /// Whether an answer by a link counts. By default, the answer counts if one approval is enough,
     /// because a link proves no more than access to a mailbox.
     #[must_use]
     pub fn accepts_links(&self) -> bool {
@@ -140,7 +140,7 @@ pub struct Judgement {
     /// Reason that the rule gives. For an invalid call, the reason why the call is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
+    /// Terms of the request; `Some` if `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
     /// The rejected earlier call that this call repeats, if any. The reason of its rejection is
@@ -170,7 +170,7 @@ impl Judgement {
         }
     }
 
-    /// Creates the judgement of an invalid call. The policy is not asked about an invalid call.
+    /// Creates the judgement of an invalid call. No rule is involved in this judgement.
     #[must_use]
     pub fn invalid(reason: impl Into<String>) -> Self {
         Self {

@@ -51,8 +51,9 @@ impl Engine {
                 TaskStatus::Running | TaskStatus::Paused => {
                     session.cancel();
                 }
-                // Already canceled: the commit stores the idempotency key. A repetition of this
-                // POST is then a replay, even if a message has reopened the task.
+                // The task is canceled already. The commit stores the idempotency key, so that a
+                // repetition of this POST cancels nothing, even after a message has reopened the
+                // task.
                 TaskStatus::Canceled => {}
             }
             session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));

@@ -23,9 +23,9 @@ use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// Returns the decrypted credentials of the task and of its ancestors, and those of the other
-    /// tasks of its tree for redaction. Returns no credentials if the service has no sealing key or
-    /// the stored rows are corrupt.
+    /// Returns decrypted credentials: those of the task and of its ancestors and, only for
+    /// redaction, those of the other tasks of the tree. Returns no credentials if the service has
+    /// no sealing key or the stored rows are corrupt.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -38,7 +38,8 @@ impl Engine {
         let tasks: Vec<_> = iter::once(own)
             .chain(others.filter(|task| *task != own))
             .collect();
-        // A person may have given another task a credential since the tree was read.
+        // If the tree has other tasks, the database is always asked: a person may have given one of
+        // these tasks a credential since the tree was read.
         let may_have_credential = session.own.progress.has_credential || tasks.len() > 1;
         let Some(sealer) = self.sealer.as_ref().filter(|_| may_have_credential) else {
             return Ok(Credentials::default());
@@ -148,8 +149,9 @@ impl Engine {
             .find(|service| service.name == name)
     }
 
-    /// Whether this credentials request still has the form that the configuration describes: the
-    /// same fields, receivers of the credential, and lifetime. Changed descriptions are ignored.
+    /// Whether the form of this credentials request equals the form that the configuration
+    /// describes now: the fields, the places that the credential is sent to, and its lifetime.
+    /// Descriptions may differ.
     pub(in crate::engine) fn form_is_unchanged(
         &self,
         agent: Option<&Agent>,

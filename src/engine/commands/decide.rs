@@ -148,8 +148,9 @@ impl Engine {
         session.ok_or(Refusal::NotFound)
     }
 
-    /// Validates an answer by the request's row. For a refused answer with edited arguments, also
-    /// reads the journal, because an error about the arguments may have to be returned instead.
+    /// Validates an answer by the request's row. If the row refuses an answer with edited
+    /// arguments, also checks the arguments: an error about the arguments comes before the row's
+    /// error.
     async fn validate_answer(
         &self,
         caller: &Caller,
@@ -339,8 +340,9 @@ impl Engine {
     }
 
     /// Whether the tool of one of `calls`, or the form of the requested credential, has changed
-    /// since the request was opened. Returns `false` without a check if the answer lets no tool
-    /// run. In a request about an unknown outcome, a retry lets the call's tool run.
+    /// since the request was opened. Returns `false` without a check if the answer does not depend
+    /// on the tool (`depends_on_tool`). A `retry` always depends on the tool, because the tool runs
+    /// again.
     fn is_tool_changed(
         &self,
         agent: Option<&Agent>,

@@ -84,7 +84,7 @@ pub enum DecisionBody {
 pub struct CallReply {
     pub action: Action,
     pub reason: Option<String>,
-    /// The consequence of a rejection. All consequences in one answer must be the same.
+    /// The consequence of a rejection. All replies of one answer must name the same consequence.
     pub then: Option<Then>,
     /// The new arguments of the call with [`Action::Edit`], as verbatim JSON text.
     pub arguments: Option<String>,

@@ -1,6 +1,6 @@
 //! Refuses, with `Invalid`, edited arguments that the current rules do not permit. This check comes
-//! before the checks that depend on the state of the request. Calls whose tool has changed since
-//! the request was opened are not checked.
+//! before the checks that depend on the state of the request. If the tool of a call has changed
+//! since the request was opened, only secrets in the arguments of this call are refused.
 
 use super::Refusal;
 use super::decision_input::{DecisionInput, invalid};
@@ -93,9 +93,9 @@ impl Engine {
     }
 
     /// Returns whether an edit approves its call, and the judgement to journal, if any. `now` is
-    /// the judgement of the edited arguments, `asked` the call as the request `spec` shows it. The
-    /// edit does not approve the call if other people have to approve it, or if the rule of the new
-    /// arguments has other terms.
+    /// the judgement of the edited arguments; `asked` is the call as the request `spec` shows it.
+    /// An edit does not approve its call if other people have to approve the call, or if the rule
+    /// that holds the edited arguments has other terms than `spec`.
     ///
     /// # Errors
     /// Fails if a rule refuses the arguments, if the arguments do not fit the tool, or if too few

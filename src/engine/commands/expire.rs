@@ -34,8 +34,8 @@ impl Engine {
         for ((request, _), closed) in overdue.iter().zip(closed) {
             match closed {
                 Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
-                // Logged and skipped: a returned error would end the worker's round before it
-                // claims tasks.
+                // The error is logged and the next request is tried, because a returned error would
+                // end the worker's round before the worker claims tasks.
                 Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
                 Ok(closed) => closed_count += usize::from(closed),
             }

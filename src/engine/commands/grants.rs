@@ -29,7 +29,8 @@ impl Engine {
 
     /// Whether `caller` may end a standing decision. The caller needs the permission to decide. The
     /// caller must also be the giver of the standing decision, an admin, or a person who may now
-    /// decide requests of its rule. In a service without accounts, the permission is enough.
+    /// decide requests of the rule that offered it. In a service without accounts, the permission
+    /// is enough.
     #[must_use]
     pub fn may_end_grant(&self, caller: &Caller, row: &GrantRow) -> bool {
         let decides = |terms: &crate::task::verdict::Terms| {

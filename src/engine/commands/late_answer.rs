@@ -67,7 +67,7 @@ impl Engine {
             };
             let state = session.own.progress.call(late.call);
             if state.is_some_and(|state| state.attempts != late.attempt) {
-                // A later attempt was started, and its answer is the call's result.
+                // A later attempt was started, and only its answer becomes the call's result.
                 session.push(Fact::LateResult(result.clone()));
             } else {
                 session.add_results(vec![result.clone()]);

@@ -66,8 +66,8 @@ impl Engine {
             session
                 .own
                 .settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
-            // After a failure, started calls stay open: their outcome is unknown, and a person is
-            // asked.
+            // After a failure, started calls stay open, because a person is still to be asked about
+            // their unknown outcomes.
             let is_withdrawn = |state: &CallState| !failed || state.attempts == 0;
             session
                 .own

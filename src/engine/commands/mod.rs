@@ -73,10 +73,11 @@ pub struct Accepted {
     pub replayed: bool,
     /// Whether the root is a call at a gate.
     pub is_gate_call: bool,
-    /// Listens to the tree's commits. Opened before the command's commit, so that no later commit
-    /// is missed. `None` for a cancel and for a replay.
+    /// Listens to the tree's commits. The listener is opened before the command's commit, so that
+    /// no later commit is missed. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
-    /// The position of the command's commit. `None` for a cancel that is not a replay.
+    /// The position of the command's commit. `None` for a POST that itself cancels a task, because
+    /// its response is never a stream of events. A replay always has the position of its key.
     pub position: Option<CommitPosition>,
 }
 

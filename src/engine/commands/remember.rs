@@ -68,7 +68,8 @@ impl Engine {
     /// Returns the standing decisions that an answer gives, by call.
     ///
     /// # Errors
-    /// `Invalid` if the rule no longer offers the same standing decision for a call.
+    /// `Invalid` if the rule no longer offers the standing decision that the request shows for a
+    /// call.
     pub(super) async fn requested_grants(
         &self,
         session: &TaskSession,

@@ -43,8 +43,8 @@ impl ValidDecision {
     /// # Errors
     /// `AlreadyDecided`, in these cases:
     /// - The answer names a call that is decided, or that the caller has already approved.
-    /// - The answer is for the whole request, and the request has no undecided call that the caller
-    ///   has not approved.
+    /// - The answer is for the whole request, and the caller has already approved every undecided
+    ///   call, or no call is undecided.
     /// - The answer is for the whole request and is no approval or retry, and the caller has
     ///   already approved one of the undecided calls.
     pub(super) fn targets(

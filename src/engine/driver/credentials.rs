@@ -20,9 +20,8 @@ use crate::tool::credential::Credentials;
 use crate::tool::human::{Service, credential_form};
 
 impl Driver<'_> {
-    /// Returns the decrypted credentials of the task and of its ancestors. First commits pending
-    /// credentials, because `stored_credentials` reads the database. Retries while the database
-    /// does not answer.
+    /// Returns the `stored_credentials` of the task. First commits pending credentials, because
+    /// `stored_credentials` reads the database. Retries while the database does not answer.
     pub(crate) async fn credentials(&mut self) -> Result<Credentials, Stop> {
         if !self.session.credentials.is_empty() {
             self.save(self.engine.take_lease()).await?;
@@ -65,9 +64,10 @@ impl Driver<'_> {
         })
     }
 
-    /// Finds the first missing credential of each of these calls. Opens one request for each
-    /// credential found, about the first call that lacks the credential. A call becomes invalid if
-    /// the configuration has no such credential. Returns `true` if a credential is missing.
+    /// Finds the first missing credential of each of these calls. As long as the tree may open
+    /// requests, opens one request for each missing credential, about the first call that lacks it.
+    /// A call becomes invalid if the configuration does not define the credential. Returns `true`
+    /// if a credential is missing.
     pub(crate) fn request_missing_credentials(
         &mut self,
         calls: &[CallId],

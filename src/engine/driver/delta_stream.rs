@@ -349,9 +349,9 @@ impl DeltaStream {
         self.publisher.lock_state().has_published = false;
     }
 
-    /// Publishes the rest of the complete answer. If the published deltas are not a prefix of the
-    /// answer, retracts them instead. Returns the ids of the answer's calls, which equal the ids in
-    /// the deltas.
+    /// Publishes the rest of the complete answer, if parts of the answer have arrived before. If
+    /// the published deltas are not a prefix of the answer, retracts them instead. Returns the ids
+    /// of the answer's calls, which equal the ids in the deltas.
     pub(crate) fn finish(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }

@@ -19,7 +19,8 @@ use crate::task::verdict::Terms;
 const MAX_MESSAGE_BYTES: usize = 300;
 
 impl Driver<'_> {
-    /// Opens a request for the next question of each of these calls.
+    /// Opens a request for the next question of each of these calls. Fails a call whose questions
+    /// cannot be stored.
     pub(super) fn elicit(&mut self, calls: &[CallId]) {
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {

@@ -14,7 +14,8 @@ use crate::task::step::Ending;
 use crate::task::transcript::last_result;
 
 impl Engine {
-    /// Ends a task. Always returns `false`, because the driver has no next step.
+    /// Ends a task. If a decision demanded `CancelRoot`, also cancels the other tasks of the tree.
+    /// Always returns `false`, because the driver has no next step.
     pub(in crate::engine) async fn finish(
         &self,
         session: &mut TaskSession,

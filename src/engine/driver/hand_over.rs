@@ -1,6 +1,7 @@
-//! Drives gate calls. The asker of a call is the client that proposed it and runs it elsewhere,
-//! with a permit from this service. Invariants: a permit is committed only for the HTTP request
-//! whose answer contains the permit; an approved call starts only while its asker waits.
+//! Drives gate calls. The asker of a call is the client that proposed the call and waits for the
+//! verdict. Either this service runs the call, or the asker runs it elsewhere with a permit.
+//! Invariants: a permit is committed only for the HTTP request whose answer contains the permit; an
+//! approved call starts only while its asker waits.
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ const RELEASED_TEXT: &str = "Let through; what came of it is not known here.";
 
 impl Driver<'_> {
     /// Returns the state of this gate call's asker; `None` if the task is not a gate call.
-    /// - `Late`: the time in which the call may start has passed.
+    /// - `Late`: the time has passed for the start of the call, or for the report about a started
+    ///   call.
     /// - `Present`: the asker waits for the call, or the call has its result.
     /// - `Absent`: otherwise.
     pub(super) fn asker_state(&self) -> Option<AskerState> {
@@ -44,8 +46,8 @@ impl Driver<'_> {
     }
 
     /// Whether a client waits for a call that this service performs. The row's `asker_until` is the
-    /// time until which the client waits. Without this time, the client is assumed to wait if the
-    /// call needed no approval.
+    /// time until which the client waits. If the row has no such time, the client counts as waiting
+    /// for a call that needed no approval, because this call starts right after its proposal.
     fn is_awaited(&self, state: &CallState) -> bool {
         match self.session.own.row.asker_until {
             Some(until) => until > self.session.now,
@@ -53,8 +55,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the time until which an attempt at a gate call can start; `None` if the phase of the
-    /// call allows no start.
+    /// Returns the time until which an attempt at a gate call can start; after a start, the time
+    /// until which the outcome can be reported or the next attempt can start. `None` if the phase
+    /// of the call allows no start.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
@@ -121,7 +124,7 @@ impl Driver<'_> {
             grant: state.grant_use(),
         });
         // The permit counts as delivered before the answer is sent, so that no other runner gets
-        // it.
+        // the permit.
         self.session.own.asker = Some(AskerPresence::Delivered);
         if gate.report == Report::Optional {
             self.session.push(Fact::ToolResult(ToolResult {

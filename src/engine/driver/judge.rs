@@ -1,7 +1,7 @@
 //! Judges each call by its arguments and the policy: when the model proposes the call, and again
 //! right before the call starts. Invariant: the second judgement can only be stricter than the
-//! first. A call that a rule holds runs after a person's approval, or under an earlier approval that
-//! this rule let the person extend to later calls (a standing decision, see `grants.rs`).
+//! first. A held call runs after a person has approved it, or under a standing decision (an earlier
+//! approval that also covers later calls, see `grants.rs`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Driver<'_> {
     }
 
     /// Returns a denial if a person has rejected an equal call, so that people are not asked again.
-    /// Exempt are calls that a person approved, and calls of tools that ask a person.
+    /// Calls that a person approved, and calls of tools that ask a person, are exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
         if state.approval.is_some() || state.performer.properties().asks_person {
             return None;
@@ -137,16 +137,16 @@ impl Driver<'_> {
 
     /// Holds an allowed `once` call (a call that must not be repeated) in two cases:
     /// - A part of the history before the call's turn is lost, so the model may be repeating a lost
-    ///   call. Calls are held until the user's next message.
-    /// - Another task of the tree is unreadable. Calls that start a sub-agent, and calls that a
-    ///   person approved, are exempt.
+    ///   call. This case lasts until the user's next message.
+    /// - Another task of the tree is unreadable. In this case, calls that start a sub-agent and
+    ///   calls that a person approved are not held.
     fn hold_if_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let entry = self.offered(&state.call.name);
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // A damaged task of the tree may have run the same call, and its unreadable journal may hold a
-        // person's rejection of the call.
+        // An unreadable task of the tree may have run an equal call, and its journal may hold a
+        // person's rejection of an equal call.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();
@@ -207,8 +207,8 @@ impl Driver<'_> {
     }
 
     /// Judges calls again right before they start. Returns `true` if one of the calls may no longer
-    /// run (`stricter_judgement`) or has another effect. After `true`, none of the calls may start,
-    /// and the driver asks `next_step` again.
+    /// run (`stricter_judgement`), or if the effect of a call without an approval has changed.
+    /// After `true`, none of the calls may start, and the driver asks `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -238,9 +238,8 @@ impl Driver<'_> {
     }
 
     /// Returns the call's effect according to the current configuration. If the call was started
-    /// and its tool has changed since, the effect is `once`, because a repetition would be a
-    /// second, different call, perhaps to another receiver. A call that was and still is
-    /// `read_only` is exempt.
+    /// and its tool has changed since, the effect is `once`: the repetition would be another call,
+    /// perhaps to another target. A call that was and still is `read_only` is exempt.
     fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else {
             return Effect::Once;

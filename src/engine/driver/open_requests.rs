@@ -27,7 +27,7 @@ const MAX_NAME_BYTES: usize = 64;
 /// problem is known.
 const PROCESS_ENDED_TEXT: &str =
     "The process that sent the call ended before its result was stored.";
-/// Like [`PROCESS_ENDED_TEXT`], for a call that its asker runs.
+/// Like [`PROCESS_ENDED_TEXT`], for a call that its asker runs and whose outcome was not reported.
 const NOT_REPORTED_TEXT: &str =
     "The caller was given leave to run the call and reported no outcome in time.";
 const REPORTED_UNKNOWN_TEXT: &str =
@@ -44,8 +44,9 @@ impl Driver<'_> {
         requests: Vec<PlannedRequest>,
     ) -> Result<(), Stop> {
         for request in requests {
-            // The client that answers the request runs the external tool, and this service journals
-            // no start. So the call is judged again here, before the request is opened.
+            // The client that answers the request runs the external tool, so this service never
+            // starts the call and never judges it at a start. The call is therefore judged again
+            // before the request opens.
             if request.kind == RequestKind::ExternalResult {
                 if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -103,7 +104,7 @@ impl Driver<'_> {
 
     /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
     /// because its tool knows the call by an idempotency key. A call at an `ext_authz` gateway that
-    /// reports no outcome keeps them too, because the gateway cannot change the call.
+    /// reports no outcome keeps its arguments, because the gateway cannot change the call.
     fn is_editable(&self, state: &CallState) -> bool {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
@@ -132,10 +133,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a request for the unknown outcome of each of these calls. Either the call was started
-    /// and no process runs it any more, or it may have run in a part of the history that a restore
-    /// or failover has lost. Calls `refresh_tools` first, so that the requests have the same
-    /// digests on every replica.
+    /// Opens a request for the unknown outcome of each of these calls. Such a call was started and
+    /// no process runs it any more, or it may have run in a part of the history that a restore or
+    /// failover has lost. Calls `refresh_tools` first, so that the requests have the same digests
+    /// on every replica.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -230,7 +231,7 @@ impl Driver<'_> {
     }
 
     /// Returns a call as its approvers see it. With `needs_decision`, the request asks about this
-    /// call. Without it, the request shows the call as a part of the same turn.
+    /// call. Without it, the request shows this call next to other calls of the same turn.
     pub(crate) fn requested_call(&self, state: &CallState, needs_decision: bool) -> CallSpec {
         let call = &state.call;
         let judgement = state.judgement.as_ref();

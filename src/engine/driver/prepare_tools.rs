@@ -11,8 +11,8 @@ use crate::task::id::CallId;
 use crate::task::item::Outcome;
 use crate::tool::{StartReason, Tool};
 
-/// The id of a call, the reason why the call may start (`None` if the call does not start now), and
-/// the call's tool, which must be compared with the tool's reviewed definition.
+/// A call whose tool must be compared with the tool's reviewed definition: the id of the call, the
+/// reason why the call may start (`None` if the call does not start now), and the tool.
 type StaleTool = (CallId, Option<StartReason>, Arc<dyn Tool>);
 
 impl Driver<'_> {
@@ -54,8 +54,8 @@ impl Driver<'_> {
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools must be compared again. `start` gets whether a person approved
-    /// the call, and returns the reason why the call may start.
+    /// Returns the calls whose tools must be compared again. `start` returns the reason why a call
+    /// may start; its argument says whether a person approved the call.
     fn stale_tools(
         &self,
         calls: &[CallId],
@@ -72,8 +72,8 @@ impl Driver<'_> {
     }
 
     /// Compares these tools with their reviewed definitions. Returns a failed result for each call
-    /// whose tool could not be compared. Leaves out calls that lack a credential, because a person
-    /// is asked for the credential first.
+    /// whose tool could not be compared. Skips calls that lack a credential, because a person is
+    /// asked for the credential first.
     async fn compare_tools(
         &mut self,
         stale: Vec<StaleTool>,

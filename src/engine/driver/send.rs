@@ -26,8 +26,8 @@ impl Driver<'_> {
         began: Duration,
     ) -> Result<(), Stop> {
         let ended = self.engine.clock.uptime();
-        // Reads and commits set `now`. Advancing it here counts the duration of the calls toward
-        // the task's time limit before the next commit.
+        // Reads and commits set `now`. Advancing `now` here counts the duration of the calls toward
+        // the task's time limit even before the next commit.
         self.session.now = self.session.now + ended.saturating_sub(began);
         let has_lease = self
             .session
@@ -77,9 +77,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns a function that tells whether the call may be sent now. Three conditions must hold:
-    /// the lease has not ended, the commit that stored the call's start began at most
-    /// [`SEND_WINDOW`] ago, and no cancel forbids sending the call.
+    /// Returns a function that tells whether the call may be sent now and, if so, marks the call as
+    /// sent. Three conditions must hold: the lease has not ended, the commit that stored the call's
+    /// start began at most [`SEND_WINDOW`] ago, and no cancel forbids sending the call.
     pub(crate) fn send_permit(
         &self,
         in_flight: &InFlightCall,

@@ -216,9 +216,9 @@ impl<'e> Driver<'e> {
 
     /// Returns the part of the input of `next_step` that is not in the journal.
     pub(crate) fn step_context(&self) -> StepContext {
-        // Attempts of this process count as ended here; those still in flight are added below. If
-        // no other process uses the store, attempts of other processes count as ended too, because
-        // those processes are dead.
+        // `has_ended` is also true for attempts of this process that are still in flight; the calls
+        // of these attempts are added to `running` below. If no other process uses the store, all
+        // other processes are dead, so their attempts have ended too.
         let has_ended =
             |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut context = self

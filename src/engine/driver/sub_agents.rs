@@ -133,8 +133,9 @@ impl Driver<'_> {
         self.session.tree.add(draft);
     }
 
-    /// Returns the task that the next call of `sub` continues: the newest ended task of this
-    /// sub-agent below the driven task. `None` if there is none, or without `session: true`.
+    /// Returns the task that the next call of `sub` continues: the newest ended task that the
+    /// driven task has started for this sub-agent. `None` if there is no such task, or without
+    /// `session: true`.
     fn conversation_with(&self, sub: &SubAgent) -> Option<TaskId> {
         let own = self.session.task_id();
         let is_of_sub_agent = |row: &&TaskRow| {

@@ -51,8 +51,8 @@ struct Waiter<'w> {
     /// ask's wait limits the start.
     claim_until: Option<Instant>,
     guard: AskerGuard,
-    /// Listens to the commits of this process. Opened before the first read, so that no commit is
-    /// missed. The first `pause` turns this listener into `replica_commits`.
+    /// Listens to the commits of this process. The listener is opened before the first read, so
+    /// that no commit is missed. The first `pause` turns this listener into `replica_commits`.
     local_commits: Option<Listener>,
     /// Listens to the commits of every replica; `None` before the first `pause`.
     replica_commits: Option<Listener>,
@@ -74,8 +74,8 @@ enum Round {
     /// The call may have changed. The next round uses this session. With `None`, the next round
     /// loads the task again.
     Retry(Option<Box<TaskSession>>),
-    /// This ask does not get the call: another client gets it, or has stored the same idempotency
-    /// key. The ask handles its proposal again from the start, usually as a new call.
+    /// This ask does not get the call, because another client gets the call or has stored the same
+    /// idempotency key. The ask handles its proposal again from the start, usually as a new call.
     TakenByOther,
 }
 
@@ -310,8 +310,8 @@ impl Waiter<'_> {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
                 }
-                // Another ask has reserved the result. If the reservation ends without a delivery,
-                // this ask gets the result.
+                // Another ask has reserved the result. If that reservation ends without a delivery,
+                // this ask tries to reserve the result.
                 let end = Instant::now() + until.since(session.now);
                 return self.pause_until(end).await;
             }
@@ -332,8 +332,8 @@ impl Waiter<'_> {
         let delivery = is_undelivered.then(|| {
             let mut guard = AskerGuard::new(self.engine, self.task);
             if reserved {
-                // Lets the drop of the guard end the reservation. If the result is not delivered,
-                // the next ask can then get it at once.
+                // The drop of this guard ends the reservation. If the result is not delivered, the
+                // next ask therefore gets the result at once.
                 guard.set_present();
             }
             Delivery::new(guard, session)
@@ -369,8 +369,8 @@ impl Waiter<'_> {
     }
 
     /// Stores the asker's presence, and waits for a change of a call that cannot start yet. Once
-    /// the ask's wait is over, answers the asker and ends the presence. The presence stays if the
-    /// client asks again by itself (`returns_within` is not zero).
+    /// the ask's wait is over, answers the asker. The answer ends the presence, unless the client
+    /// asks again by itself (`returns_within` is not zero).
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,

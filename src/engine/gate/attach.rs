@@ -72,9 +72,9 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     })
 }
 
-/// The key prefix of a call that any later proposal of an equal call may continue.
+/// The key prefix of a call that a later proposal of an equal call may continue without naming it.
 const EQUAL_PREFIX: &str = "b:";
-/// The key prefix of a call that a later proposal continues by naming it: by the caller's
+/// The key prefix of a call that a later proposal continues only by naming it: by the caller's
 /// idempotency key, or by the call's id.
 const NAMED_PREFIX: &str = "k:";
 
@@ -253,7 +253,7 @@ enum Relation {
 
 /// Whether the next proposal may start another attempt at a call whose permit was delivered. True
 /// if a person has approved the call again, or if the call may be repeated and the permit has
-/// ended. Until then, the holder of the permit may be running the call.
+/// ended. While the permit lasts, its holder may be running the call.
 fn awaits_next_ask(session: &TaskSession) -> bool {
     let Some(state) = session.own.progress.calls.first() else {
         return false;

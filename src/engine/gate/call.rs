@@ -121,12 +121,13 @@ pub struct GateCall {
     pub now: Time,
 }
 
-/// The treatment of an equal proposal without a key, as long as this call is not settled.
+/// The treatment of a later proposal that equals this call and has no key, until this call is
+/// settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repetition {
-    /// The equal proposal continues this call, unless another asker waits for this call.
+    /// The later proposal continues this call, unless another asker waits for this call.
     Continues,
-    /// The equal proposal is a new call, which is judged and run by itself.
+    /// The later proposal is a new call, which is judged and run by itself.
     RunsAgain,
 }
 
@@ -134,8 +135,8 @@ pub enum Repetition {
 pub(super) enum Viewer<'v> {
     /// A client that reads the call but has not proposed it. Such a client never gets a permit.
     Reader,
-    /// The client of an ask (one request that proposes the call). The fields are the id of the ask
-    /// and the runner that the proposal names (`""` if the proposal names no runner).
+    /// The client of an ask (one HTTP request that proposes the call). The fields are the id of the
+    /// ask and the runner that the proposal names (`""` if the proposal names no runner).
     Asker(Uuid, &'v str),
 }
 
@@ -336,7 +337,8 @@ impl<'c> CallView<'c> {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
     }
 
-    /// Whether the call expired, was withdrawn or was canceled before it ran.
+    /// Whether the call expired, was withdrawn or was canceled before it ran, and its result has a
+    /// text.
     fn is_ended_by_itself(&self, result: &ToolResult) -> bool {
         let outcomes = [Outcome::Expired, Outcome::Withdrawn, Outcome::Canceled];
         self.state.attempts == 0 && outcomes.contains(&result.outcome) && !result.content.is_empty()

@@ -1,6 +1,6 @@
 //! A gate judges calls that agents outside this service propose. The agent runs such a call itself,
-//! or lets this service run the call. A gate call is stored as a root task with one turn, which no
-//! model of this service wrote, so it has a journal, requests and guarantees like any other task. A
+//! or lets this service run the call. A gate call is stored as a root task, so it has a journal,
+//! requests and guarantees like any other task. The task has one turn, which no model wrote. A
 //! surface is a protocol by which calls are proposed: the REST API, MCP, or the protocol of a
 //! gateway. The asker of a call is the client that waits for the verdict. Invariant: an approved
 //! call starts only while its asker waits.
@@ -56,8 +56,8 @@ pub struct Proposal {
     pub runner: Option<String>,
     /// The maximum time that the asker waits for the verdict.
     pub wait: Duration,
-    /// The time after `wait` in which the asker still counts as waiting. Above zero for a client
-    /// that asks again by itself.
+    /// The time after `wait` in which the asker still counts as waiting. It is not zero only for a
+    /// client that asks again by itself.
     pub returns_within: Duration,
     /// A cell in which `Engine::ask` shows the request that the call waits for.
     pub progress: AskProgress,
@@ -84,23 +84,24 @@ impl AskProgress {
 /// Says which earlier call a proposed call repeats, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Repeats a call of the same owner, session and tool, with arguments that are equal as JSON
-    /// values.
+    /// The proposal repeats an earlier call of its owner, session and tool, if the arguments of
+    /// both calls are equal as JSON values.
     Value,
-    /// Repeats a call of the same owner, session and tool, with the same bytes of arguments. Used
-    /// by protocols in which the client's own bytes are forwarded.
+    /// The proposal repeats an earlier call of its owner, session and tool, if the arguments of
+    /// both calls have the same bytes. Protocols that forward the client's own bytes use this
+    /// variant.
     Bytes,
-    /// Repeats the call that was proposed with the same idempotency key.
+    /// The proposal repeats the call that was proposed with the same idempotency key.
     Key {
         key: String,
         /// Whether a proposal with a new key may repeat a call that has another key or no key, as
         /// with `Value`.
         attach: bool,
     },
-    /// Repeats no call.
+    /// The proposal repeats no call.
     New,
-    /// Repeats the call of this task, whose id the client got in an earlier answer. A proposal that
-    /// differs from the task's call is a new call.
+    /// The proposal repeats the call of this task, whose id the client got in an earlier answer. A
+    /// proposal that differs from the task's call is a new call.
     Call(TaskId),
 }
 

@@ -152,9 +152,10 @@ impl Engine {
         self.askers.lock().len()
     }
 
-    /// Stores `asker` as the presence of a call's asker. Does nothing if the row has no presence,
-    /// or if the result has been delivered. The first try uses `session`, if given; later tries
-    /// load the task. Ignores failures, because the stored presence ends by itself.
+    /// Stores `asker` as the new presence: whether a client waits for the call of `task`. Does
+    /// nothing if the row stores no presence, or if the result has been delivered. The first try
+    /// uses `session`, if given; later tries load the task. Ignores failures, because the stored
+    /// presence ends by itself.
     pub(super) async fn set_asker(
         &self,
         task: TaskId,
@@ -179,8 +180,8 @@ impl Engine {
         }
     }
 
-    /// Commits the presence `asker` and the session's idempotency key. The row's version fences the
-    /// commit.
+    /// Commits `asker`, the new presence of the client that waits for the session's call, and the
+    /// session's idempotency key. The row's version fences the commit.
     pub(super) async fn commit_asker(
         &self,
         session: &mut TaskSession,

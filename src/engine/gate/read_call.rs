@@ -17,12 +17,12 @@ use crate::task::change::{ASKER_UNTIL_DELIVERED, TaskRow};
 use crate::task::id::TaskId;
 use crate::task::tool_spec::ToolKind;
 
-/// The state of a gate call's asker, as of the last read.
+/// The state of a gate call's asker (the client that waits for the verdict), as of the last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskerStatus {
     /// Whether a client waits for the verdict.
     pub is_waiting: bool,
-    /// Whether the client, and not this service, runs the call.
+    /// Whether the client runs the call. If not, this service runs the call.
     pub runs_elsewhere: bool,
     /// The time after an approval within which the client must ask again. After this time, the
     /// service gives the call up.
@@ -30,9 +30,9 @@ pub struct AskerStatus {
 }
 
 impl Engine {
-    /// Returns the state of the asker of this task's call. `agent` is the name of the root's agent,
-    /// which is the gate's name for a gate call. Returns `None` if the task does not exist, or if
-    /// `agent` names no gate.
+    /// Returns the [`AskerStatus`] of the gate call that `task` stores. `agent` is the name of the
+    /// root's agent; for a gate call, this is the gate's name. Returns `None` if the task does not
+    /// exist, or if `agent` names no gate.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.

@@ -188,8 +188,8 @@ fn apply_report(
             ReportEffect::Stores
         }
         (Phase::Done(_), _) => apply_late_report(session, result),
-        // The report adds nothing: a person is asked about the call, or has decided about the call
-        // after the reported attempt.
+        // A report of an unknown outcome adds nothing here: a person is asked about the call, or
+        // has decided about the call after the reported attempt.
         (_, Outcome::Unknown) => ReportEffect::Nothing,
         _ => {
             session.add_results(vec![result]);

@@ -84,8 +84,9 @@ impl Engine {
     }
 
     /// Whether the task may not be driven any more, because it has lost its lease too often without
-    /// a new item. `fruitless` counts these losses: [`LONE_DRIVE_AFTER`] while driven beside other
-    /// tasks, and then `Settings::takeovers` while driven alone.
+    /// a new item. `fruitless` is the number of these losses. The first [`LONE_DRIVE_AFTER`] losses
+    /// came beside other tasks; up to `Settings::takeovers` more came while the task was driven
+    /// alone.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= LONE_DRIVE_AFTER + self.settings.takeovers
     }

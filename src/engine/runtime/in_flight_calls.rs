@@ -13,8 +13,8 @@ use super::Locked;
 use crate::task::id::CallId;
 
 /// The maximum time from the commit that starts a call until the call is sent. A replica that
-/// cancels a task cannot know whether another replica is about to send a started call, so the
-/// canceling replica answers the cancel request only after this time.
+/// cancels a task cannot know whether another replica is about to send a started call. The
+/// canceling replica therefore answers the cancel only after this time.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
 /// The assumed maximum time from the permit to send a call until the first byte of the call is on
 /// the wire.

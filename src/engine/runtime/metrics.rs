@@ -1,6 +1,6 @@
 //! Writes the metrics and log lines of a durable commit. They are about pauses, opened and closed
-//! requests, decisions, failed tasks, and calls that failed, are invalid or have an unknown
-//! outcome. No log line has a tool name that the model invented.
+//! requests, decisions, uses of standing decisions, failed tasks, and calls that failed, are
+//! invalid or have an unknown outcome. No log line has a tool name that the model invented.
 
 use crate::engine::session::task_draft::TaskDraft;
 use crate::task::call_state::CallState;

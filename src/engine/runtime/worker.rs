@@ -28,8 +28,8 @@ const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum time that a claim waits for a free slot. During this wait, the worker closes no
 /// overdue request.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
-/// The time until the next lone drive (a drive of one task alone) after a lone drive could not
-/// begin, as a multiple of the duration of a lease.
+/// The number of lease durations that must pass after a lone drive (a drive of one task alone)
+/// could not begin, before the next lone drive.
 const POSTPONEMENT_LEASES: u32 = 4;
 
 impl Engine {
@@ -43,8 +43,8 @@ impl Engine {
         let (mut round_at, mut clean_at) = (self.clock.uptime(), self.clock.uptime());
         let mut cursor = UpgradeCursor::default();
         while !self.stop.is_cancelled() {
-            // Woken between two rounds, for example by a free slot, the worker claims tasks and
-            // skips the search for overdue requests.
+            // If the worker is woken between two rounds, for example by a free slot, it claims
+            // tasks and does not search for overdue requests.
             let claimed = if self.clock.uptime() >= round_at {
                 round_at = self.clock.uptime() + POLL_INTERVAL;
                 self.round().await
@@ -57,7 +57,8 @@ impl Engine {
                 tracing::warn!(%error, "a round of the worker failed");
             }
             if self.clock.uptime() >= clean_at {
-                // Each round cleans up one batch, so that claims do not wait for a long cleanup.
+                // One pass of the loop cleans up at most one batch of each kind, so that claims do
+                // not wait long.
                 let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
                     | self
                         .store
@@ -96,7 +97,8 @@ impl Engine {
         let every = self.settings.lease / 3;
         let mut renewed = self.clock.uptime();
         while !self.stop.is_cancelled() {
-            // Short sleeps, so that leases are renewed soon after a suspended machine continues.
+            // The loop sleeps for short times, so that it renews leases soon after a suspended
+            // machine continues.
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = self.clock.sleep(every / 8) => {}
@@ -164,7 +166,7 @@ impl Engine {
         };
         let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
-        // Cleared before the claim, because a task queued during the claim sets `backlog` again.
+        // `backlog` is cleared first, because a task queued during the claim sets it again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.lone_drives.reserve();
@@ -179,8 +181,8 @@ impl Engine {
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
         } else if lone.is_none() && !self.lone_drives.excludes_others() {
-            // No queued task is left that can be driven beside others. So a claim that may take a
-            // task to be driven alone follows at once.
+            // The claim took every queued task that can be driven beside others. The worker claims
+            // again at once, because a task that is to be driven alone may be queued.
             self.wake_worker.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
@@ -318,8 +320,9 @@ impl Engine {
         let read = loop {
             match self.load(task).await {
                 Ok(read) => break read,
-                // Tries again, like a driver whose read fails. If the lease ran out here, the loss
-                // would count as a takeover without progress.
+                // The read is tried again until the database answers. If this function returned
+                // instead, the lease would run out, and its loss could count as a takeover without
+                // progress.
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
@@ -332,8 +335,8 @@ impl Engine {
             }
         };
         match read {
-            // A command of this process, or another replica, may have taken the task before the
-            // read.
+            // Only the holder of the lease drives the task: a command of this process, or another
+            // replica, may have taken the task before the read.
             Some(mut session)
                 if session.own.row.lease_owner.as_ref() == Some(&self.replica)
                     && !lease.is_passed_on() =>

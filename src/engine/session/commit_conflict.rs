@@ -42,10 +42,9 @@ impl Engine {
             if !session.has_pending_facts() {
                 return Stop::Lost;
             }
-            // The session has a pending result, but no longer holds the task. If no other driver
-            // holds the task, the task waits for the end of the attempt that gave this result, or
-            // for a person's answer about the outcome. If the result lets the task run, the commit
-            // queues the task for any worker.
+            // The session no longer holds the task, but has a pending result to store. If no driver
+            // holds the task and the result lets the task run, the commit queues the task for any
+            // worker.
             let idle = session.own.row.lease_owner.is_none()
                 && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle {
@@ -139,8 +138,8 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The journal that was just read is from before the restore. After a pause, the driver
-            // reads the journal again in its next step.
+            // The read still reached the database as it was before the restore. After a pause, the
+            // driver takes its next step, which reads the journal again if it is still too old.
             self.back_off().await?;
         }
         Err(Stop::Reloaded)

@@ -48,7 +48,7 @@ pub(crate) struct TaskSession {
     /// The database's clock at the last read or commit.
     pub now: Time,
     /// The time up to which stored journals may lack items, because the database is a restored
-    /// backup or a promoted standby. Read at the last load. `None` if no items can be missing.
+    /// backup or a promoted standby. Each load reads this time. `None` if no items can be missing.
     pub history_uncertain_until: Option<Time>,
     /// The row of the command's `Idempotency-Key`. The next commit stores the row.
     pub idempotency: Option<IdempotencyRow>,
@@ -87,8 +87,8 @@ pub(crate) struct TaskSession {
     /// The slot in which the task is driven. A driver without a slot tries to get a slot before an
     /// effect, such as a model call. If it gets no slot, it queues the task.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// The lone drive of this task, in which this process drives no other task. Ends when the
-    /// task's next item is stored.
+    /// The lone drive of this task, in which this process drives no other task. The lone drive ends
+    /// when the task's next item is stored.
     pub lone_drive: Option<LoneDrive>,
     /// Whether the task has stored an item since it was claimed. While `false`, the driver keeps
     /// its slot, even if another task waits for a lone drive.
@@ -144,8 +144,8 @@ impl TaskSession {
         receiver
     }
 
-    /// Returns the session without the parts that it holds in this process: the lease, the slot,
-    /// the right to be driven alone, the registrations of calls in flight, and the unstored deltas.
+    /// Returns the session without the parts that exist only in this process: the lease, the slot,
+    /// the lone drive, the registrations of calls in flight, and the unstored deltas.
     pub(crate) fn released(self) -> Self {
         Self {
             in_flight_calls: Vec::new(),
@@ -232,8 +232,8 @@ impl TaskSession {
             .collect()
     }
 
-    /// Returns the sum of the values that `of` returns for the progress of `task` and of each of
-    /// its descendants. Pending facts count only for the session's own task.
+    /// Calls `of` on the progress of `task` and of each descendant, and returns the sum of the
+    /// values. Pending facts count only for the session's own task.
     pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
         let own = self.task_id();
         let known = |id: TaskId| {
@@ -407,11 +407,11 @@ impl TaskSession {
         self.elicitations.iter().filter_map(ended).collect()
     }
 
-    /// Returns a context in which `running` holds the calls whose last attempt may still be running.
-    /// If a replica of this service runs an attempt, the attempt counts as running until `has_ended`
-    /// returns true for the replica, or until `grace` (the duration of a lease) after the tool's
-    /// timeout. If an asker runs it, the attempt counts as running until the tool's timeout, or until
-    /// the asker returns the permit.
+    /// Returns a context in which `running` holds the calls whose last attempt may still be
+    /// running. An attempt that a replica runs counts as running until `has_ended` returns true for
+    /// the replica, or until `grace` (the duration of a lease) after the tool's timeout. An attempt
+    /// that an asker runs counts as running until the tool's timeout, or until the asker returns
+    /// the permit.
     pub(crate) fn step_context(
         &self,
         grace: Duration,

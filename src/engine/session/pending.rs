@@ -129,8 +129,8 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // If a person chose `retry`, the tool's answer to the earlier attempt still counts as
-            // the result until the new attempt starts.
+            // A call in `Approved` is one that a person chose to `retry`. Until the new attempt
+            // starts, the tool's answer to the earlier attempt still counts as the result.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }
@@ -152,7 +152,8 @@ impl TaskSession {
 
     /// Records the answer to an attempt. A result becomes a pending fact. For an unknown outcome,
     /// or for questions from the tool's server, the function pushes no fact, but stores the answer
-    /// in the session. The driver then opens a request about the outcome or the questions.
+    /// in the session. The driver then opens a request about the outcome or the questions. After
+    /// [`MAX_ROUNDS`] attempts with questions, further questions fail the call.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
         let answer = match answer {
             ToolAnswer::Unknown { problem } => {

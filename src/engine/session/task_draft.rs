@@ -35,7 +35,7 @@ pub(crate) struct TaskDraft {
     /// The number of the task's own open requests at the last read or commit.
     open_requests: usize,
     /// The id, the kind and the opening time of each request that was open at the last read or
-    /// commit. Empty when the journal is unreadable.
+    /// commit. The list is empty when the journal is unreadable.
     pub known_requests: Vec<(RequestId, RequestKind, Time)>,
 }
 
@@ -55,8 +55,8 @@ impl Stored<'_> {
 }
 
 impl TaskDraft {
-    /// Returns a draft of a task as read. `items` is the task's journal; it is empty for a relative
-    /// (another task of the driven task's tree).
+    /// Returns a draft without pending facts. `items` is the whole journal for the task that the
+    /// session drives, and empty for another task of the tree.
     pub(crate) fn new(row: TaskRow, progress: Progress, items: Vec<Item>) -> Self {
         let (committed, known_requests) = (items.len(), known_requests(&progress));
         let open_requests = known_requests.len();
@@ -135,7 +135,8 @@ impl TaskDraft {
         self.asker
     }
 
-    /// Replaces the pending judgement of a call. The task must not be stored yet.
+    /// Replaces the pending judgement of a call. The task must not be stored yet, because its
+    /// progress is built again from `items` alone.
     pub(crate) fn replace_judgement(&mut self, call: CallId, by: &Judgement) {
         let pending = self.items.iter_mut().skip(self.committed);
         for item in pending {

@@ -18,7 +18,7 @@ use crate::task::progress::Progress;
 use crate::task::time::Time;
 use crate::task::tree::TreeProgress;
 
-/// The tasks of a tree. Empty as long as the session's task is the only task of its tree.
+/// The tasks of a tree. Has no rows as long as the session's task is the only task of its tree.
 pub(crate) struct TaskTree {
     pub(super) rows: BTreeMap<TaskId, TaskRow>,
     pub(super) progress: TreeProgress,
@@ -246,7 +246,7 @@ impl TaskTree {
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
         // When a task starts a child and waits for it, the counters of the ancestors may stay the
         // same. The commit must still fail if an ancestor has another version, because a concurrent
-        // commit may have used up the same limit.
+        // commit may have used up a limit of this ancestor.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &ancestors {
