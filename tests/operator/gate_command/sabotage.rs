@@ -131,6 +131,61 @@ fn report_that_gets_no_answer_blocks_nothing() {
 }
 
 #[test]
+fn hook_after_a_call_blocks_nothing_whatever_it_is_given() {
+    let folder = Folder::new();
+    let after = |event: &str| before("t", "ls").to_string().replace("PreToolUse", event);
+    let good = after("PostToolUse");
+    let cut = &good[..good.len() - 2];
+    let nameless = good.replace("tool_use_id", "tool_use");
+    let failed = after("PostToolUseFailure");
+    let unreachable = "http://127.0.0.1:9";
+    for (what, input, name, value) in [
+        ("truncated", cut.as_bytes(), "HOLDPOINT_KEY", "k"),
+        ("no id", nameless.as_bytes(), "HOLDPOINT_KEY", "k"),
+        ("no service", failed.as_bytes(), "HOLDPOINT_KEY", "k"),
+        ("wrong wait", good.as_bytes(), "HOLDPOINT_WAIT", "soon"),
+        ("wrong URL", failed.as_bytes(), "HOLDPOINT_URL", "ftp://x"),
+    ] {
+        let mut command = gate(folder.path(), unreachable, &["hook", "claude-code"], "1s");
+        command.env(name, value);
+        let output = run(command, input);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{what}: {stderr}");
+        assert!(output.stdout.is_empty(), "{what}");
+        assert!(
+            stderr.contains("The outcome was not reported"),
+            "{what}: {stderr}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_that_is_long_or_not_utf_8_is_reported_and_cut() {
+    let service = ServedGate::start("required");
+    let long = vec![b'x'; 5 * 1024 * 1024];
+    for (usage, output, reported) in [
+        ("t1", &long[..], "x".repeat(64 * 1024)),
+        ("t2", b"a\xff", "a\u{fffd}".to_owned()),
+    ] {
+        let asked = before(usage, "ls");
+        let allowed = service.hook("codex", &[], &asked, "5s");
+        assert_eq!(allowed.status.code(), Some(0), "{}", text(&allowed.stderr));
+        let mut input = asked.to_string().replace("PreToolUse", "PostToolUse");
+        assert_eq!(input.pop(), Some('}'));
+        let input = [input.as_bytes(), b",\"tool_response\":\"", output, b"\"}"].concat();
+        let told = run(service.gate(&["hook", "codex"], "5s"), &input);
+        assert_eq!(
+            (told.status.code(), text(&told.stderr)),
+            (Some(0), ""),
+            "{usage}"
+        );
+        let results = service.items("tool_result").await;
+        let found = results.iter().any(|result| result["content"] == reported);
+        assert!(found, "{usage}");
+    }
+}
+
+#[test]
 fn input_that_is_not_understood_blocks_the_call() {
     let url = server(Some(reply("200 OK", ALLOWED)));
     let good = before("t", "ls").to_string();
@@ -153,6 +208,11 @@ fn input_that_is_not_understood_blocks_the_call() {
         blocked(&url, input.as_bytes(), what);
     }
     blocked(&url, b"{\"session_id\":\"\xff\"}", "no UTF-8");
+    let (start, end) = good.split_once("/t.jsonl").unwrap();
+    let spoiled = [start.as_bytes(), b"\xff", end.as_bytes()].concat();
+    blocked(&url, &spoiled, "no UTF-8 before a call");
+    let both = good.replacen('{', r#"{"hook_event_name":"PostToolUse","#, 1);
+    blocked(&url, both.as_bytes(), "two events");
 }
 
 #[test]
