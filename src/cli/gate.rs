@@ -14,7 +14,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::value::RawValue;
 
 use super::{OK, USAGE_ERROR, print, print_error};
-use crate::asker::client::{Decision, GateClient, OutcomeReport, ProposedCall, Verdict};
+use crate::asker::client::{
+    Decision, GateClient, OutcomeReport, ProposedCall, ServiceAnswer, Verdict,
+};
 use crate::asker::hook::{self, BLOCK_EXIT_CODE, HookAnswer, HookOptions};
 use crate::asker::hook_input::{HookInput, MAX_INPUT_BYTES, MAX_REPORT_INPUT_BYTES};
 use crate::asker::{self, AskerSettings};
@@ -40,7 +42,8 @@ pub(super) enum Gate {
     /// Answer a coding agent's hook: read the hook's JSON from standard input, and print the
     /// answer.
     Hook(Hook),
-    /// Ask whether a call may run: exit code 0 allow, 10 deny, 11 pending, 2 error.
+    /// Ask whether a call may run: exit code 0 allow, 10 deny, 11 pending, 2 error, or
+    /// neither a permit nor a result of the service.
     Call(CallOptions),
     /// Print the settings that make a coding agent run the hook for every tool call.
     Print {
@@ -268,10 +271,21 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
             };
             runner.run(&verdict, &options.command)
         }
-        (Decision::Allow, true) => Ok(print_verdict(&verdict, options, OK)),
+        (Decision::Allow, true) if is_success(&verdict.answer) => {
+            Ok(print_verdict(&verdict, options, OK))
+        }
+        // The call has failed or has run before, or another process has its permit. After exit code
+        // 0, a script could run the call a second time.
+        (Decision::Allow, true) => Ok(print_verdict(&verdict, options, USAGE_ERROR)),
         (Decision::Deny, _) => Ok(print_verdict(&verdict, options, DENIED)),
         (Decision::Pending, _) => Ok(print_verdict(&verdict, options, PENDING)),
     }
+}
+
+/// Whether the caller may run an allowed call, or the service has run it with success.
+fn is_success(answer: &ServiceAnswer) -> bool {
+    let is_run_here = answer.result.is_some() && answer.outcome.as_deref() == Some("succeeded");
+    answer.permit.is_some() || is_run_here
 }
 
 /// Prints the verdict's message to standard error, and returns `code`. Without a command to run,
