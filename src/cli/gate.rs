@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::{OK, USAGE_ERROR, print, print_error};
 use crate::asker::client::{
-    Decision, GateClient, OutcomeReport, ProposedCall, ServiceAnswer, Verdict,
+    AskError, Decision, GateClient, OutcomeReport, ProposedCall, ServiceAnswer, Verdict,
 };
 use crate::asker::hook::{self, BLOCK_EXIT_CODE, HookAnswer, HookOptions};
 use crate::asker::hook_input::{HookInput, MAX_INPUT_BYTES, MAX_REPORT_INPUT_BYTES};
@@ -323,7 +323,7 @@ impl Runner<'_> {
         }
         if answer.edited {
             let why = "The command was not run: a person changed the arguments.";
-            self.report("failed", why);
+            self.report(answer, "failed", why);
             return Err(why.to_owned());
         }
         let Some((program, arguments)) = command.split_first() else {
@@ -335,36 +335,40 @@ impl Runner<'_> {
             .env("IDEMPOTENCY_KEY", &permit.idempotency_key)
             .stdin(Stdio::inherit());
         match child.status() {
-            Ok(status) => Ok(self.report_exit(status)),
+            Ok(status) => Ok(self.report_exit(answer, status)),
             Err(error) => {
                 let why = format!("The command could not be started: {error}");
-                self.report("failed", &why);
+                self.report(answer, "failed", &why);
                 Err(why)
             }
         }
     }
 
     /// Reports how the command ended. Returns the exit code that a shell would return.
-    fn report_exit(&self, status: ExitStatus) -> u8 {
+    fn report_exit(&self, answer: &ServiceAnswer, status: ExitStatus) -> u8 {
         match (status.code(), status.signal()) {
             (Some(0), _) => {
-                self.report("succeeded", "exit code 0");
+                self.report(answer, "succeeded", "exit code 0");
                 OK
             }
             (Some(code), _) => {
-                self.report("failed", &format!("exit code {code}"));
+                self.report(answer, "failed", &format!("exit code {code}"));
                 u8::try_from(code).unwrap_or(1)
             }
             // A killed command may or may not have had its effect.
             (None, signal) => {
                 let signal = signal.unwrap_or_default();
-                self.report("unknown", &format!("ended by signal {signal}"));
+                self.report(answer, "unknown", &format!("ended by signal {signal}"));
                 u8::try_from(128 + signal).unwrap_or(1)
             }
         }
     }
 
-    fn report(&self, outcome: &'static str, content: &str) {
+    /// Reports the outcome of the call. Retries only while the service cannot be reached.
+    fn report(&self, answer: &ServiceAnswer, outcome: &'static str, content: &str) {
+        if answer.is_only_counted() {
+            return;
+        }
         let report = OutcomeReport {
             key: self.key,
             outcome,
@@ -373,10 +377,13 @@ impl Runner<'_> {
         for attempt in 1..=MAX_REPORT_ATTEMPTS {
             match self.runtime.block_on(self.client.report(&report)) {
                 Ok(()) => return,
-                Err(error) if attempt == MAX_REPORT_ATTEMPTS => {
-                    print_error(OK, format!("The outcome was not reported: {error}"));
+                Err(AskError::Unreachable(_)) if attempt < MAX_REPORT_ATTEMPTS => {
+                    std::thread::sleep(Duration::from_secs(1));
                 }
-                Err(_) => std::thread::sleep(Duration::from_secs(1)),
+                Err(error) => {
+                    print_error(OK, format!("The outcome was not reported: {error}"));
+                    return;
+                }
             }
         }
     }

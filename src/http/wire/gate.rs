@@ -47,7 +47,7 @@ pub(crate) struct GateCall {
     /// Whether a person replaced the arguments.
     pub edited: bool,
     /// The digest of the call. Null if the call can never run, or if the gate counts the call
-    /// without storing it (`record: held`).
+    /// without storing it (`record: held`). A call that is only counted takes no report.
     pub digest: Option<String>,
     /// The verdict for this client. To run the call, the client also needs a `permit`.
     pub decision: WireGateDecision,

@@ -259,6 +259,7 @@ on_both! {
         let call = ask(&app, &json!({"tool": "Read", "arguments": {"path": "a"}}), 5).await;
         assert_eq!(told(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
         assert!(call.body["permit"].is_object());
+        assert_eq!(call.body["digest"], Value::Null, "no report is due");
         assert_eq!(look(&app, &call, 0).await.status, 404);
         let kept = ask(&app, &bash("ls"), 5).await;
         assert_eq!(look(&app, &kept, 0).await.status, 200);

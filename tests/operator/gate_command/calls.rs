@@ -177,3 +177,17 @@ async fn allowed_call_without_a_permit_or_a_good_result_is_no_success() {
         assert_eq!(told["decision"], "allow", "{told}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_of_a_call_that_is_only_counted_runs_without_a_report() {
+    let service = ServedGate::start("required, record: held");
+    let ran = run(
+        service.gate(&["call", "Look", "{}", "--", "echo", "ran"], "5s"),
+        b"",
+    );
+    assert_eq!(
+        (ran.status.code(), text(&ran.stdout), text(&ran.stderr)),
+        (Some(0), "ran\n", "")
+    );
+    assert_eq!(service.items("tool_started").await.len(), 0);
+}

@@ -3,6 +3,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -27,6 +29,32 @@ fn server(answer: Option<Vec<u8>>) -> String {
         }
     });
     format!("http://{address}")
+}
+
+/// Starts a server that lets each call run, and refuses each report. Returns the server's URL and
+/// the number of reports so far.
+fn server_that_refuses_reports() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let reports = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&reports);
+    std::thread::spawn(move || {
+        let allowed = reply(
+            "200 OK",
+            &ALLOWED.replace("\"expires_in_ms\":1000", "\"expires_in_ms\":60000"),
+        );
+        let problem = r#"{"code":"not_found","detail":"There is nothing at this address."}"#;
+        let refused = reply("404 Not Found", problem);
+        for stream in listener.incoming() {
+            let (mut stream, mut head) = (stream.unwrap(), vec![0; 65536]);
+            let length = stream.read(&mut head).unwrap();
+            let is_report = head[..length].starts_with(b"POST /v1/gate/outcomes");
+            counter.fetch_add(usize::from(is_report), Ordering::SeqCst);
+            let answer = if is_report { &refused } else { &allowed };
+            let _ = stream.write_all(answer);
+        }
+    });
+    (format!("http://{address}"), reports)
 }
 
 fn reply(status: &str, body: &str) -> Vec<u8> {
@@ -128,6 +156,22 @@ fn report_that_gets_no_answer_blocks_nothing() {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(stderr.contains("The outcome was not reported"), "{stderr}");
+}
+
+#[test]
+fn report_that_is_refused_is_sent_once() {
+    let folder = Folder::new();
+    let (url, reports) = server_that_refuses_reports();
+    let call = ["call", "Bash", "{\"command\":\"ls\"}", "--", "echo", "ran"];
+    let output = run(gate(folder.path(), &url, &call, "5s"), b"");
+    let stderr = text(&output.stderr);
+    assert_eq!(
+        (output.status.code(), text(&output.stdout)),
+        (Some(0), "ran\n"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("The outcome was not reported"), "{stderr}");
+    assert_eq!(reports.load(Ordering::SeqCst), 1);
 }
 
 #[test]
