@@ -265,7 +265,9 @@ on_both! {
 
     async fn calls_of_a_removed_gate_are_not_among_the_tasks(on: On) {
         let mut app = gate(on, "").await;
-        let held = ask(&app, &refund(120), 0).await;
+        let mut body = refund(120);
+        body["context"] = json!("The parcel broke.");
+        let held = ask(&app, &body, 0).await;
         assert_eq!(ask(&app, &refund(5), 5).await.status, 200);
         app.model.then(says("Done."));
         let task = app.owner().post("/v1/tasks", &json!({"input": "Look it up."})).await.str("/task_id");
@@ -286,6 +288,9 @@ on_both! {
         assert_eq!(list("agent=refunds").await.len(), 2);
         let page = app.owner().header("accept", "text/html").get("/tasks").await.text;
         assert!(page.contains(&task) && !page.contains(&held.str("/task_id")), "{page}");
+        let shown = app.approver().header("accept", "text/html").get(&format!("/resume/{}", held.str("/request/request_id"))).await.text;
+        let found = ["class=\"arguments\"", "alice’s agent says (not verified)", "The parcel broke."].map(|text| shown.find(text).unwrap_or_else(|| panic!("no {text}: {shown}")));
+        assert!(found.is_sorted(), "{shown}");
         app.stop().await;
     }
 
