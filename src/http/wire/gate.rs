@@ -198,7 +198,7 @@ pub(crate) struct ReportGateOutcome {
     pub attempt: Option<u32>,
     /// The outcome of the attempt.
     pub outcome: GateOutcome,
-    /// The result: text, or any JSON; at most 1 MiB.
+    /// The result: text, or any JSON; at most 1 MiB, without the escapes of a text.
     pub content: Option<Value>,
 }
 
