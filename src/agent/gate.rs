@@ -52,7 +52,8 @@ pub struct Gate {
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
     /// The calls that are stored. `all`: every call. `held`: every call, unless its tool is
-    /// `read_only`, a rule allows the call, and the caller runs it. Such a call is only counted.
+    /// `read_only`, a rule allows the call, and the caller runs it. Such a call is only counted, and
+    /// its outcome is not reported, whatever `report` says.
     pub record: Record,
     /// The maximum number of pending calls of one user. 1000 at most.
     pub max_open: u32,

@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -77,6 +78,21 @@ pub(crate) fn definition<'a>(
     canonical_json(
         &json!({"agent": settings, "name": name, "tools": tools, "sub_agents": sub_agents}),
     )
+}
+
+/// Whether a definition is of a gate; `false` if it cannot be read.
+#[must_use]
+pub(crate) fn is_gate(definition: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Definition {
+        agent: Settings,
+    }
+    #[derive(Deserialize)]
+    struct Settings {
+        gate: Option<IgnoredAny>,
+    }
+    serde_json::from_str::<Definition>(definition)
+        .is_ok_and(|definition| definition.agent.gate.is_some())
 }
 
 /// Returns the digest of a definition, which is the agent's version.

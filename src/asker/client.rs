@@ -77,6 +77,8 @@ pub struct ServiceAnswer {
     pub arguments_text: String,
     /// Whether a person changed the arguments.
     pub edited: bool,
+    /// The digest of the call; `None` if the call can never run, or is only counted.
+    pub digest: Option<String>,
     pub decision: Decision,
     /// The outcome of the call; `None` until the call has an outcome.
     pub outcome: Option<String>,
@@ -91,6 +93,15 @@ pub struct ServiceAnswer {
     /// The open request about the call. If no request is open, the call's last request; `None` if
     /// there was no request.
     pub request: Option<Request>,
+}
+
+impl ServiceAnswer {
+    /// Whether the gate only counts the call (`record: held`). The service stores no such call, so
+    /// no report of its outcome is due.
+    #[must_use]
+    pub fn is_only_counted(&self) -> bool {
+        self.outcome.as_deref() == Some("released") && self.digest.is_none()
+    }
 }
 
 /// The right to run a call once. The service gives the permit to a single asker.

@@ -60,6 +60,16 @@ impl HookAnswer {
             stderr: format!("Holdpoint blocks this call: {why}\n"),
         }
     }
+
+    /// Returns the answer of a hook that failed after the call had run: the host proceeds. `why` is
+    /// shown on standard error.
+    #[must_use]
+    pub fn unreported(why: &str) -> Self {
+        Self {
+            stderr: format!("The outcome was not reported: {why}\n"),
+            ..Self::silent()
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -99,28 +109,23 @@ fn permission_answer(decision: &'static str, reason: &str, input: Option<&RawVal
 }
 
 /// Returns the answer to `text`, which is the JSON that the host writes to the hook.
-pub async fn answer(client: &GateClient, settings: &HookSettings<'_>, text: &str) -> HookAnswer {
-    let input = match HookInput::read(text) {
-        Ok(input) => input,
-        Err(why) => return HookAnswer::blocked(&why),
-    };
+///
+/// # Errors
+/// Fails if the input is not understood, if there is no verdict, or if the report is not stored. The
+/// error is one line for a person.
+pub async fn answer(
+    client: &GateClient,
+    settings: &HookSettings<'_>,
+    text: &str,
+) -> Result<HookAnswer, String> {
+    let input = HookInput::read(text)?;
     match input.event {
-        HookEvent::Before => match propose_call(client, settings, &input).await {
-            Ok(answer) => answer,
-            Err(why) => HookAnswer::blocked(&why),
-        },
-        // The call has already run, so the hook does not block the call, even if the report fails.
+        HookEvent::Before => propose_call(client, settings, &input).await,
         HookEvent::Succeeded | HookEvent::Failed => {
-            let stderr = match report_outcome(client, settings.options, &input).await {
-                Ok(()) => String::new(),
-                Err(why) => format!("The outcome was not reported: {why}\n"),
-            };
-            HookAnswer {
-                stderr,
-                ..HookAnswer::silent()
-            }
+            report_outcome(client, settings.options, &input).await?;
+            Ok(HookAnswer::silent())
         }
-        HookEvent::Other => HookAnswer::silent(),
+        HookEvent::Other => Ok(HookAnswer::silent()),
     }
 }
 

@@ -2,15 +2,21 @@
 //! read differently (a repeated member, a second value) is refused, and `tool_input` is kept byte
 //! for byte.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::task::json_members::Members;
 
-/// The maximum size of a hook's input, in bytes. Longer standard input is refused.
+/// The maximum size of the input of a hook that may block a call, in bytes. Longer standard input is
+/// refused.
 pub const MAX_INPUT_BYTES: usize = 4 * 1024 * 1024;
+/// The maximum size of the input of a hook after a call, in bytes. It exceeds [`MAX_INPUT_BYTES`],
+/// because this input also has the output of the tool.
+pub const MAX_REPORT_INPUT_BYTES: usize = 64 * 1024 * 1024;
 const MAX_CONTENT_BYTES: usize = 64 * 1024;
 /// The maximum length of a `session_id` that the API accepts, in bytes.
 const MAX_SESSION_ID_BYTES: usize = 128;
@@ -26,6 +32,43 @@ pub enum HookEvent {
     Failed,
     /// Any other event: the hook makes no decision and sends no report.
     Other,
+}
+
+impl HookEvent {
+    const fn is_after_call(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+fn event(name: &str) -> Option<HookEvent> {
+    match name {
+        "PreToolUse" => Some(HookEvent::Before),
+        "PostToolUse" => Some(HookEvent::Succeeded),
+        "PostToolUseFailure" => Some(HookEvent::Failed),
+        _ => None,
+    }
+}
+
+/// Collects the names of the event from the members of the input, as far as the input can be read.
+struct EventNames<'n>(&'n mut Vec<String>);
+
+impl<'t> Visitor<'t> for EventNames<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "hook_event_name" {
+                self.0.push(map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -47,16 +90,24 @@ impl<'t> HookInput<'t> {
             members,
             event: HookEvent::Other,
         };
-        let event = match input.text("hook_event_name")?.as_str() {
-            "PreToolUse" => HookEvent::Before,
-            "PostToolUse" => HookEvent::Succeeded,
-            "PostToolUseFailure" => HookEvent::Failed,
-            _ if input.member("tool_input").is_some() && input.result().is_none() => {
+        let event = match event(&input.text("hook_event_name")?) {
+            Some(event) => event,
+            None if input.member("tool_input").is_some() && input.result().is_none() => {
                 return Err("the hook's event is not known; use PreToolUse".to_owned());
             }
-            _ => HookEvent::Other,
+            None => HookEvent::Other,
         };
         Ok(Self { event, ..input })
+    }
+
+    /// Whether the call has already run, so that the hook must not block the call.
+    #[must_use]
+    pub fn is_after_call(text: &str) -> bool {
+        let mut names = Vec::new();
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        // The input may be damaged or cut after the name of the event.
+        let _ = deserializer.deserialize_map(EventNames(&mut names));
+        matches!(names.as_slice(), [name] if event(name).is_some_and(HookEvent::is_after_call))
     }
 
     fn member(&self, name: &str) -> Option<&'t RawValue> {

@@ -1,20 +1,24 @@
 //! `holdpoint gate`: asks a running service whether a call may run. Invariant: a failure of this
 //! process never counts as an allow. The work of `call` and `hook` runs in a thread of its own, so
-//! a panic ends with exit code 2. A hook that hangs also ends with exit code 2.
+//! a panic ends with exit code 2. A hook that hangs also ends with exit code 2. Only a hook whose
+//! input says that the call has already run ends with exit code 0 in every case.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::value::RawValue;
 
 use super::{OK, USAGE_ERROR, print, print_error};
-use crate::asker::client::{Decision, GateClient, OutcomeReport, ProposedCall, Verdict};
+use crate::asker::client::{
+    AskError, Decision, GateClient, OutcomeReport, ProposedCall, ServiceAnswer, Verdict,
+};
 use crate::asker::hook::{self, BLOCK_EXIT_CODE, HookAnswer, HookOptions};
-use crate::asker::hook_input::MAX_INPUT_BYTES;
+use crate::asker::hook_input::{HookInput, MAX_INPUT_BYTES, MAX_REPORT_INPUT_BYTES};
 use crate::asker::{self, AskerSettings};
 use crate::config::environment::Environment;
 use crate::world::random_bytes;
@@ -38,7 +42,8 @@ pub(super) enum Gate {
     /// Answer a coding agent's hook: read the hook's JSON from standard input, and print the
     /// answer.
     Hook(Hook),
-    /// Ask whether a call may run: exit code 0 allow, 10 deny, 11 pending, 2 error.
+    /// Ask whether a call may run: exit code 0 allow, 10 deny, 11 pending, 2 error, or
+    /// neither a permit nor a result of the service.
     Call(CallOptions),
     /// Print the settings that make a coding agent run the hook for every tool call.
     Print {
@@ -102,25 +107,20 @@ pub(super) struct CallOptions {
 }
 
 pub(super) fn run(command: Gate, environment: &Environment) -> u8 {
-    let settings = match AskerSettings::read(|name| environment.variable(name)) {
-        Ok(settings) => settings,
-        Err(why) => return print_error(USAGE_ERROR, why),
+    let settings = AskerSettings::read(|name| environment.variable(name));
+    let ended = match command {
+        // Only the hook's input says whether a failure blocks the call.
+        Gate::Hook(options) => return answer_hook(&options, settings),
+        Gate::Print { host } => settings.map(|settings| {
+            let wait = settings.wait.min(MAX_WAIT);
+            print(&asker::print::settings(host.into(), wait))
+        }),
+        Gate::Call(options) => settings.and_then(|settings| {
+            run_in_thread(None, move || propose(&options, settings))
+                .unwrap_or_else(|| Err("the command failed inside".to_owned()))
+        }),
     };
-    match command {
-        Gate::Print { host } => print(&asker::print::settings(
-            host.into(),
-            settings.wait.min(MAX_WAIT),
-        )),
-        Gate::Hook(options) => answer_hook(&options, settings),
-        Gate::Call(options) => {
-            let result = run_in_thread(None, move || propose(&options, settings));
-            match result {
-                Some(Ok(code)) => code,
-                Some(Err(why)) => print_error(USAGE_ERROR, why),
-                None => print_error(USAGE_ERROR, "the command failed inside"),
-            }
-        }
-    }
+    ended.unwrap_or_else(|why| print_error(USAGE_ERROR, why))
 }
 
 /// Runs `work` in a new thread, and returns its result. Returns `None` if the thread cannot be
@@ -140,36 +140,55 @@ fn run_in_thread<T: Send + 'static>(
     }
 }
 
-fn answer_hook(options: &Hook, settings: AskerSettings) -> u8 {
+fn answer_hook(options: &Hook, settings: Result<AskerSettings, String>) -> u8 {
     let options = HookOptions {
         host: options.host.into(),
         is_final: options.is_final,
         includes_content: !options.no_content,
     };
-    let wait = settings.wait.min(MAX_WAIT);
+    let wait = settings
+        .as_ref()
+        .map_or(Duration::ZERO, |settings| settings.wait.min(MAX_WAIT));
+    let is_after_call = Arc::new(AtomicBool::new(false));
+    let known_after = Arc::clone(&is_after_call);
     let answer = run_in_thread(Some(wait + GRACE), move || {
-        match hook_answer(options, settings, wait) {
-            Ok(answer) => answer,
-            Err(why) => HookAnswer::blocked(&why),
-        }
+        hook_answer(options, settings, wait, &known_after)
     });
     let answer = answer
-        .unwrap_or_else(|| HookAnswer::blocked("there was no answer in time, or the hook failed"));
+        .unwrap_or_else(|| Err("there was no answer in time, or the hook failed".to_owned()))
+        .unwrap_or_else(|why| {
+            if is_after_call.load(Ordering::SeqCst) {
+                HookAnswer::unreported(&why)
+            } else {
+                HookAnswer::blocked(&why)
+            }
+        });
     let _ = std::io::stderr().write_all(answer.stderr.as_bytes());
     // If the answer cannot be printed, the exit code must block the call.
-    if print(&answer.stdout) == OK {
+    if answer.stdout.is_empty() || print(&answer.stdout) == OK {
         answer.exit_code
     } else {
         BLOCK_EXIT_CODE
     }
 }
 
+/// Reads the hook's input and returns the answer to it. Sets `is_after_call` as soon as the input
+/// says that the call has already run.
 fn hook_answer(
     options: HookOptions,
-    settings: AskerSettings,
+    settings: Result<AskerSettings, String>,
     wait: Duration,
+    is_after_call: &AtomicBool,
 ) -> Result<HookAnswer, String> {
-    let text = standard_input()?;
+    let bytes = read_standard_input(MAX_REPORT_INPUT_BYTES)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let text = if HookInput::is_after_call(&text) {
+        is_after_call.store(true, Ordering::SeqCst);
+        text.into_owned()
+    } else {
+        checked_input(bytes)?
+    };
+    let settings = settings?;
     let gate = settings.gate.clone();
     let client = client(settings)?;
     let ask = hook::HookSettings {
@@ -177,17 +196,22 @@ fn hook_answer(
         gate: gate.as_deref(),
         wait,
     };
-    Ok(runtime()?.block_on(hook::answer(&client, &ask, &text)))
+    runtime()?.block_on(hook::answer(&client, &ask, &text))
 }
 
-fn standard_input() -> Result<String, String> {
+/// Returns the first bytes of standard input: `max_bytes`, and one more if there is more input.
+fn read_standard_input(max_bytes: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    let max_bytes = u64::try_from(MAX_INPUT_BYTES).unwrap_or(u64::MAX);
+    let max_bytes = u64::try_from(max_bytes).unwrap_or(u64::MAX);
     let read = std::io::stdin()
         .lock()
-        .take(max_bytes + 1)
+        .take(max_bytes.saturating_add(1))
         .read_to_end(&mut bytes);
     read.map_err(|error| format!("standard input cannot be read: {error}"))?;
+    Ok(bytes)
+}
+
+fn checked_input(bytes: Vec<u8>) -> Result<String, String> {
     if bytes.len() > MAX_INPUT_BYTES {
         return Err(format!(
             "standard input is longer than {MAX_INPUT_BYTES} bytes"
@@ -215,7 +239,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, String> {
 
 fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String> {
     let arguments = match options.arguments.as_str() {
-        "-" => standard_input()?,
+        "-" => checked_input(read_standard_input(MAX_INPUT_BYTES)?)?,
         written => written.to_owned(),
     };
     let arguments: &RawValue = serde_json::from_str(arguments.trim())
@@ -247,10 +271,21 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
             };
             runner.run(&verdict, &options.command)
         }
-        (Decision::Allow, true) => Ok(print_verdict(&verdict, options, OK)),
+        (Decision::Allow, true) if is_success(&verdict.answer) => {
+            Ok(print_verdict(&verdict, options, OK))
+        }
+        // The call has failed or has run before, or another process has its permit. After exit code
+        // 0, a script could run the call a second time.
+        (Decision::Allow, true) => Ok(print_verdict(&verdict, options, USAGE_ERROR)),
         (Decision::Deny, _) => Ok(print_verdict(&verdict, options, DENIED)),
         (Decision::Pending, _) => Ok(print_verdict(&verdict, options, PENDING)),
     }
+}
+
+/// Whether the caller may run an allowed call, or the service has run it with success.
+fn is_success(answer: &ServiceAnswer) -> bool {
+    let is_run_here = answer.result.is_some() && answer.outcome.as_deref() == Some("succeeded");
+    answer.permit.is_some() || is_run_here
 }
 
 /// Prints the verdict's message to standard error, and returns `code`. Without a command to run,
@@ -289,7 +324,7 @@ impl Runner<'_> {
         }
         if answer.edited {
             let why = "The command was not run: a person changed the arguments.";
-            self.report("failed", why);
+            self.report(answer, "failed", why);
             return Err(why.to_owned());
         }
         let Some((program, arguments)) = command.split_first() else {
@@ -301,36 +336,40 @@ impl Runner<'_> {
             .env("IDEMPOTENCY_KEY", &permit.idempotency_key)
             .stdin(Stdio::inherit());
         match child.status() {
-            Ok(status) => Ok(self.report_exit(status)),
+            Ok(status) => Ok(self.report_exit(answer, status)),
             Err(error) => {
                 let why = format!("The command could not be started: {error}");
-                self.report("failed", &why);
+                self.report(answer, "failed", &why);
                 Err(why)
             }
         }
     }
 
     /// Reports how the command ended. Returns the exit code that a shell would return.
-    fn report_exit(&self, status: ExitStatus) -> u8 {
+    fn report_exit(&self, answer: &ServiceAnswer, status: ExitStatus) -> u8 {
         match (status.code(), status.signal()) {
             (Some(0), _) => {
-                self.report("succeeded", "exit code 0");
+                self.report(answer, "succeeded", "exit code 0");
                 OK
             }
             (Some(code), _) => {
-                self.report("failed", &format!("exit code {code}"));
+                self.report(answer, "failed", &format!("exit code {code}"));
                 u8::try_from(code).unwrap_or(1)
             }
             // A killed command may or may not have had its effect.
             (None, signal) => {
                 let signal = signal.unwrap_or_default();
-                self.report("unknown", &format!("ended by signal {signal}"));
+                self.report(answer, "unknown", &format!("ended by signal {signal}"));
                 u8::try_from(128 + signal).unwrap_or(1)
             }
         }
     }
 
-    fn report(&self, outcome: &'static str, content: &str) {
+    /// Reports the outcome of the call. Retries only while the service cannot be reached.
+    fn report(&self, answer: &ServiceAnswer, outcome: &'static str, content: &str) {
+        if answer.is_only_counted() {
+            return;
+        }
         let report = OutcomeReport {
             key: self.key,
             outcome,
@@ -339,10 +378,13 @@ impl Runner<'_> {
         for attempt in 1..=MAX_REPORT_ATTEMPTS {
             match self.runtime.block_on(self.client.report(&report)) {
                 Ok(()) => return,
-                Err(error) if attempt == MAX_REPORT_ATTEMPTS => {
-                    print_error(OK, format!("The outcome was not reported: {error}"));
+                Err(AskError::Unreachable(_)) if attempt < MAX_REPORT_ATTEMPTS => {
+                    std::thread::sleep(Duration::from_secs(1));
                 }
-                Err(_) => std::thread::sleep(Duration::from_secs(1)),
+                Err(error) => {
+                    print_error(OK, format!("The outcome was not reported: {error}"));
+                    return;
+                }
             }
         }
     }

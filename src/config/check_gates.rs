@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use http::HeaderName;
+
 use super::Config;
 use super::check_parts::{check_name, is_glob};
 use super::check_rules::matching_tools;
@@ -170,8 +172,8 @@ fn is_admitted(open_to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
     (key.act_as && names_people) || open_to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
 }
 
-/// Checks that a key may speak for the user in `user_header`. Warns about settings that Envoy
-/// cannot honor: required reports, and rules that allow `edit`.
+/// Checks the names of the headers, and that a key may speak for the user in `user_header`. Warns
+/// about settings that Envoy cannot honor: required reports, and rules that allow `edit`.
 fn check_ext_authz(
     config: &Config,
     gate_name: &str,
@@ -180,6 +182,7 @@ fn check_ext_authz(
     mistakes: &mut Mistakes,
 ) {
     let place = ["gates", gate_name, "ext_authz"];
+    check_header_names(&place, ext_authz, mistakes);
     if ext_authz.user_header.is_some() && keys_are_read(root) {
         let mut keys = config.auth.iter().flat_map(|auth| &auth.api_keys);
         if !keys.any(|key| key.act_as && may_ask(key)) {
@@ -200,6 +203,30 @@ fn check_ext_authz(
                 format!("`edit` is left out at the gate `{gate_name}`: Envoy cannot change a call");
             mistakes.warn(&place, detail);
         }
+    }
+}
+
+/// Checks that requests can have the headers, and that the user and the groups have a header each.
+fn check_header_names(place: &[&str], ext_authz: &ExtAuthz, mistakes: &mut Mistakes) {
+    let (user, groups) = (&ext_authz.user_header, &ext_authz.groups_header);
+    let named = [
+        ("user_header", user),
+        ("groups_header", groups),
+        ("session_header", &ext_authz.session_header),
+    ];
+    for (key, name) in named {
+        if name
+            .as_ref()
+            .is_some_and(|name| HeaderName::from_bytes(name.as_bytes()).is_err())
+        {
+            mistakes.add(&[place, &[key]].concat(), "expected the name of a header");
+        }
+    }
+    if let (Some(user), Some(groups)) = (user, groups)
+        && user.eq_ignore_ascii_case(groups)
+    {
+        let detail = "this is the `user_header`, too: the groups need a header of their own";
+        mistakes.add(&[place, &["groups_header"]].concat(), detail);
     }
 }
 

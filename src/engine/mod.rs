@@ -96,6 +96,9 @@ pub struct Engine {
     /// The cached agents whose versions the configuration no longer has, by version. At most
     /// `MAX_CACHED` agents.
     cached_agents: Locked<BTreeMap<String, Arc<Agent>>>,
+    /// Whether a version that the configuration no longer has is of a gate, by version. At most
+    /// `MAX_CACHED` versions.
+    gate_versions: Locked<BTreeMap<String, bool>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,
     models: BTreeMap<String, Arc<dyn ModelClient>>,
@@ -142,6 +145,7 @@ impl Engine {
             store: parts.store,
             agents: parts.agents,
             cached_agents: Locked::default(),
+            gate_versions: Locked::default(),
             policy: parts.policy,
             catalog: parts.catalog,
             models: parts.models,

@@ -1,6 +1,6 @@
 //! Reads and writes the envelope of MCP messages: JSON-RPC 2.0, in the three supported revisions of
-//! MCP. Invariant: a message that repeats a member is rejected, because another parser may read it
-//! differently.
+//! MCP. Invariant: a message that repeats a member, at any depth, is rejected, because another parser
+//! may read it differently.
 
 use std::fmt::Write as _;
 
@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::task::json_members::UniqueMembers;
 pub(crate) use crate::task::mcp_revision::Revision;
 
 fn client_info() -> Value {
@@ -150,6 +151,7 @@ impl Answer {
 impl Message {
     /// Parses one message; `None` if the text is not a valid message.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let UniqueMembers = serde_json::from_slice(text).ok()?;
         let envelope: Envelope = serde_json::from_slice(text).ok()?;
         if envelope.jsonrpc != "2.0" {
             return None;
@@ -260,6 +262,10 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"id":2,"result":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"result":{},"result":{}}"#,
             r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"isError":false}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"a":1,"\u0061":2}]}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"data":1,"data":2}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{},"x":1,"x":1}"#,
             r#"{"jsonrpc":"1.0","id":1,"result":{}}"#,
             r#"[{"jsonrpc":"2.0","id":1,"result":{}}]"#,
             r#"{"jsonrpc":"2.0","id":1}"#,
@@ -267,6 +273,12 @@ mod tests {
         ] {
             assert_eq!(Message::read(text.as_bytes()), None, "{text}");
         }
+        let plain = br#"{"jsonrpc":"2.0","id":1,"result":{"a":[{"b":-1.5},{"b":"x"}],"b":null}}"#;
+        let result = json!({"a": [{"b": -1.5}, {"b": "x"}], "b": null});
+        assert_eq!(
+            Message::read(plain),
+            Some(Message::Answer(json!(1), Answer::Result(result)))
+        );
         let empty = Message::read(br#"{"jsonrpc":"2.0","id":"a","result":null}"#);
         assert_eq!(
             empty,

@@ -46,6 +46,15 @@ impl<T> Page<T> {
         }
     }
 
+    /// Drops the rows that `keep` refuses. The next page begins where it began before. `id` returns
+    /// the id of a row.
+    #[must_use]
+    pub fn retain(mut self, id: impl Fn(&T) -> Uuid, keep: impl Fn(&T) -> bool) -> Self {
+        self.scanned_to = self.scanned_to.or(self.rows.last().map(id));
+        self.rows.retain(keep);
+        self
+    }
+
     /// Returns the id after which the next page begins; `None` if no rows follow. `id` returns the
     /// id of a row.
     pub fn next(&self, id: impl Fn(&T) -> Uuid) -> Option<Uuid> {

@@ -128,6 +128,8 @@ pub struct TaskFilter {
     pub agents: Vec<String>,
     /// The agents whose tasks are left out.
     pub without_agents: Vec<String>,
+    /// The versions of agents whose tasks are left out.
+    pub without_versions: Vec<String>,
     /// The session ids of the tasks; empty for all sessions.
     pub sessions: Vec<String>,
     /// The trees whose tasks are selected, with the tasks of sub-agents. If empty, the root tasks

@@ -51,7 +51,8 @@ const MATCHING: Sql = sql!(
         and (" (none 4 text) " or t.agent " (any 4 text) ")
         and (" (none 5 text) " or t.session_id " (any 5 text) ")
         and not t.agent " (any 6 text) "
-      order by t.task_id desc limit $7)" (fitting_tasks 8)
+        and not t.agent_version " (any 7 text) "
+      order by t.task_id desc limit $8)" (fitting_tasks 9)
 )
 .by_key();
 
@@ -87,7 +88,7 @@ impl TaskList<'_> {
 }
 
 impl TaskFilter {
-    fn values(&self) -> [Value; 4] {
+    fn values(&self) -> [Value; 5] {
         let statuses = self.statuses.iter();
         let statuses = statuses.map(|status| status.as_str().to_owned());
         [
@@ -95,6 +96,7 @@ impl TaskFilter {
             Value::Texts(self.agents.clone()),
             Value::Texts(self.sessions.clone()),
             Value::Texts(self.without_agents.clone()),
+            Value::Texts(self.without_versions.clone()),
         ]
     }
 }
@@ -108,6 +110,7 @@ impl IdsFirst for TaskList<'_> {
         let any = filter.statuses.is_empty()
             && filter.agents.is_empty()
             && filter.without_agents.is_empty()
+            && filter.without_versions.is_empty()
             && filter.sessions.is_empty();
         !any || !(filter.roots.is_empty() || users.is_empty())
     }

@@ -23,9 +23,12 @@ models: { m: { provider: openai, model: x, base_url: "http://127.0.0.1:9/v1" } }
 agents: { a: { model: m } }
 tools:
   Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string } }, required: [command] } }
+  Look: { description: A file., effect: read_only, external: {}, parameters: { type: object, properties: { path: { type: string } } } }
+  Run: { description: A command of ours., shell: { env: [PATH] } }
 gates:
-  coding: { description: A coding agent., tools: [Bash], report: {report} }
+  coding: { description: A coding agent., tools: [Bash, Look, Run], report: {report} }
 policy:
+  - { name: ours, tools: [Look, Run], decide: allow }
   - { name: quick, tools: [Bash], when: 'args.command == "ls"', decide: allow }
   - { name: never, tools: [Bash], when: 'args.command == "rm"', decide: deny, reason: Not this one. }
   - { name: careful, tools: [Bash], decide: hold, approvers: { groups: [ops] }, allow: [approve, reject, edit, respond] }

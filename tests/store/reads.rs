@@ -39,6 +39,8 @@ both! {
             (TaskFilter { without_agents: vec!["cli".to_owned(), "billing".to_owned()], ..base.clone() }, 0),
             (TaskFilter { users: vec!["alice".into()], without_agents: vec!["billing".to_owned()], ..base.clone() }, 0),
             (TaskFilter { roots: vec![all[4]], without_agents: vec!["billing".to_owned()], ..base.clone() }, 1),
+            (TaskFilter { without_versions: vec!["sha256:1".to_owned()], ..base.clone() }, 5),
+            (TaskFilter { without_versions: vec!["sha256:1".to_owned(), "sha256:0".to_owned()], ..base.clone() }, 0),
             (TaskFilter { sessions: vec!["other".to_owned()], ..base.clone() }, 0),
             (TaskFilter { roots: vec![all[4]], ..base.clone() }, 2),
             (TaskFilter { roots: vec![all[3], all[4]], ..base.clone() }, 3),

@@ -178,6 +178,27 @@ const BAD: &[(&str, &[&str])] = &[
         &["4:1: default_agent: `g` is a gate: the default agent has a model"],
     ),
     (
+        "gates: { g: { tools: [t], report: optional, ext_authz: { groups_header: '', session_header: 'x session' } } }\n",
+        &[
+            "3:58: gates.g.ext_authz.groups_header: expected the name of a header",
+            "3:77: gates.g.ext_authz.session_header: expected the name of a header",
+        ],
+    ),
+    (
+        "gates: { g: { tools: [t], report: optional, ext_authz: { user_header: 'x user' } } }\n",
+        &[
+            "3:58: gates.g.ext_authz.user_header: expected the name of a header",
+            "3:58: gates.g.ext_authz.user_header: only a key with `act_as` speaks for the user of this header: no such key may `gate` and may not `decide`",
+        ],
+    ),
+    (
+        "gates: { g: { tools: [t], report: optional, ext_authz: { user_header: x-u, groups_header: X-U } } }\n",
+        &[
+            "3:58: gates.g.ext_authz.user_header: only a key with `act_as` speaks for the user of this header: no such key may `gate` and may not `decide`",
+            "3:76: gates.g.ext_authz.groups_header: this is the `user_header`, too: the groups need a header of their own",
+        ],
+    ),
+    (
         "gates: { g: }\nserver: { max_waiting: 0 }\n",
         &[
             "3:10: gates.g: expected a map, found nothing",

@@ -3,10 +3,11 @@
 //! the current configuration. No task is driven with an agent definition whose digest differs from
 //! the pinned version.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::agent::Agent;
-use crate::agent::version::DefinitionError;
+use crate::agent::version::{DefinitionError, is_gate};
 use crate::engine::Engine;
 use crate::engine::driver::Stop;
 use crate::engine::session::TaskSession;
@@ -14,7 +15,7 @@ use crate::store::{CommitError, ReadError};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 
-/// The maximum number of definitions of earlier agent versions that a process caches.
+/// The maximum number of earlier agent versions about which a process caches a fact.
 const MAX_CACHED: usize = 256;
 
 impl Engine {
@@ -51,6 +52,59 @@ impl Engine {
         Ok(read
             .map(|agent| self.cache_agent(agent))
             .map_err(|why| unusable(row, &why)))
+    }
+
+    /// Returns the versions of gates that the process has found in earlier calls of
+    /// [`Engine::gate_versions_among`].
+    #[must_use]
+    pub fn known_gate_versions(&self) -> Vec<String> {
+        let known = self.gate_versions.lock();
+        let gates = known.iter().filter(|(_, is_gate)| **is_gate);
+        gates.map(|(version, _)| version.clone()).collect()
+    }
+
+    /// Returns those of the rows' versions that are of gates, according to their definitions. So a
+    /// call is recognized although its gate was removed from the configuration. A row whose stored
+    /// definition is missing or unreadable is of an agent.
+    ///
+    /// # Errors
+    /// Fails with `Unavailable` if a stored definition must be read and the database does not
+    /// answer.
+    pub async fn gate_versions_among(
+        &self,
+        rows: &[TaskRow],
+    ) -> Result<BTreeSet<String>, ReadError> {
+        let mut gates = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        for row in rows {
+            let version = &row.agent_version;
+            if seen.insert(version) && self.is_gate_version(&row.agent, version).await? {
+                gates.insert(version.clone());
+            }
+        }
+        Ok(gates)
+    }
+
+    async fn is_gate_version(&self, agent: &str, version: &str) -> Result<bool, ReadError> {
+        let current = self.agents.get(agent);
+        if let Some(current) = current.filter(|current| current.version == version) {
+            return Ok(current.gate.is_some());
+        }
+        if let Some(is_gate) = self.gate_versions.lock().get(version) {
+            return Ok(*is_gate);
+        }
+        let stored = match self.store.agent_definition(version).await {
+            Ok(stored) => stored,
+            Err(ReadError::Corrupt(_)) => None,
+            Err(error @ ReadError::Unavailable) => return Err(error),
+        };
+        let is_gate = stored.is_some_and(|definition| is_gate(&definition));
+        let mut known = self.gate_versions.lock();
+        if known.len() >= MAX_CACHED {
+            known.pop_first();
+        }
+        known.insert(version.to_owned(), is_gate);
+        Ok(is_gate)
     }
 
     fn cache_agent(&self, agent: Agent) -> Arc<Agent> {

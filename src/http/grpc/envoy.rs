@@ -114,8 +114,8 @@ pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<GrpcAnswer,
     })
 }
 
-/// Returns the JSON-RPC message in the body of a POST. Refuses other HTTP methods and truncated
-/// bodies.
+/// Returns the JSON-RPC message in the body of a POST. Refuses other HTTP methods, truncated bodies,
+/// and bodies that the headers declare as anything but plain UTF-8.
 fn read_call(checked: &CheckedHttpRequest) -> Result<Message, RefusalReason> {
     let header = |name: &str| checked.headers.iter().find(|(known, _)| known == name);
     if checked.method != "POST" {
@@ -131,7 +131,36 @@ fn read_call(checked: &CheckedHttpRequest) -> Result<Message, RefusalReason> {
             "The gateway has sent a part of the body.".to_owned(),
         ));
     }
+    // The upstream decodes the body as the headers say. It would then run other bytes than those
+    // that are judged here.
+    if header("content-encoding").is_some_and(|(_, value)| !is_identity(value)) {
+        return Err(RefusalReason(
+            "The body must not have a Content-Encoding.".to_owned(),
+        ));
+    }
+    if header("content-type").is_some_and(|(_, value)| !is_utf_8(value)) {
+        return Err(RefusalReason("The body must be UTF-8.".to_owned()));
+    }
     read_message(&checked.body)
+}
+
+fn is_identity(encoding: &[u8]) -> bool {
+    encoding.trim_ascii().eq_ignore_ascii_case(b"identity")
+}
+
+/// Whether a `Content-Type` names no charset other than UTF-8. Refuses every value that two parsers
+/// could read differently: a second value after a comma, a charset in any unusual spelling. A
+/// semicolon inside of quotes counts as the beginning of a parameter.
+fn is_utf_8(content_type: &[u8]) -> bool {
+    let Ok(text) = str::from_utf8(content_type) else {
+        return false;
+    };
+    let text = text.to_ascii_lowercase();
+    !text.contains(',')
+        && text.split(';').skip(1).map(str::trim).all(|parameter| {
+            !parameter.starts_with("charset")
+                || matches!(parameter, "charset=utf-8" | "charset=\"utf-8\"")
+        })
 }
 
 fn read(bytes: &[u8]) -> Result<CheckedHttpRequest, Malformed> {
@@ -242,4 +271,36 @@ fn denied_response(status: u64, body: &str) -> Vec<u8> {
     put_bytes(&mut response, field::STATUS, &code);
     put_bytes(&mut response, field::DENIED, &denied);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_type_is_utf_8_only_without_another_charset() {
+        for plain in [
+            "",
+            "application/json",
+            "application/json; charset=utf-8",
+            "application/json;CHARSET=\"UTF-8\" ; profile=x",
+        ] {
+            assert!(is_utf_8(plain.as_bytes()), "{plain}");
+        }
+        for other in [
+            "application/json; charset=utf-16",
+            "application/json;Charset=UTF-16LE",
+            "application/json; charset=utf-8; charset=utf-16",
+            "application/json; charset=utf-8,application/json; charset=utf-16",
+            "application/json, text/plain",
+            "application/json; charset = utf-16",
+            "application/json; charset*=utf-16''x",
+            "application/json; charset=\"utf-8;x\"",
+            "application/json; charset=\"utf\\-16\"",
+            "application/json; charset",
+        ] {
+            assert!(!is_utf_8(other.as_bytes()), "{other}");
+        }
+        assert!(!is_utf_8(b"application/json; charset=utf-8\xff"));
+    }
 }

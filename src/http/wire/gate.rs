@@ -47,7 +47,7 @@ pub(crate) struct GateCall {
     /// Whether a person replaced the arguments.
     pub edited: bool,
     /// The digest of the call. Null if the call can never run, or if the gate counts the call
-    /// without storing it (`record: held`).
+    /// without storing it (`record: held`). A call that is only counted takes no report.
     pub digest: Option<String>,
     /// The verdict for this client. To run the call, the client also needs a `permit`.
     pub decision: WireGateDecision,
@@ -198,7 +198,7 @@ pub(crate) struct ReportGateOutcome {
     pub attempt: Option<u32>,
     /// The outcome of the attempt.
     pub outcome: GateOutcome,
-    /// The result: text, or any JSON; at most 1 MiB.
+    /// The result: text, or any JSON; at most 1 MiB, without the escapes of a text.
     pub content: Option<Value>,
 }
 

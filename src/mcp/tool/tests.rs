@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::super::fake::{Fake, NET, Quick, modern};
+use super::super::fake::{Fake, NET, Quick, answer, modern, said};
 use super::super::lock::LockedTool;
 use super::*;
 use crate::secret::Secret;
@@ -154,6 +154,26 @@ async fn answer_with_a_task_fails_a_repeatable_call_and_leaves_other_outcomes_un
     let answer = tool_with(&server, Effect::Once).call(&invocation()).await;
     assert!(matches!(answer, ToolAnswer::Unknown { .. }), "{answer:?}");
     assert_eq!(server.calls().len(), 3, "each call is sent once");
+}
+
+#[tokio::test]
+async fn answer_with_a_repeated_member_leaves_the_outcome_unknown() {
+    let server = Fake::new(|seen| {
+        modern(seen).or_else(|| {
+            let text = seen.result_text(&said("paid"));
+            let twice = text.replacen(
+                "\"content\"",
+                "\"isError\":true,\"isError\":false,\"content\"",
+                1,
+            );
+            assert_ne!(twice, text);
+            Some(answer(200, "application/json", twice))
+        })
+    })
+    .await;
+    let found = tool_with(&server, Effect::Once).call(&invocation()).await;
+    assert!(matches!(found, ToolAnswer::Unknown { .. }), "{found:?}");
+    assert_eq!(server.calls().len(), 1, "the call is sent once");
 }
 
 #[tokio::test]

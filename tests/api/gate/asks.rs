@@ -11,6 +11,7 @@ use super::{
     refund, told, types, until_asker, yaml,
 };
 use crate::api::approval_cycle::on_both;
+use crate::support::fake_chat_completions::says;
 use crate::support::test_app::{On, TestApp};
 
 on_both! {
@@ -259,6 +260,37 @@ on_both! {
         assert_eq!(ask_as(bad, &refund(5), 0).await.status, 400);
         let count = app.owner().get("/v1/tasks?agent=refunds").await;
         assert_eq!(count.body["tasks"], json!([]));
+        app.stop().await;
+    }
+
+    async fn calls_of_a_removed_gate_are_not_among_the_tasks(on: On) {
+        let mut app = gate(on, "").await;
+        let mut body = refund(120);
+        body["context"] = json!("The parcel broke.");
+        let held = ask(&app, &body, 0).await;
+        assert_eq!(ask(&app, &refund(5), 5).await.status, 200);
+        app.model.then(says("Done."));
+        let task = app.owner().post("/v1/tasks", &json!({"input": "Look it up."})).await.str("/task_id");
+        app.restart_with(|yaml| {
+            let (start, rest) = yaml.split_once("\ngates:").unwrap();
+            let (_, accounts) = rest.split_once("\nauth:").unwrap();
+            format!("{start}\nauth:{accounts}")
+        })
+        .await;
+        let list = async |query: &str| {
+            let reply = app.owner().get(&format!("/v1/tasks?{query}")).await;
+            let tasks = reply.body["tasks"].as_array().unwrap().clone();
+            tasks.iter().map(|task| task["task_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        for query in ["", "limit=1"] {
+            assert_eq!(list(query).await, [task.as_str()], "{query}");
+        }
+        assert_eq!(list("agent=refunds").await.len(), 2);
+        let page = app.owner().header("accept", "text/html").get("/tasks").await.text;
+        assert!(page.contains(&task) && !page.contains(&held.str("/task_id")), "{page}");
+        let shown = app.approver().header("accept", "text/html").get(&format!("/resume/{}", held.str("/request/request_id"))).await.text;
+        let found = ["class=\"arguments\"", "alice’s agent says (not verified)", "The parcel broke."].map(|text| shown.find(text).unwrap_or_else(|| panic!("no {text}: {shown}")));
+        assert!(found.is_sorted(), "{shown}");
         app.stop().await;
     }
 

@@ -1,5 +1,6 @@
 //! Tests of calls that the caller runs itself: the permit, its runner, and the reported outcome.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
@@ -254,11 +255,30 @@ on_both! {
         app.stop().await;
     }
 
+    async fn content_of_one_mebibyte_is_taken_however_it_is_escaped(on: On) {
+        let app = gate(on, "").await;
+        let call = ask(&app, &bash("ls"), 5).await;
+        let sent = async |characters: usize| {
+            let (task, content) = (call.str("/task_id"), "\\u0061".repeat(characters));
+            let body = format!(r#"{{"task_id":"{task}","outcome":"succeeded","content":"{content}"}}"#);
+            app.actor(AGENT).send(Method::POST, "/v1/gate/outcomes", Some(("application/json", body))).await
+        };
+        let long = sent(1024 * 1024 + 1).await;
+        assert_eq!((long.status, long.str("/errors/0/pointer").as_str()), (422, "/content"), "{}", long.text);
+        let whole = sent(1024 * 1024).await;
+        assert_eq!(told(&whole), expected(200, "allow", "settled", "succeeded"));
+        let all = items(&app, &call).await;
+        let kept = all.iter().find(|item| item["type"] == "tool_result").unwrap();
+        assert_eq!(kept["content"].as_str().unwrap().len(), 1024 * 1024);
+        app.stop().await;
+    }
+
     async fn gate_that_records_held_calls_only_counts_allowed_read_only_calls(on: On) {
         let app = gate(on, "record: held").await;
         let call = ask(&app, &json!({"tool": "Read", "arguments": {"path": "a"}}), 5).await;
         assert_eq!(told(&call), expected(200, "allow", "settled", "released"), "{}", call.text);
         assert!(call.body["permit"].is_object());
+        assert_eq!(call.body["digest"], Value::Null, "no report is due");
         assert_eq!(look(&app, &call, 0).await.status, 404);
         let kept = ask(&app, &bash("ls"), 5).await;
         assert_eq!(look(&app, &kept, 0).await.status, 200);

@@ -104,6 +104,45 @@ async fn bodies_that_are_no_single_call_are_answered_with_400() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn body_that_the_upstream_would_decode_otherwise_is_denied() {
+    let app = gateway_app(ENVOY).await;
+    let mut grpc = Grpc::to(&app).await;
+    let mut check = async |name: &str, value: &str| {
+        let message = checked(&bash("ls"), &[("x-user", "alice"), (name, value)]);
+        verdict(&grpc.call(CHECK, EDGE, &message).await.message)
+    };
+    for (name, value) in [
+        ("content-encoding", "gzip"),
+        ("content-encoding", "br"),
+        ("Content-Encoding", "DEFLATE"),
+        ("content-encoding", "identity,gzip"),
+        ("content-encoding", ""),
+        ("content-type", "application/json; charset=utf-16"),
+        ("Content-Type", "application/json;Charset=\"UTF-16LE\""),
+        (
+            "content-type",
+            "application/json,application/json; charset=utf-16",
+        ),
+    ] {
+        let Verdict::Denied(status, body) = check(name, value).await else {
+            panic!("{name}: {value} passed")
+        };
+        assert_eq!(
+            (status.as_str(), &body["error"]["code"]),
+            ("400", &json!(-32600))
+        );
+    }
+    for (name, value) in [
+        ("content-encoding", "Identity"),
+        ("content-type", "application/json; charset=UTF-8"),
+    ] {
+        let passed = check(name, value).await;
+        assert!(matches!(passed, Verdict::Passes(Some(_))), "{value}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn call_with_too_short_a_deadline_does_not_wait_and_claims_nothing() {
     let app = gateway_app(ENVOY).await;
     let mut grpc = Grpc::to(&app).await;

@@ -93,6 +93,9 @@ async fn waits_of_all_surfaces_count_together_and_a_further_one_is_pending_at_on
     };
     let reply = gate::ask(app, &gate::bash("make more"), 300).await;
     assert_eq!(reply.str("/decision"), "pending", "the check has the place");
+    assert_eq!(reply.header("preference-applied"), "");
+    let reply = gate::ask(app, &gate::bash("make more"), 0).await;
+    assert_eq!(reply.header("preference-applied"), "wait=0");
     held.abort();
 }
 

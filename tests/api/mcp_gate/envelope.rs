@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{newest, older, post, post_text};
+use super::{newest, older, post, post_text, refund};
 use crate::api::gate::{AGENT, gate};
 use crate::support::test_app::On;
 
@@ -31,6 +31,19 @@ async fn compressed_body_is_refused() {
         let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
         assert_eq!(reply.status, status, "{encoding}: {}", reply.text);
     }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn call_beyond_the_bound_is_told_when_to_try_again() {
+    let app = gate(On::Sqlite, "max_open: 1").await;
+    let call = async |amount| post(&app, "0", &older("tools/call", &refund(amount))).await;
+    assert!(call(101).await.text.contains("HELD."));
+    let refused = call(102).await;
+    let error = &refused.body["error"];
+    assert_eq!(error["code"], -32000, "{}", refused.text);
+    assert_eq!(error["data"]["retry_after_ms"], 1000, "{}", refused.text);
+    assert_eq!((refused.status, refused.header("retry-after")), (200, "1"));
     app.stop().await;
 }
 

@@ -149,3 +149,45 @@ async fn command_that_is_denied_changed_or_missing_does_not_run() {
         .count();
     assert_eq!(failed, 2, "{results:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn allowed_call_without_a_permit_or_a_good_result_is_no_success() {
+    let service = ServedGate::start("required");
+    let call = |arguments: &[&str]| run(service.gate(&[&["call"], arguments].concat(), "5s"), b"");
+    for (key, command, code) in [("k-1", "exit 7", 7), ("k-2", "exit 0", 0)] {
+        let named = ["Bash", LS, "--key", key];
+        let ran = call(&[&named[..], &["--", "sh", "-c", command]].concat());
+        assert_eq!(ran.status.code(), Some(code), "{}", text(&ran.stderr));
+        let again = call(&named);
+        assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+        let told: Value = serde_json::from_slice(&again.stdout).unwrap();
+        assert_eq!(
+            (&told["decision"], &told["permit"]),
+            (&json!("allow"), &Value::Null)
+        );
+    }
+    // The service runs these calls.
+    for (arguments, code) in [
+        (r#"{"command":"exit 0"}"#, 0),
+        (r#"{"command":"exit 3"}"#, 2),
+    ] {
+        let ours = call(&["Run", arguments]);
+        assert_eq!(ours.status.code(), Some(code), "{}", text(&ours.stderr));
+        let told: Value = serde_json::from_slice(&ours.stdout).unwrap();
+        assert_eq!(told["decision"], "allow", "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_of_a_call_that_is_only_counted_runs_without_a_report() {
+    let service = ServedGate::start("required, record: held");
+    let ran = run(
+        service.gate(&["call", "Look", "{}", "--", "echo", "ran"], "5s"),
+        b"",
+    );
+    assert_eq!(
+        (ran.status.code(), text(&ran.stdout), text(&ran.stderr)),
+        (Some(0), "ran\n", "")
+    );
+    assert_eq!(service.items("tool_started").await.len(), 0);
+}

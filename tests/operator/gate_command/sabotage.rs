@@ -3,6 +3,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -27,6 +29,32 @@ fn server(answer: Option<Vec<u8>>) -> String {
         }
     });
     format!("http://{address}")
+}
+
+/// Starts a server that lets each call run, and refuses each report. Returns the server's URL and
+/// the number of reports so far.
+fn server_that_refuses_reports() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let reports = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&reports);
+    std::thread::spawn(move || {
+        let allowed = reply(
+            "200 OK",
+            &ALLOWED.replace("\"expires_in_ms\":1000", "\"expires_in_ms\":60000"),
+        );
+        let problem = r#"{"code":"not_found","detail":"There is nothing at this address."}"#;
+        let refused = reply("404 Not Found", problem);
+        for stream in listener.incoming() {
+            let (mut stream, mut head) = (stream.unwrap(), vec![0; 65536]);
+            let length = stream.read(&mut head).unwrap();
+            let is_report = head[..length].starts_with(b"POST /v1/gate/outcomes");
+            counter.fetch_add(usize::from(is_report), Ordering::SeqCst);
+            let answer = if is_report { &refused } else { &allowed };
+            let _ = stream.write_all(answer);
+        }
+    });
+    (format!("http://{address}"), reports)
 }
 
 fn reply(status: &str, body: &str) -> Vec<u8> {
@@ -131,6 +159,77 @@ fn report_that_gets_no_answer_blocks_nothing() {
 }
 
 #[test]
+fn report_that_is_refused_is_sent_once() {
+    let folder = Folder::new();
+    let (url, reports) = server_that_refuses_reports();
+    let call = ["call", "Bash", "{\"command\":\"ls\"}", "--", "echo", "ran"];
+    let output = run(gate(folder.path(), &url, &call, "5s"), b"");
+    let stderr = text(&output.stderr);
+    assert_eq!(
+        (output.status.code(), text(&output.stdout)),
+        (Some(0), "ran\n"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("The outcome was not reported"), "{stderr}");
+    assert_eq!(reports.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn hook_after_a_call_blocks_nothing_whatever_it_is_given() {
+    let folder = Folder::new();
+    let after = |event: &str| before("t", "ls").to_string().replace("PreToolUse", event);
+    let good = after("PostToolUse");
+    let cut = &good[..good.len() - 2];
+    let nameless = good.replace("tool_use_id", "tool_use");
+    let failed = after("PostToolUseFailure");
+    let unreachable = "http://127.0.0.1:9";
+    for (what, input, name, value) in [
+        ("truncated", cut.as_bytes(), "HOLDPOINT_KEY", "k"),
+        ("no id", nameless.as_bytes(), "HOLDPOINT_KEY", "k"),
+        ("no service", failed.as_bytes(), "HOLDPOINT_KEY", "k"),
+        ("wrong wait", good.as_bytes(), "HOLDPOINT_WAIT", "soon"),
+        ("wrong URL", failed.as_bytes(), "HOLDPOINT_URL", "ftp://x"),
+    ] {
+        let mut command = gate(folder.path(), unreachable, &["hook", "claude-code"], "1s");
+        command.env(name, value);
+        let output = run(command, input);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{what}: {stderr}");
+        assert!(output.stdout.is_empty(), "{what}");
+        assert!(
+            stderr.contains("The outcome was not reported"),
+            "{what}: {stderr}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_that_is_long_or_not_utf_8_is_reported_and_cut() {
+    let service = ServedGate::start("required");
+    let long = vec![b'x'; 5 * 1024 * 1024];
+    for (usage, output, reported) in [
+        ("t1", &long[..], "x".repeat(64 * 1024)),
+        ("t2", b"a\xff", "a\u{fffd}".to_owned()),
+    ] {
+        let asked = before(usage, "ls");
+        let allowed = service.hook("codex", &[], &asked, "5s");
+        assert_eq!(allowed.status.code(), Some(0), "{}", text(&allowed.stderr));
+        let mut input = asked.to_string().replace("PreToolUse", "PostToolUse");
+        assert_eq!(input.pop(), Some('}'));
+        let input = [input.as_bytes(), b",\"tool_response\":\"", output, b"\"}"].concat();
+        let told = run(service.gate(&["hook", "codex"], "5s"), &input);
+        assert_eq!(
+            (told.status.code(), text(&told.stderr)),
+            (Some(0), ""),
+            "{usage}"
+        );
+        let results = service.items("tool_result").await;
+        let found = results.iter().any(|result| result["content"] == reported);
+        assert!(found, "{usage}");
+    }
+}
+
+#[test]
 fn input_that_is_not_understood_blocks_the_call() {
     let url = server(Some(reply("200 OK", ALLOWED)));
     let good = before("t", "ls").to_string();
@@ -153,6 +252,11 @@ fn input_that_is_not_understood_blocks_the_call() {
         blocked(&url, input.as_bytes(), what);
     }
     blocked(&url, b"{\"session_id\":\"\xff\"}", "no UTF-8");
+    let (start, end) = good.split_once("/t.jsonl").unwrap();
+    let spoiled = [start.as_bytes(), b"\xff", end.as_bytes()].concat();
+    blocked(&url, &spoiled, "no UTF-8 before a call");
+    let both = good.replacen('{', r#"{"hook_event_name":"PostToolUse","#, 1);
+    blocked(&url, both.as_bytes(), "two events");
 }
 
 #[test]

@@ -94,17 +94,27 @@ pub(crate) async fn propose_gate_call(
     let slot = http
         .waiting_asks
         .take_slot(&posted.caller, &http.settings, None);
+    // Without a slot, the ask does not wait, whatever the client prefers.
+    let is_applied = slot.is_some() || proposal.wait.is_zero();
     let proposal = Proposal {
         wait: slot.as_ref().map_or(Duration::ZERO, |_| proposal.wait),
         ..proposal
     };
+    let applied = prefer.applied().filter(|_| is_applied);
     match timed_ask(&http, &posted.caller, &proposal, GateSurface::Rest, None).await {
-        Ok(answer) => Ok(respond(&http, &posted, answer, prefer)),
+        Ok(answer) => Ok(respond(&http, &posted, answer, applied)),
         Err(refusal) => Err(gate_problem(&http, &posted.caller, refusal).await),
     }
 }
 
-fn respond(http: &Http, posted: &PostRequest, answer: GateAnswer, prefer: Prefer) -> Response {
+/// Builds the response to a proposal. `applied` is the value of `Preference-Applied`; `None` if the
+/// client has no preference, or if its preference was not applied.
+fn respond(
+    http: &Http,
+    posted: &PostRequest,
+    answer: GateAnswer,
+    applied: Option<String>,
+) -> Response {
     let call = GateCall::from_call(&answer.call, &posted.caller, &http.settings);
     let text = serde_json::to_vec(&call).unwrap_or_default();
     let mut response = Response::new(delivered_body(text.into(), answer.delivery));
@@ -118,7 +128,7 @@ fn respond(http: &Http, posted: &PostRequest, answer: GateAnswer, prefer: Prefer
         insert_header(headers, LOCATION, &location);
         insert_header(headers, RETRY_AFTER, RETRY_AFTER_SECONDS);
     }
-    if let Some(applied) = prefer.applied() {
+    if let Some(applied) = applied {
         let name = HeaderName::from_static("preference-applied");
         insert_header(headers, name, &applied);
     }

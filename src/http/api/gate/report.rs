@@ -25,8 +25,8 @@ const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 pub(crate) const OP: Op = Op {
     id: "report_gate_outcome",
     auth: AuthClass::Key,
-    // Twice the limit of the content, because JSON escapes lengthen the content.
-    max_body_bytes: 2 * MAX_CONTENT_BYTES,
+    // A JSON escape is at most six bytes long, and stands for at least one byte of the content.
+    max_body_bytes: 6 * MAX_CONTENT_BYTES + 64 * 1024,
     problems: &[
         Code::BadJson,
         Code::BadRequest,

@@ -66,6 +66,7 @@ impl McpRequest<'_> {
                 }
                 let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
                 *response.status_mut() = reply.status;
+                response.headers_mut().extend(reply.headers);
                 response
             }
             () = clock.sleep(JSON_ANSWER_TIMEOUT) => {

@@ -2,8 +2,8 @@
 
 use axum::body::Body;
 use axum::response::Response;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use crate::engine::gate::Delivery;
@@ -19,6 +19,8 @@ pub(super) struct RpcError {
     code: i32,
     message: String,
     data: Option<Value>,
+    /// The headers of a response in JSON, such as `Retry-After`. An event stream has none of them.
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl RpcError {
@@ -74,7 +76,8 @@ impl RpcError {
         Self::from_problem(&Problem::unavailable())
     }
 
-    /// Builds the error for a problem. The member `data` of the error has the problem's code.
+    /// Builds the error for a problem. The member `data` of the error has the problem's code, and the
+    /// time of a `Retry-After`, which an event stream cannot carry as a header.
     pub(super) fn from_problem(problem: &Problem) -> Self {
         let code = if matches!(problem.code, Code::Unavailable | Code::Internal) {
             -32603
@@ -84,7 +87,11 @@ impl RpcError {
             -32602
         };
         Self {
-            data: Some(json!({"code": problem.code.as_str()})),
+            data: Some(match retry_after_ms(problem) {
+                Some(time) => json!({"code": problem.code.as_str(), "retry_after_ms": time}),
+                None => json!({"code": problem.code.as_str()}),
+            }),
+            headers: problem.headers.clone(),
             ..Self::new(StatusCode::OK, code, problem.detail.clone())
         }
     }
@@ -95,6 +102,7 @@ impl RpcError {
             code,
             message: message.into(),
             data: None,
+            headers: Vec::new(),
         }
     }
 
@@ -110,11 +118,19 @@ impl RpcError {
     pub(super) fn response(&self, id: &Value) -> Response {
         let mut response = json_response(Body::from(self.text(id)));
         *response.status_mut() = self.status;
+        response.headers_mut().extend(self.headers.clone());
         // The marker tells `server/edge.rs` to keep this body. MCP clients read the body whatever
         // the HTTP status is.
         response.extensions_mut().insert(RenderedError);
         response
     }
+}
+
+fn retry_after_ms(problem: &Problem) -> Option<u64> {
+    let mut headers = problem.headers.iter();
+    let (_, seconds) = headers.find(|(name, _)| *name == RETRY_AFTER)?;
+    let seconds: u64 = seconds.to_str().ok()?.parse().ok()?;
+    Some(seconds.saturating_mul(1000))
 }
 
 /// Returns the JSON-RPC message with `result`. The JSON text of `result` is kept byte for byte.
@@ -133,4 +149,29 @@ pub(super) fn json_response(body: Body) -> Response {
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_that_passes_says_when_to_try_again() {
+        for (error, code) in [
+            (RpcError::unavailable(), -32603),
+            (
+                RpcError::from_problem(&Problem::new(Code::TooMany, "Too many.")),
+                -32000,
+            ),
+        ] {
+            let response = error.response(&json!(1));
+            assert_eq!(response.headers()[RETRY_AFTER], "1");
+            let text: Value = serde_json::from_str(&error.text(&json!(1))).unwrap();
+            assert_eq!(text["error"]["code"], code);
+            assert_eq!(text["error"]["data"]["retry_after_ms"], 1000);
+        }
+        let lasting = RpcError::from_problem(&Problem::not_found());
+        let response = lasting.response(&json!(1));
+        assert!(!response.headers().contains_key(RETRY_AFTER));
+    }
 }

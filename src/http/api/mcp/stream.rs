@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{Stream, stream};
-use http::StatusCode;
+use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use super::json_rpc::RpcError;
@@ -23,6 +23,8 @@ const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 pub(super) struct Reply {
     /// The HTTP status of a response in JSON. An event stream always has the status 200.
     pub(super) status: StatusCode,
+    /// Further headers of a response in JSON. An event stream has none of them.
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     /// The JSON-RPC message; empty if the client has canceled the request, which then gets no
     /// answer.
     pub(super) text: String,
@@ -35,6 +37,7 @@ impl Reply {
     pub(super) fn new(text: String, delivery: Option<Delivery>) -> Self {
         Self {
             status: StatusCode::OK,
+            headers: Vec::new(),
             text,
             delivery,
         }
@@ -47,6 +50,7 @@ impl Reply {
     pub(super) fn failed(error: &RpcError, id: &Value) -> Self {
         Self {
             status: error.status,
+            headers: error.headers.clone(),
             ..Self::new(error.text(id), None)
         }
     }

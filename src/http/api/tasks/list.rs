@@ -19,7 +19,7 @@ use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::list::TaskList;
 use crate::http::wire::task::AgentTask;
 use crate::people::Caller;
-use crate::store::{RequestRow, TaskFilter};
+use crate::store::{Page, RequestRow, TaskFilter};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
@@ -31,6 +31,10 @@ pub(crate) const OP: Op = Op {
     max_body_bytes: SMALL_BODY,
     problems: &[Code::NotFound, Code::Invalid],
 };
+
+/// How often a page is read to leave out the calls of removed gates. Each read finds versions of
+/// gates that the process has not met before; the last read may give a page with fewer tasks.
+const MAX_READS: u32 = 8;
 
 /// List tasks
 ///
@@ -61,6 +65,7 @@ pub(crate) async fn list_tasks(
         statuses: query.many("status", "a task status", TaskStatus::parse),
         agents: query.texts("agent"),
         without_agents: Vec::new(),
+        without_versions: Vec::new(),
         sessions: query.texts("session_id"),
         before: query.cursor().map(TaskId),
         limit: query.limit(),
@@ -69,16 +74,13 @@ pub(crate) async fn list_tasks(
     };
     if filter.roots.is_empty() {
         must_read(&caller)?;
-        if filter.agents.is_empty() {
-            filter.without_agents = gate_names(&http);
-        }
     }
     filter.users = owner_filter(&caller, users, filter.roots.is_empty())?;
     for root in &filter.roots {
         access::readable_task(&http, &caller, *root).await?;
     }
     query.finish()?;
-    let page = http.store.tasks(&filter).await?;
+    let page = page_of_tasks(&http, filter).await?;
     let mut pending = open_requests(&http, &page).await?;
     let (mut listing, mut last) = (Listing::new("tasks"), None);
     let mut next = page.next(|row| row.task_id.0);
@@ -99,11 +101,33 @@ pub(crate) async fn list_tasks(
     listing.close("next_cursor", &next.map(cursor_of))
 }
 
-/// Returns the names of all gates. A list of root tasks leaves out the calls at these gates if the
-/// list has no filter by agent.
-pub(crate) fn gate_names(http: &Http) -> Vec<String> {
-    let gates = http.engine.agents().gates();
-    gates.map(|(gate, _)| gate.name.clone()).collect()
+/// Reads a page of tasks. A list of root tasks that has no filter by agent omits the calls at gates,
+/// also of gates that the configuration no longer has.
+///
+/// # Errors
+/// `unavailable` or `internal` when the tasks cannot be read.
+pub(crate) async fn page_of_tasks(
+    http: &Http,
+    mut filter: TaskFilter,
+) -> Result<Page<TaskRow>, Problem> {
+    if !filter.roots.is_empty() || !filter.agents.is_empty() {
+        return Ok(http.store.tasks(&filter).await?);
+    }
+    let engine = &http.engine;
+    let gates = engine.agents().gates();
+    filter.without_agents = gates.map(|(gate, _)| gate.name.clone()).collect();
+    filter.without_versions = engine.known_gate_versions();
+    let mut reads = 1;
+    loop {
+        let page = http.store.tasks(&filter).await?;
+        let found = engine.gate_versions_among(&page).await?;
+        if found.is_empty() || reads == MAX_READS {
+            let is_listed = |row: &TaskRow| !found.contains(&row.agent_version);
+            return Ok(page.retain(|row| row.task_id.0, is_listed));
+        }
+        filter.without_versions.extend(found);
+        reads += 1;
+    }
 }
 
 /// Returns the owners whose tasks are listed; an empty list stands for every owner. `users` are the

@@ -99,7 +99,8 @@ pub(crate) struct View<'a> {
     pub next_question: Option<Markup>,
     /// The entries from the journal that the page's history lists.
     timeline: RequestTimeline,
-    /// The last message of the user before the question.
+    /// The last message of the user before the question; for a call at a gate, the agent's text
+    /// about the call.
     user_message: Option<UserMessage>,
     /// The state of the client that proposed the call; `None` if the call was not proposed at a
     /// gate.
@@ -397,6 +398,7 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
             (user_message::message_figure(view))
             (question::question(view))
             @if !asked_by_agent(view.row) { (call::calls(view)) }
+            (user_message::context_figure(view))
             div #answers {
                 @if closed.is_none() { (risk::warnings_and_risk(view)) }
                 (answers)

@@ -8,9 +8,13 @@ use serde_json::json;
 
 use super::form::to_json;
 use super::tests::page;
+use super::user_message::UserMessage;
+use super::{View, request_page};
 use crate::http::openapi::sample;
+use crate::http::pages::language::Language;
 use crate::store::RequestRow;
 use crate::task::decision::Then as Consequence;
+use crate::task::item::{Part, PartType};
 use crate::task::request::{RequestKind, Warning};
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
@@ -73,6 +77,55 @@ fn page_leads_from_the_question_to_the_buttons_and_then_to_the_rest() {
     );
     assert!(found.is_sorted(), "{found:?}");
     assert_eq!(page.matches("id=\"decide-reason\"").count(), 1);
+}
+
+#[test]
+fn context_of_a_gate_call_stands_below_the_call_and_is_folded_after_two_kibibytes() {
+    let (row, approver) = (labeled(sample::request()), sample::approver());
+    let shown = |text: &str, is_context| {
+        let items = vec![Part {
+            content_type: PartType::Text,
+            content: text.to_owned(),
+        }];
+        let settings = &sample::settings();
+        let mut view = View::new(&row, &approver, settings, Language::English, sample::now());
+        view.user_message = Some(UserMessage::new("alice".to_owned(), items, is_context));
+        request_page(&view).into_string()
+    };
+    let text = format!("{}é", "x".repeat(2046));
+    let context = shown(&text, true);
+    let found = places(
+        &context,
+        &[
+            "<h1 ",
+            "<table class=\"arguments\"",
+            "{&quot;amount&quot;:120, &quot;order&quot;:17}",
+            "alice’s agent says (not verified)",
+            text.as_str(),
+            ">Approve</button>",
+        ],
+    );
+    assert!(found.is_sorted(), "{found:?}");
+    assert!(!context.contains("the whole message"), "{context}");
+    let long = format!("x{text}");
+    let folded = shown(&long, true);
+    let beginning = format!(">x{}…</blockquote>", "x".repeat(2046));
+    let found = places(
+        &folded,
+        &[beginning.as_str(), "the whole message", long.as_str()],
+    );
+    assert!(found.is_sorted(), "{found:?}");
+    let message = shown(&text, false);
+    let found = places(
+        &message,
+        &[
+            "alice wrote",
+            format!(">{}…</blockquote>", "x".repeat(240)).as_str(),
+            "<table class=\"arguments\"",
+        ],
+    );
+    assert!(found.is_sorted(), "{found:?}");
+    assert!(!shown("", true).contains("agent says"));
 }
 
 #[test]

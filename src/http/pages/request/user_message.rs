@@ -1,5 +1,6 @@
-//! The last message of the user before the question. It tells an approver the purpose of the
-//! agent's work.
+//! The last message of the user before the question, which tells an approver the purpose of the
+//! agent's work. For a call at a gate, the message is the agent's own text about the call. Nobody
+//! has verified this text, so it stands below the call.
 
 use maud::{Markup, html};
 
@@ -10,21 +11,25 @@ use crate::http::pages::layout::visible;
 use crate::http::pages::translations::fill;
 use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
-use crate::task::item::{Fact, Part, PartType};
+use crate::task::item::{Fact, FinishReason, Part, PartType};
 
 /// How many items of the root task's journal, newest first, [`load`] searches for the message.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
-/// If a message has more characters, the rest is folded.
+/// If a message of a user has more characters, the rest is folded.
 const MAX_UNFOLDED_CHARS: usize = 240;
-/// If a message has more lines, the rest is folded.
+/// If a message of a user has more lines, the rest is folded.
 const MAX_UNFOLDED_LINES: usize = 4;
+/// If an agent's text about its call at a gate has more bytes, the rest is folded.
+const MAX_UNFOLDED_CONTEXT_BYTES: usize = 2048;
 
 #[derive(Clone, Debug)]
 pub(super) struct UserMessage {
     by: String,
     /// The parts of the message: `Some` for a text, `None` for an image.
     parts: Vec<Option<String>>,
+    /// Whether the message is the text of an agent about its call at a gate.
+    is_context: bool,
 }
 
 /// Reads the last message that the user sent to the root task before the request was opened. `None`
@@ -40,6 +45,7 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMes
         }
     };
     let oldest = (end - MAX_SEARCHED_ITEMS).max(0);
+    let mut is_gate_call = false;
     while end > oldest {
         let start = (end - ITEMS_PER_READ).max(oldest);
         let mut found = None;
@@ -53,15 +59,18 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMes
             let Some((last, _)) = items.last() else { break };
             after = last.seq;
             for (item, _) in items {
+                if let Fact::AssistantMessage(turn) = &item.fact {
+                    is_gate_call |= turn.finish_reason == FinishReason::Gate;
+                }
                 if let Fact::UserMessage { items, by, .. } = item.fact
                     && item.at <= row.created_at
                 {
-                    found = Some(UserMessage::new(by, items));
+                    found = Some((by, items));
                 }
             }
         }
-        if found.is_some() {
-            return Ok(found);
+        if let Some((by, items)) = found {
+            return Ok(Some(UserMessage::new(by, items, is_gate_call)));
         }
         end = start;
     }
@@ -69,7 +78,7 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMes
 }
 
 impl UserMessage {
-    fn new(by: String, items: Vec<Part>) -> Self {
+    pub(super) fn new(by: String, items: Vec<Part>, is_context: bool) -> Self {
         let parts = items
             .into_iter()
             .map(|part| match part.content_type {
@@ -77,35 +86,32 @@ impl UserMessage {
                 PartType::Image => None,
             })
             .collect();
-        Self { by, parts }
+        Self {
+            by,
+            parts,
+            is_context,
+        }
+    }
+
+    fn text(&self, image: &str) -> String {
+        let parts = self.parts.iter();
+        let parts = parts.map(|part| {
+            part.as_deref()
+                .map_or_else(|| image.to_owned(), visible_lines)
+        });
+        parts.collect::<Vec<_>>().join("\n")
     }
 }
 
-/// Renders the message in a box. If the message is long, only the beginning is shown unfolded.
+/// Renders the user's message in a box. If the message is long, only the beginning is shown
+/// unfolded. Empty at a gate.
 pub(super) fn message_figure(view: &View<'_>) -> Markup {
-    let Some(message) = &view.user_message else {
+    let message = view.user_message.as_ref();
+    let Some(message) = message.filter(|message| !message.is_context) else {
         return html! {};
     };
-    let texts = view.texts;
-    // At a gate, the message is the agent's own text about the call.
-    let heading = if view.asker.is_some() {
-        texts.agent_wrote
-    } else {
-        texts.user_wrote
-    };
-    if message.parts.iter().flatten().all(String::is_empty) && view.asker.is_some() {
-        return html! {};
-    }
-    let parts: Vec<String> = message
-        .parts
-        .iter()
-        .map(|part| {
-            part.as_deref()
-                .map_or_else(|| texts.image.to_owned(), visible_lines)
-        })
-        .collect();
-    let message_text = parts.join("\n");
-    let beginning: String = message_text
+    let text = message.text(view.texts.image);
+    let beginning: String = text
         .lines()
         .take(MAX_UNFOLDED_LINES)
         .collect::<Vec<_>>()
@@ -113,14 +119,34 @@ pub(super) fn message_figure(view: &View<'_>) -> Markup {
         .chars()
         .take(MAX_UNFOLDED_CHARS)
         .collect();
+    figure(view, view.texts.user_wrote, &message.by, &text, &beginning)
+}
+
+/// Renders the agent's text about its call at a gate in a box. If the text is long, only the
+/// beginning is shown unfolded. Empty for any other request, and without such a text.
+pub(super) fn context_figure(view: &View<'_>) -> Markup {
+    let message = view.user_message.as_ref();
+    let Some(message) = message.filter(|message| message.is_context) else {
+        return html! {};
+    };
+    let text = message.text(view.texts.image);
+    if text.is_empty() {
+        return html! {};
+    }
+    let end = text.floor_char_boundary(MAX_UNFOLDED_CONTEXT_BYTES);
+    let beginning = text.get(..end).unwrap_or_default();
+    figure(view, view.texts.agent_wrote, &message.by, &text, beginning)
+}
+
+fn figure(view: &View<'_>, heading: &str, by: &str, text: &str, beginning: &str) -> Markup {
     html! {
         figure.said {
-            figcaption { bdi { (fill(heading, &[("user", &visible(&message.by))])) } }
-            @if beginning == message_text.trim_end_matches('\n') {
-                blockquote dir="auto" { (message_text) }
+            figcaption { bdi { (fill(heading, &[("user", &visible(by))])) } }
+            @if beginning.trim_end_matches('\n') == text.trim_end_matches('\n') {
+                blockquote dir="auto" { (text) }
             } @else {
                 blockquote dir="auto" { (beginning) "…" }
-                details.raw { summary { (texts.whole_message) } blockquote dir="auto" { (message_text) } }
+                details.raw { summary { (view.texts.whole_message) } blockquote dir="auto" { (text) } }
             }
         }
     }

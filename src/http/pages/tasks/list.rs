@@ -9,7 +9,7 @@ use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use crate::http::Http;
-use crate::http::api::tasks::list::gate_names;
+use crate::http::api::tasks::list::page_of_tasks;
 use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
@@ -61,11 +61,6 @@ pub(crate) async fn get_tasks_page(
     let filter = TaskFilter {
         tenant: caller.tenant.clone(),
         users: own.into_iter().collect(),
-        without_agents: if agents.is_empty() {
-            gate_names(&http)
-        } else {
-            Vec::new()
-        },
         agents,
         statuses: query.many("status", "a task status", TaskStatus::parse),
         before: query.cursor().map(TaskId),
@@ -73,7 +68,7 @@ pub(crate) async fn get_tasks_page(
         ..TaskFilter::default()
     };
     query.finish()?;
-    let page = http.store.tasks(&filter).await?;
+    let page = page_of_tasks(&http, filter.clone()).await?;
     let site = Site::new(&http, &caller, &headers);
     let next = page.next(|row| row.task_id.0);
     let gates = gates_to_choose(&http, &caller);
