@@ -156,6 +156,7 @@ mod tests {
     use super::*;
     use crate::task::decision::CallAnswer;
     use crate::task::id::RequestId;
+    use crate::task::operator_text::OperatorText;
     use crate::task::request::RequestKind;
     use crate::task::tool_spec::Effect;
     use crate::task::verdict::{Terms, Verdict};
@@ -182,6 +183,7 @@ mod tests {
             definition: None,
             editor: None,
             bars_editor: false,
+            operator_text: OperatorText::default(),
             offer: None,
         }
     }
