@@ -64,9 +64,9 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// Returns the message of a delivery; `None` if its event no longer exists. For a reminder,
-    /// `reminder_request` is the request: the message shows its present state, and has the time at
-    /// which the reminder was due.
+    /// Returns the message of a delivery about `message_event`. For a reminder, `reminder_request`
+    /// is the request: the message shows its present state, and has the time at which the reminder
+    /// was due.
     ///
     /// # Errors
     /// Fails if the database does not answer, or if the event cannot be read.
@@ -75,16 +75,9 @@ impl Sender {
         entry: &Entry,
         hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
+        message_event: &MessageEvent,
         reminder_request: Option<&RequestRow>,
-    ) -> Result<Option<Message>, ReadError> {
-        let number = claimed.event_number;
-        let found = self
-            .store
-            .message_event(claimed.root, number, claimed.change)
-            .await?;
-        let Some(message_event) = found else {
-            return Ok(None);
-        };
+    ) -> Result<Message, ReadError> {
         let written_at = message_event.event.item.at;
         let (id, at) = if let Some(request) = reminder_request {
             let due = entry
@@ -93,17 +86,17 @@ impl Sender {
             let id = reminder_id(request.spec.request_id, &entry.name);
             (id, due.unwrap_or(written_at))
         } else {
-            (message_id(claimed.change, number), written_at)
+            (message_id(claimed.change, claimed.event_number), written_at)
         };
         let source = MessageSource {
             kind: &claimed.kind,
             at,
             root: claimed.root,
-            message_event: &message_event,
+            message_event,
             as_of_now: reminder_request.is_some(),
         };
         let body = self.body(hook, &source).await?;
-        Ok(Some(Message { id, body, at }))
+        Ok(Message { id, body, at })
     }
 
     async fn body(

@@ -40,25 +40,25 @@ pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &D
     }
 }
 
-/// Whether a message about a request is still needed: the request is open, and the entry's `groups`
-/// and `users` select it. For a message to a `person`, that person must also be able to decide the
-/// request.
+/// Whether a message of the type `kind` about a request is still needed: the request is open, and
+/// the entry, as it is configured now, sends such a message about it. For a message to a `person`,
+/// the entry must also include that person, who must be able to decide the request.
 pub(super) fn is_message_needed(
     entry: &Entry,
     person: Option<&Person>,
+    kind: &str,
     request: &RequestRow,
     directory: Option<&Directory>,
 ) -> bool {
     let state = request.state();
     let own = match (person, directory) {
         (None, _) => true,
-        (Some(person), Some(directory)) => can_decide(
-            &directory.most_entitled_caller(person),
-            &request.tenant,
-            &request.owner,
-            &state,
-        ),
+        (Some(person), Some(directory)) => {
+            let caller = directory.most_entitled_caller(person);
+            entry.channel.includes(person, directory)
+                && can_decide(&caller, &request.tenant, &request.owner, &state)
+        }
         (Some(_), None) => false,
     };
-    state.is_open() && own && (!entry.selects_requests() || entry.selects(request, directory))
+    state.is_open() && own && entry.sends_kind(kind) && entry.covers(request, directory)
 }

@@ -20,6 +20,8 @@ use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
+/// The reason for which a delivery is dropped after a change of the entry's settings.
+pub(super) const UNSELECTED: &str = "the entry's settings no longer select this message";
 /// The maximum number of concurrent attempts of a process for one entry.
 const SLOTS_PER_ENTRY: usize = 4;
 
@@ -27,9 +29,11 @@ enum PreparedMessage {
     Ready(Message),
     /// There is no message, because the event no longer exists.
     EventMissing,
-    /// There is no message: the reminder's request is closed, or the entry's `groups` and `users`
-    /// no longer select it.
+    /// There is no message: the reminder's request is closed, or the entry no longer sends reminders
+    /// about it.
     RequestClosed,
+    /// There is no message: the entry's settings have changed, and no longer select the event.
+    Unselected,
 }
 
 /// An entry of `notify.to`, with its slots for concurrent attempts and the health of its receiver.
@@ -195,6 +199,9 @@ impl Sender {
                 let reason = "the request no longer waits";
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
             }
+            Ok(PreparedMessage::Unselected) => {
+                return self.drop_unsent(state, from_ref(claimed), UNSELECTED).await;
+            }
             // No attempt is recorded. The delivery is claimed again after its lease.
             Err(ReadError::Unavailable) => return,
             Err(error) => {
@@ -233,15 +240,46 @@ impl Sender {
                 None => None,
             };
             let accounts = self.accounts.as_ref();
-            let open = |row| recipients::is_message_needed(entry, None, row, accounts);
+            let kind = claimed.kind.as_str();
+            let open = |row| recipients::is_message_needed(entry, None, kind, row, accounts);
             if !reminder_request.as_ref().is_some_and(open) {
                 return Ok(PreparedMessage::RequestClosed);
             }
+        } else if !self.is_selected(entry, claimed).await? {
+            return Ok(PreparedMessage::Unselected);
         }
-        let message = self
-            .message(entry, hook, claimed, reminder_request.as_ref())
-            .await?;
-        Ok(message.map_or(PreparedMessage::EventMissing, PreparedMessage::Ready))
+        let (root, number) = (claimed.root, claimed.event_number);
+        let found = self.store.message_event(root, number, claimed.change);
+        let Some(event) = found.await? else {
+            return Ok(PreparedMessage::EventMissing);
+        };
+        let filter = &entry.event_filter;
+        if !filter.matches_tree(&event.tenant, &event.root_agent) {
+            return Ok(PreparedMessage::Unselected);
+        }
+        let message = self.message(entry, hook, claimed, &event, reminder_request.as_ref());
+        message.await.map(PreparedMessage::Ready)
+    }
+
+    /// Whether the entry, as it is configured now, sends a message of this delivery's type about
+    /// its tenant and request. The delivery may be older than the entry's present settings.
+    pub(super) async fn is_selected(
+        &self,
+        entry: &Entry,
+        claimed: &ClaimedDelivery,
+    ) -> Result<bool, ReadError> {
+        let filter = &entry.event_filter;
+        if !entry.sends_kind(&claimed.kind) || !filter.matches_tenant(&claimed.tenant) {
+            return Ok(false);
+        }
+        match claimed.request {
+            Some(id) if entry.selects_requests() || !filter.agents.is_empty() => {
+                let accounts = self.accounts.as_ref();
+                let request = self.readable_request(id).await?;
+                Ok(request.is_some_and(|row| entry.covers(&row, accounts)))
+            }
+            _ => Ok(true),
+        }
     }
 
     /// Returns a request; `None` if it does not exist, or if it is damaged and so cannot be

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{BOT, HOOK, TEAMS, answer, of, rooms};
+use super::{BOT, GATHERS, HOOK, TEAMS, answer, of, rooms};
 use crate::notify::{micros, on_both};
 use crate::support::test_app::BOB;
 
@@ -68,6 +68,20 @@ on_both! {
             scene.app.held().await;
             let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
             assert_eq!(found[0]["last"]["problem"].as_str().unwrap_or(""), problem_told);
+        }
+    }
+
+    async fn room_of_another_tenant_gets_no_question_that_waited_for_it(on) {
+        for entry in [BOT, HOOK, TEAMS, GATHERS] {
+            let (mut scene, _slack) = rooms(on, entry).await;
+            scene.hook.answers(500);
+            scene.app.held().await;
+            scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            scene.hook.answers(200);
+            scene.app.restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]")).await;
+            scene.leap(Duration::from_secs(90));
+            let found = scene.counted(&[("dropped", 1)]).await;
+            assert_eq!((problem(&found[0]).1, scene.hook.count()), (&json!("the request no longer waits for this recipient"), 1));
         }
     }
 
