@@ -28,6 +28,7 @@ pub mod settings;
 mod sign;
 mod slack;
 mod teams;
+mod turns;
 mod update_message;
 mod webhook;
 
@@ -47,6 +48,7 @@ pub use self::settings::Settings;
 use self::entry::Entry;
 use self::mail::Mailer;
 use self::send::EntryState;
+use self::turns::Turns;
 use crate::net::Net;
 use crate::people::directory::Directory;
 use crate::people::link::Links;
@@ -59,7 +61,8 @@ use crate::world::{Clock, Ids};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two cleanups of deliveries.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
-/// The maximum number of concurrent attempts of a process, for all entries together.
+/// The maximum number of concurrent attempts of a process, for all entries together. Beyond it, an
+/// entry that has its reserve may make one attempt.
 const SLOTS_PER_PROCESS: usize = 32;
 
 /// A future that returns the JSON text for a message, or the reason why there is none.
@@ -114,6 +117,7 @@ pub struct Sender {
     /// The names of all entries, with which the store finds their deliveries.
     entry_names: Vec<String>,
     slots: Arc<Semaphore>,
+    turns: Turns,
     /// Wakes the sender when an attempt has ended.
     slot_freed: Notify,
     attempts: TaskTracker,
@@ -161,6 +165,7 @@ impl Sender {
                 .map(|entry| Arc::new(EntryState::new(entry)))
                 .collect(),
             slots: Arc::new(Semaphore::new(SLOTS_PER_PROCESS)),
+            turns: Turns::default(),
             slot_freed: Notify::new(),
             attempts: TaskTracker::new(),
             stop: CancellationToken::new(),

@@ -1,6 +1,6 @@
-//! Claims due deliveries and makes the attempts. Each entry has its own slots, so a slow receiver
-//! delays no messages of other entries. A delivery is claimed right before its attempt, with a
-//! lease that is long enough for one attempt.
+//! Claims due deliveries and makes the attempts. Each entry has its own slots, one of which needs
+//! none of the process's slots. So slow receivers delay no messages of other entries. A delivery is
+//! claimed right before its attempt, with a lease that is long enough for one attempt.
 
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,8 @@ enum PreparedMessage {
 pub(super) struct EntryState {
     pub(super) entry: Entry,
     slots: Arc<Semaphore>,
+    /// The slot with which the entry makes an attempt while every slot of the process is taken.
+    reserve: Arc<Semaphore>,
     /// Whether the next pass should claim deliveries of this entry: deliveries are known to be due,
     /// or the last claim filled every free slot.
     may_have_due: AtomicBool,
@@ -52,6 +54,7 @@ impl EntryState {
         Self {
             entry,
             slots: Arc::new(Semaphore::new(SLOTS_PER_ENTRY)),
+            reserve: Arc::new(Semaphore::new(1)),
             may_have_due: AtomicBool::new(false),
             health: Mutex::default(),
         }
@@ -67,7 +70,7 @@ impl EntryState {
     }
 }
 
-/// A slot of the entry, and a slot of the process.
+/// A slot of the entry, and a slot of the process or the entry's reserve.
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Sender {
@@ -92,23 +95,29 @@ impl Sender {
     }
 
     /// Starts attempts for the entries whose `may_have_due` is set. Does not ask the store for
-    /// other entries with due deliveries.
+    /// other entries with due deliveries. The entries take turns at the slots of the process.
     pub(super) async fn start_expected_attempts(self: &Arc<Self>) {
-        for state in &self.entry_states {
-            if state.may_have_due.load(Ordering::Relaxed) {
-                self.start_attempts_of(state).await;
+        for index in self.turns.order(self.entry_states.len()) {
+            let state = self.entry_states.get(index);
+            let expected = state.filter(|state| state.may_have_due.load(Ordering::Relaxed));
+            if let Some(state) = expected
+                && self.start_attempts_of(state).await
+            {
+                self.turns.served(index);
             }
         }
     }
 
-    async fn start_attempts_of(self: &Arc<Self>, state: &Arc<EntryState>) {
+    /// Starts as many attempts of an entry as there are free slots. Returns whether there was an
+    /// attempt to start.
+    async fn start_attempts_of(self: &Arc<Self>, state: &Arc<EntryState>) -> bool {
         let mut slots: Vec<Slot> = Vec::new();
         while let Some(slot) = self.free_slot(state) {
             slots.push(slot);
         }
         let count = i64::try_from(slots.len()).unwrap_or(0);
         if count == 0 || self.stop.is_cancelled() {
-            return;
+            return false;
         }
         // While this token exists, the shutdown waits, so that it also waits for the attempts that
         // are started below.
@@ -117,12 +126,13 @@ impl Sender {
             Ok(claimed) => claimed,
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "deliveries could not be claimed");
-                return;
+                return false;
             }
         };
         let claimed_all = claimed.len() < slots.len();
         state.may_have_due.store(!claimed_all, Ordering::Relaxed);
-        if !claimed.is_empty() {
+        let is_served = !claimed.is_empty();
+        if is_served {
             failpoint::reach("deliver.claimed");
         }
         for (claimed, slot) in claimed.into_iter().zip(slots) {
@@ -133,12 +143,14 @@ impl Sender {
                 sender.slot_freed.notify_one();
             });
         }
+        is_served
     }
 
     fn free_slot(&self, state: &EntryState) -> Option<Slot> {
         let entry_slot = Arc::clone(&state.slots).try_acquire_owned().ok()?;
-        let process_slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
-        Some((entry_slot, process_slot))
+        let process_slot = Arc::clone(&self.slots).try_acquire_owned();
+        let process_slot = process_slot.or_else(|_| Arc::clone(&state.reserve).try_acquire_owned());
+        Some((entry_slot, process_slot.ok()?))
     }
 
     /// Claims due deliveries of an entry. Returns at most `count` lists, each of which becomes one
