@@ -64,6 +64,7 @@ impl AttemptResult {
             next,
             http_status: self.status,
             problem: self.problem,
+            retry_after: self.retry_after,
             took,
             reference: self.reference.clone(),
         }

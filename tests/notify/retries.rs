@@ -61,6 +61,20 @@ on_both! {
         assert_eq!(wait(&found[0]), 3600);
     }
 
+    async fn wait_that_a_receiver_asked_for_is_kept_to_when_it_accepts_another_message(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.hook.answers_by(|_| (429, vec![("retry-after", "600".to_owned())]));
+        scene.short().await;
+        scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        scene.hook.answers(200);
+        scene.short().await;
+        let found = scene.counted(&[("sent", 1), ("due", 1)]).await;
+        let waiting = found.iter().find(|one| one["state"] == "due").unwrap();
+        assert_eq!((wait(waiting), &waiting["attempts"]), (600, &json!(1)));
+        scene.leap(11 * MINUTE);
+        scene.counted(&[("sent", 2)]).await;
+    }
+
     async fn message_that_a_receiver_wants_no_more_is_dead_at_once(on) {
         let scene = Scene::start(on, &ends()).await;
         scene.hook.answers(410);
