@@ -378,7 +378,7 @@ impl Sender {
     ) {
         let ids = claimed.iter().map(|one| one.id);
         let except = match next {
-            NextState::Sent => state.health().succeeded(ids),
+            NextState::Sent => state.health().succeeded(ids, self.clock.uptime()),
             NextState::Again(_) => {
                 let again = claimed.iter().map(|one| (one.id, one.attempts > 0));
                 state.health().failed(again);
@@ -397,6 +397,8 @@ impl Sender {
         {
             Ok(0) => {}
             Ok(count) => {
+                // This process makes the attempts, and so learns which messages are refused.
+                state.expect_due();
                 tracing::info!(
                     entry = state.entry.name,
                     count,

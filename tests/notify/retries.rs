@@ -75,6 +75,17 @@ on_both! {
         scene.counted(&[("sent", 2)]).await;
     }
 
+    async fn success_after_half_a_minute_makes_due_what_failed_in_another_process(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.short().await;
+        scene.counted(&[("sent", 1)]).await;
+        let failed = "update delivery set state = 'due', ended_at = null, due_at = due_at + 36000000000";
+        scene.app.database.execute(failed).await;
+        scene.leap(Duration::from_secs(31));
+        scene.short().await;
+        scene.counted(&[("sent", 2), ("due", 0)]).await;
+    }
+
     async fn message_that_a_receiver_wants_no_more_is_dead_at_once(on) {
         let scene = Scene::start(on, &ends()).await;
         scene.hook.answers(410);
