@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use reqwest::StatusCode;
+
 use super::exchange::HttpResponse;
 use super::schedule;
 use crate::net::retry_after;
@@ -39,16 +41,18 @@ impl AttemptResult {
         }
     }
 
-    /// Returns the result of an attempt that got an HTTP answer. A failure is not marked as
-    /// permanent, because the receiver may recover later. Callers mark permanent failures.
+    /// Returns the result of an attempt that got an HTTP answer. A status 410 (Gone) is a permanent
+    /// failure. After any other status, the receiver may recover later.
     pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
         let problem = match response.status {
             status if status.is_success() => "",
             status if status.is_redirection() => "a redirect is not followed",
+            StatusCode::GONE => "the receiver no longer wants this message",
             _ => "no 2xx",
         };
         Self {
             status: Some(response.status.as_u16()),
+            is_permanent_failure: response.status == StatusCode::GONE,
             retry_after: retry_after(&response.headers, now, schedule::MAX_RETRY_AFTER),
             ..Self::without_status(problem)
         }

@@ -85,13 +85,16 @@ on_both! {
         }
     }
 
-    async fn status_of_a_room_never_ends_the_attempts(on) {
-        for (entry, status) in [(BOT, 410), (HOOK, 410), (HOOK, 404), (TEAMS, 410), (TEAMS, 400)] {
+    async fn status_of_a_room_ends_the_attempts_only_if_it_is_410(on) {
+        let gone = ("dead", "the receiver no longer wants this message");
+        let failed = ("due", "no 2xx");
+        let cases = [(BOT, 410, gone), (HOOK, 410, gone), (TEAMS, 410, gone), (HOOK, 404, failed), (TEAMS, 400, failed)];
+        for (entry, status, (state, said)) in cases {
             let (scene, _slack) = rooms(on, entry).await;
             scene.hook.answers(status);
             scene.app.held().await;
             let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
-            assert_eq!(problem(&found[0]), (&json!("due"), &json!("no 2xx")));
+            assert_eq!(problem(&found[0]), (&json!(state), &json!(said)));
         }
     }
 
