@@ -32,9 +32,9 @@ struct MessageSource<'m> {
     at: Time,
     root: TaskId,
     message_event: &'m MessageEvent,
-    /// If true, the message shows the present state of the request and the root task. If false, the
-    /// message shows their state as of the event's commit.
-    as_of_now: bool,
+    /// The type of a reminder, which shows the present state of the request. `None` for any other
+    /// message, which shows the state as of the event's commit.
+    reminder: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -93,7 +93,7 @@ impl Sender {
             at,
             root: claimed.root,
             message_event,
-            as_of_now: reminder_request.is_some(),
+            reminder: reminder_request.and(entry.reminder_kind()),
         };
         let body = self.body(hook, &source).await?;
         Ok(Message { id, body, at })
@@ -107,7 +107,7 @@ impl Sender {
         let MessageEvent { event, .. } = source.message_event;
         let mut truncated = false;
         if hook.payload == Payload::Full {
-            let data = (self.rendering.data)(source.root, event.clone()).await?;
+            let data = (self.rendering.data)(source.root, event.clone(), source.reminder).await?;
             let body = event_envelope(source, &data)?;
             if body.len() <= MAX_BODY_BYTES {
                 return Ok(body);
@@ -116,7 +116,7 @@ impl Sender {
         }
         let request = match event.item.fact.request_id() {
             Some(id) => {
-                let event = (!source.as_of_now).then(|| event.clone());
+                let event = source.reminder.is_none().then(|| event.clone());
                 Some((self.rendering.brief)(id, event, hook.shows_summaries).await?)
             }
             None => None,

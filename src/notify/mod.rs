@@ -75,8 +75,10 @@ pub struct Rendering {
     /// `bool` says whether the brief has the summaries of the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
     /// Writes all data of an event as the event stream of the task tree shows it. The `TaskId` is
-    /// that of the tree's root.
-    pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
+    /// that of the tree's root. For a reminder of the request that the event opened, the text is
+    /// the reminder's type, which takes the place of the event's name. The request is then shown as
+    /// of now.
+    pub data: Arc<dyn Fn(TaskId, Event, Option<&'static str>) -> Rendered + Send + Sync>,
     /// Returns the URL of a request's page, which demands a sign-in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
     /// The URL of the inbox.
