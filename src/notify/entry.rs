@@ -11,7 +11,7 @@ use super::sign::{Key, parse_key};
 use super::slack::SlackChannel;
 use super::teams::TeamsChannel;
 use super::{exchange, mail};
-use crate::people::authorization::may_decide;
+use crate::people::authorization::{may_decide, may_take_any_action};
 use crate::people::directory::Directory;
 use crate::people::person::Person;
 use crate::people::{Caller, Permissions};
@@ -230,7 +230,7 @@ impl Entry {
 
     /// Returns whether one of the entry's groups or users may decide this request.
     pub(super) fn selects(&self, request: &RequestRow, accounts: Option<&Directory>) -> bool {
-        let approvers = &request.spec.terms.approvers;
+        let (approvers, kind) = (&request.spec.terms.approvers, request.spec.kind);
         let (tenant, owner) = (request.tenant.as_str(), request.owner.as_str());
         self.groups
             .iter()
@@ -239,7 +239,10 @@ impl Entry {
                 .users
                 .iter()
                 .map(|user| user_as_caller(user, tenant, accounts))
-                .any(|person| may_decide(&person, tenant, owner, approvers))
+                .any(|person| {
+                    may_decide(&person, tenant, owner, approvers)
+                        && may_take_any_action(&person, kind)
+                })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::entry::Entry;
 use super::settings::{Mail, Recipients};
-use crate::people::authorization::{can_decide, may_decide};
+use crate::people::authorization::{can_decide, may_decide, may_take_any_action};
 use crate::people::directory::Directory;
 use crate::people::person::Person;
 use crate::store::RequestRow;
@@ -22,6 +22,7 @@ pub(super) fn mail_recipients<'d>(
         .filter(|person| {
             let caller = directory.most_entitled_caller(person);
             may_decide(&caller, &request.tenant, &request.owner, approvers)
+                && may_take_any_action(&caller, request.spec.kind)
         })
         .collect()
 }
