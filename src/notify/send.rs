@@ -203,9 +203,7 @@ impl Sender {
         let Message { id, body, at } = match prepared {
             Ok(PreparedMessage::Ready(message)) => message,
             Ok(PreparedMessage::EventMissing) => {
-                return self
-                    .mark_dead(state, claimed, "the event no longer exists")
-                    .await;
+                return self.mark_dead(state, claimed, "gone").await;
             }
             Ok(PreparedMessage::RequestClosed) => {
                 let reason = "the request no longer waits";

@@ -52,7 +52,7 @@ on_both! {
         scene.app.database.execute("update delivery set change_id = delivery_id").await;
         scene.leap(Duration::from_secs(7));
         let found = scene.counted(&[("dead", 1)]).await;
-        assert_eq!((&found[0]["last"]["problem"], scene.hook.count()), (&"the event no longer exists".into(), 1));
+        assert_eq!((&found[0]["last"]["problem"], scene.hook.count()), (&"gone".into(), 1));
     }
 
     async fn waiting_message_that_the_changed_entry_no_longer_selects_is_dropped(on) {
