@@ -60,11 +60,11 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
                 message_data::brief(store, settings, request, event.as_ref(), summaries).await
             })
         }),
-        data: Arc::new(move |root, event| {
+        data: Arc::new(move |root, event, reminder| {
             let shared = Arc::clone(&of_data);
             Box::pin(async move {
                 let (store, settings) = &*shared;
-                message_data::data(store, settings, root, &event).await
+                message_data::data(store, settings, root, &event, reminder).await
             })
         }),
         inbox: format!("{}/inbox", shared.1.public_url),

@@ -10,8 +10,10 @@ use super::tree::Node;
 use crate::people::directory::is_valid_user_id;
 use crate::people::person::is_email;
 use crate::people::settings::{ApiKey, PersonSettings, Settings, parse_hex};
-use crate::policy::Decide;
+use crate::policy::{Decide, Rule};
+use crate::task::request::RequestKind;
 use crate::task::user::UserKey;
+use crate::task::verdict::Approvers;
 use crate::world::Mistakes;
 
 pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
@@ -248,17 +250,41 @@ fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mis
         if rule.decide != Decide::Hold || !is_valid {
             continue;
         }
-        let approvers = rule.approvers.approvers();
-        let approver_count =
-            |tenant: &&str| directory.possible_approver_count(tenant, &approvers, None, None);
-        let max_approvers = tenants.iter().map(approver_count).max().unwrap_or(0);
-        if max_approvers < approvers.required as usize {
+        let max_approvers = |kind: RequestKind| {
+            let approvers = approvers_of(rule, kind);
+            let tenants = tenants.iter();
+            let counts = tenants
+                .map(|tenant| directory.possible_approver_count(tenant, &approvers, None, None));
+            counts.max().unwrap_or(0)
+        };
+        let kinds = question_kinds(rule).into_iter();
+        let max_approvers = kinds.map(max_approvers).min().unwrap_or(usize::MAX);
+        if max_approvers < rule.approvers.required as usize {
             let detail = format!(
                 "no tenant can satisfy this rule: it needs {} different people, and {max_approvers} could answer",
                 rule.approvers.required
             );
             mistakes.add(&["policy", &at, "approvers"], detail);
         }
+    }
+}
+
+/// Returns the kinds of the first questions about the calls that a rule holds: the kind of each
+/// `request_…` tool that it lists, and `Approval` for every other tool.
+pub(super) fn question_kinds(rule: &Rule) -> BTreeSet<RequestKind> {
+    let kinds = rule.tools.iter();
+    let kinds = kinds.map(|tool| RequestKind::from_tool(tool).unwrap_or(RequestKind::Approval));
+    kinds.collect()
+}
+
+/// Returns the approvers of a rule's questions of this kind. They do not answer by link if a link
+/// takes no action on such a question.
+pub(super) fn approvers_of(rule: &Rule, kind: RequestKind) -> Approvers {
+    let approvers = rule.approvers.approvers();
+    let takes_links = !kind.properties().link_actions.is_empty();
+    Approvers {
+        links: Some(takes_links && approvers.accepts_links()),
+        ..approvers
     }
 }
 

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::Config;
+use super::check_people::{approvers_of, question_kinds};
 use super::tree::Node;
 use crate::notify::recipients::recipients_include;
 use crate::notify::settings::{EntrySettings, Mail, Named, Recipients};
@@ -87,7 +88,7 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
     let mut all: Vec<QuestionTerms<'_>> = rules
         .map(|rule| QuestionTerms {
             rule: Some(rule),
-            approvers: rule.approvers.approvers(),
+            approvers: question_approvers(rule),
             expires_in: match rule.expires_in {
                 Expiry::Never => None,
                 Expiry::After(time) => Some(time),
@@ -101,6 +102,16 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
         expires_in: defaults.expires_in,
     });
     all
+}
+
+/// Returns the approvers of a rule's questions. If all questions are of one kind, the approvers
+/// answer by link only if a link takes an action on that kind.
+fn question_approvers(rule: &Rule) -> Approvers {
+    let kinds = question_kinds(rule);
+    match kinds.first() {
+        Some(kind) if kinds.len() == 1 => approvers_of(rule, *kind),
+        _ => rule.approvers.approvers(),
+    }
 }
 
 /// Whether an entry sends its message while a question with these `terms` is still open.
@@ -134,8 +145,10 @@ fn selects(entry: &EntrySettings, terms: &QuestionTerms<'_>, directory: &Directo
 /// owner.
 fn may_decide_as_any(person: &Person, approvers: &Approvers, directory: &Directory) -> bool {
     let caller = directory.most_entitled_caller(person);
-    let as_owner = approvers.owner && caller.permissions.decide;
-    as_owner || may_decide(&caller, &person.tenant, NO_OWNER, approvers)
+    let owners = [person.user.as_str(), NO_OWNER];
+    owners
+        .iter()
+        .any(|owner| may_decide(&caller, &person.tenant, owner, approvers))
 }
 
 /// Returns the people to whom an entry mails questions with these `terms`.

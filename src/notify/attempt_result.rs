@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use reqwest::StatusCode;
+
 use super::exchange::HttpResponse;
 use super::schedule;
 use crate::net::retry_after;
@@ -39,17 +41,18 @@ impl AttemptResult {
         }
     }
 
-    /// Returns the result of an attempt that got an HTTP answer. A failure does not count as
-    /// permanent here, because the receiver may recover later. The caller marks a failure that it
-    /// knows to be permanent.
+    /// Returns the result of an attempt that got an HTTP answer. A status 410 (Gone) is a permanent
+    /// failure. After any other status, the receiver may recover later.
     pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
         let problem = match response.status {
             status if status.is_success() => "",
             status if status.is_redirection() => "a redirect is not followed",
+            StatusCode::GONE => "the receiver no longer wants this message",
             _ => "no 2xx",
         };
         Self {
             status: Some(response.status.as_u16()),
+            is_permanent_failure: response.status == StatusCode::GONE,
             retry_after: retry_after(&response.headers, now, schedule::MAX_RETRY_AFTER),
             ..Self::without_status(problem)
         }
@@ -65,6 +68,7 @@ impl AttemptResult {
             next,
             http_status: self.status,
             problem: self.problem,
+            retry_after: self.retry_after,
             took,
             reference: self.reference.clone(),
         }

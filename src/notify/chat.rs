@@ -18,6 +18,8 @@ const MAX_MESSAGE_CHARS: usize = 200;
 const MAX_SUMMARY_CHARS: usize = 100;
 /// The maximum number of tools that a title names.
 const MAX_TITLE_TOOLS: usize = 3;
+/// Stands for a tool whose name the configuration does not have.
+const UNLISTED_TOOL: &str = "a tool that the configuration does not name";
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RoomMessage {
@@ -140,7 +142,7 @@ impl ListedQuestion<'_> {
 
 /// Returns the tools and the agent of a question in one line.
 pub(super) fn title(question: &Question) -> String {
-    let mut tools = question.tools.iter().map(String::as_str);
+    let mut tools = question.tool_names(UNLISTED_TOOL);
     let mut named: Vec<&str> = tools.by_ref().take(MAX_TITLE_TOOLS).collect();
     let kind = question.kind.properties().word;
     if named.is_empty() {
@@ -202,6 +204,7 @@ pub(super) mod samples {
             request_id: RequestId(Uuid::from_u128(index as u128)),
             kind: RequestKind::Approval,
             tools: vec!["refund".to_owned()],
+            has_unlisted_tool: false,
             agent: "billing".to_owned(),
             message: Some("Refunds above 20 need finance.".to_owned()),
             created_at: NINE,
@@ -265,6 +268,10 @@ mod tests {
             "a, b, c and 2 more (billing)"
         );
         assert_eq!(of(&[]), "approval (billing)");
+        question.has_unlisted_tool = true;
+        let unlisted = "a, a tool that the configuration does not name (billing)";
+        question.tools = vec!["a".to_owned()];
+        assert_eq!(title(&question), unlisted);
     }
 
     #[test]

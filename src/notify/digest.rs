@@ -2,7 +2,7 @@
 //! writes its message from the digest.
 //!
 //! Invariant: a digest contains no text that an agent wrote, except the arguments in the summaries
-//! that tools make of calls.
+//! that the operator's templates make of calls.
 
 use crate::store::RequestRow;
 use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
@@ -37,8 +37,10 @@ pub(super) enum Reason {
 pub(super) struct Question {
     pub(super) request_id: RequestId,
     pub(super) kind: RequestKind,
-    /// The names of the question's tools, each once.
+    /// The names of the question's tools that the configuration has, each once.
     pub(super) tools: Vec<String>,
+    /// Whether the question is also about a tool whose name the configuration does not have.
+    pub(super) has_unlisted_tool: bool,
     pub(super) agent: String,
     /// The message of the rule that held the call, written by the operator.
     pub(super) message: Option<String>,
@@ -75,10 +77,12 @@ impl Question {
         with_summaries: bool,
     ) -> Self {
         let spec = &request.spec;
-        let mut tools: Vec<String> = Vec::new();
+        let (mut tools, mut has_unlisted_tool) = (Vec::new(), false);
         for call in spec.own_calls() {
-            if !tools.contains(&call.name) {
-                tools.push(call.name.clone());
+            match call.operator_name().map(str::to_owned) {
+                Some(name) if tools.contains(&name) => {}
+                Some(name) => tools.push(name),
+                None => has_unlisted_tool = true,
             }
         }
         let first = spec
@@ -88,13 +92,23 @@ impl Question {
             request_id: spec.request_id,
             kind: spec.kind,
             tools,
+            has_unlisted_tool,
             agent: request.agent_path.last().cloned().unwrap_or_default(),
             message: spec.terms.message.clone(),
             created_at: request.created_at,
             expires_at: request.expires_at,
             url,
             link,
-            summaries: first.map(|call| call.summary.clone()).collect(),
+            summaries: first
+                .filter_map(|call| call.operator_summary().map(str::to_owned))
+                .collect(),
         }
+    }
+
+    /// Returns the names of the question's tools. `unlisted` stands for the tools whose names the
+    /// configuration does not have.
+    pub(super) fn tool_names<'q>(&'q self, unlisted: &'q str) -> impl Iterator<Item = &'q str> {
+        let tools = self.tools.iter().map(String::as_str);
+        tools.chain(self.has_unlisted_tool.then_some(unlisted))
     }
 }

@@ -5,17 +5,19 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
+use super::recipients::recipients_include;
 use super::settings::{EntrySettings, Mail, Payload, Webhook, When, parse_header, parse_url};
 use super::sign::{Key, parse_key};
 use super::slack::SlackChannel;
 use super::teams::TeamsChannel;
 use super::{exchange, mail};
-use crate::people::authorization::may_decide;
+use crate::people::authorization::{may_decide, may_take_any_action};
 use crate::people::directory::Directory;
+use crate::people::person::Person;
 use crate::people::{Caller, Permissions};
 use crate::store::{DeliveryChannel, EventFilter, RequestRow};
 use crate::task::decision::Door;
-use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
+use crate::task::event_name::{REQUEST_CREATED, REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
 use crate::task::user::UserIds;
 
@@ -111,6 +113,11 @@ impl Channel {
         matches!(self, Self::Slack(slack) if slack.can_update())
     }
 
+    /// Whether the channel sends messages to this person.
+    pub(super) fn includes(&self, person: &Person, directory: &Directory) -> bool {
+        matches!(self, Self::Mail(mail) if recipients_include(&mail.to, person, directory))
+    }
+
     pub(super) fn shows_summaries(&self) -> bool {
         match self {
             Self::Webhook(hook) => hook.shows_summaries,
@@ -168,20 +175,44 @@ impl Entry {
     /// reminder, and has no message in two cases: the reminder's time depends on a deadline and the
     /// request has none, or the deadline comes before the reminder.
     pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
-        let Some(when) = self.when else {
-            return Some(PlannedMessage::due_now("request.created"));
+        let (Some(when), Some(kind)) = (self.when, self.reminder_kind()) else {
+            return Some(PlannedMessage::due_now(REQUEST_CREATED));
         };
         let opened_at = request.created_at;
         let time_to_deadline = request.expires_at.map(|deadline| deadline.since(opened_at));
-        let kind = if when.before_expiry.is_some() {
-            REQUEST_EXPIRING
-        } else {
-            REQUEST_WAITING
-        };
         Some(PlannedMessage {
             kind,
             due_at: Some(opened_at + when.reminder_delay(time_to_deadline)?),
         })
+    }
+
+    /// Whether the entry sends messages of this type. A delivery may be older than the entry's
+    /// present settings.
+    pub(super) fn sends_kind(&self, kind: &str) -> bool {
+        let is_wanted = self.event_filter.events.contains(kind);
+        match self.reminder_kind() {
+            None => is_wanted,
+            // In place of a message about a new request, the entry sends a reminder.
+            Some(reminder) => kind == reminder || (is_wanted && kind != REQUEST_CREATED),
+        }
+    }
+
+    /// Returns the type of the reminders that the entry sends; `None` if it sends no reminders.
+    pub(super) fn reminder_kind(&self) -> Option<&'static str> {
+        let when = self.when?;
+        Some(if when.before_expiry.is_some() {
+            REQUEST_EXPIRING
+        } else {
+            REQUEST_WAITING
+        })
+    }
+
+    /// Whether the entry's `tenants`, `agents`, `groups` and `users` let messages about this
+    /// request through.
+    pub(super) fn covers(&self, request: &RequestRow, accounts: Option<&Directory>) -> bool {
+        let root_agent = request.agent_path.first().map_or("", String::as_str);
+        self.event_filter.matches_tree(&request.tenant, root_agent)
+            && (!self.selects_requests() || self.selects(request, accounts))
     }
 
     /// Whether the entry is a webhook that gets every event that its filter matches: it has no
@@ -199,7 +230,7 @@ impl Entry {
 
     /// Returns whether one of the entry's groups or users may decide this request.
     pub(super) fn selects(&self, request: &RequestRow, accounts: Option<&Directory>) -> bool {
-        let approvers = &request.spec.terms.approvers;
+        let (approvers, kind) = (&request.spec.terms.approvers, request.spec.kind);
         let (tenant, owner) = (request.tenant.as_str(), request.owner.as_str());
         self.groups
             .iter()
@@ -208,7 +239,10 @@ impl Entry {
                 .users
                 .iter()
                 .map(|user| user_as_caller(user, tenant, accounts))
-                .any(|person| may_decide(&person, tenant, owner, approvers))
+                .any(|person| {
+                    may_decide(&person, tenant, owner, approvers)
+                        && may_take_any_action(&person, kind)
+                })
     }
 }
 
@@ -247,7 +281,6 @@ mod tests {
     use crate::people::directory::{Account, hash_key};
     use crate::people::language::Language;
     use crate::people::link::LinkMay;
-    use crate::people::person::Person;
 
     #[test]
     fn person_without_a_key_is_in_their_groups_only_if_links_decide() {

@@ -48,7 +48,8 @@ impl Sender {
         let (open, obsolete): (Vec<_>, Vec<_>) = claimed.iter().partition(|claimed| {
             let row = claimed.request.and_then(|id| rows.get(&id));
             row.is_some_and(|row| {
-                recipients::is_message_needed(&state.entry, person, row, self.accounts.as_ref())
+                let (kind, accounts) = (claimed.kind.as_str(), self.accounts.as_ref());
+                recipients::is_message_needed(&state.entry, person, kind, row, accounts)
             })
         });
         let obsolete: Vec<ClaimedDelivery> = obsolete.into_iter().cloned().collect();

@@ -1,18 +1,26 @@
 //! Tracks whether a receiver accepts messages, as far as this process knows. The first success
-//! after a failure makes all waiting messages of the receiver due.
+//! after a failure makes all waiting messages of the receiver due. Another process may have made
+//! the failed attempts, so a success does the same if it is the first for [`ASK_INTERVAL`].
 //!
 //! Exception: a message that was refused while other messages were accepted keeps its own schedule.
 //! Otherwise, each success of another message would start an attempt at the refused message, until
 //! the attempts at the refused message are used up.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use uuid::Uuid;
+
+/// The time between two successes after which the store is asked for waiting messages although this
+/// process has seen no failure.
+const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Health {
     /// Whether an attempt has failed since the last success.
     failing: bool,
+    /// The uptime at the last success that made the waiting messages due; `None` if there was none.
+    asked_at: Option<Duration>,
     /// The messages that the receiver refused while it accepted others.
     refused: BTreeSet<Uuid>,
 }
@@ -23,6 +31,7 @@ impl Default for Health {
     fn default() -> Self {
         Self {
             failing: true,
+            asked_at: None,
             refused: BTreeSet::new(),
         }
     }
@@ -40,15 +49,22 @@ impl Health {
         self.failing = true;
     }
 
-    /// Records that the receiver accepted these messages. The first success after a failure returns
-    /// the refused messages, and the caller must make all other waiting messages due. Any other
-    /// success returns `None`.
+    /// Records that the receiver accepted these messages at the uptime `now`. If it is the first
+    /// success after a failure, or the first for [`ASK_INTERVAL`], returns the refused messages. The
+    /// caller must then make all other waiting messages due. Otherwise returns `None`.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,
+        now: Duration,
     ) -> Option<Vec<Uuid>> {
         self.ended(messages);
-        std::mem::replace(&mut self.failing, false).then(|| self.refused.iter().copied().collect())
+        let was_failing = std::mem::replace(&mut self.failing, false);
+        let may_ask = |at| now.saturating_sub(at) >= ASK_INTERVAL;
+        if !was_failing && !self.asked_at.is_none_or(may_ask) {
+            return None;
+        }
+        self.asked_at = Some(now);
+        Some(self.refused.iter().copied().collect())
     }
 
     /// Records that these messages are not tried again.
@@ -65,29 +81,45 @@ mod tests {
 
     const ONE: Uuid = Uuid::from_u128(1);
     const TWO: Uuid = Uuid::from_u128(2);
+    const NOW: Duration = Duration::from_hours(1);
 
     #[test]
     fn first_success_after_failures_pulls_everything_and_the_next_one_nothing() {
         let mut health = Health::default();
-        assert_eq!(health.succeeded([ONE]), Some(Vec::new()), "after a start");
-        assert_eq!(health.succeeded([TWO]), None);
+        assert_eq!(
+            health.succeeded([ONE], NOW),
+            Some(Vec::new()),
+            "after a start"
+        );
+        assert_eq!(health.succeeded([TWO], NOW), None);
         health.failed([(ONE, false)]);
         health.failed([(TWO, false)]);
         health.failed([(ONE, true)]);
-        assert_eq!(health.succeeded([TWO]), Some(Vec::new()));
-        assert_eq!(health.succeeded([TWO]), None);
+        assert_eq!(health.succeeded([TWO], NOW), Some(Vec::new()));
+        assert_eq!(health.succeeded([TWO], NOW), None);
     }
 
     #[test]
     fn message_that_is_refused_while_others_are_taken_is_pulled_once() {
         let mut health = Health::default();
-        health.succeeded([TWO]);
+        health.succeeded([TWO], NOW);
         health.failed([(ONE, false)]);
-        assert_eq!(health.succeeded([TWO]), Some(Vec::new()));
+        assert_eq!(health.succeeded([TWO], NOW), Some(Vec::new()));
         health.failed([(ONE, true)]);
-        assert_eq!(health.succeeded([TWO]), Some(vec![ONE]));
+        assert_eq!(health.succeeded([TWO], NOW), Some(vec![ONE]));
         health.ended([ONE]);
         health.failed([(TWO, false)]);
-        assert_eq!(health.succeeded([TWO]), Some(Vec::new()));
+        assert_eq!(health.succeeded([TWO], NOW), Some(Vec::new()));
+    }
+
+    #[test]
+    fn success_pulls_again_after_half_a_minute_without_a_failure() {
+        let mut health = Health::default();
+        let second = Duration::from_secs(1);
+        assert_eq!(health.succeeded([ONE], NOW), Some(Vec::new()));
+        assert_eq!(health.succeeded([ONE], NOW + second), None);
+        let pulled = health.succeeded([ONE], NOW + ASK_INTERVAL);
+        assert_eq!(pulled, Some(Vec::new()));
+        assert_eq!(health.succeeded([ONE], NOW + ASK_INTERVAL + second), None);
     }
 }

@@ -32,9 +32,9 @@ struct MessageSource<'m> {
     at: Time,
     root: TaskId,
     message_event: &'m MessageEvent,
-    /// If true, the message shows the present state of the request and the root task. If false, the
-    /// message shows their state as of the event's commit.
-    as_of_now: bool,
+    /// The type of a reminder, which shows the present state of the request. `None` for any other
+    /// message, which shows the state as of the event's commit.
+    reminder: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -64,9 +64,9 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// Returns the message of a delivery; `None` if the delivery's event no longer exists. For a
-    /// reminder, `reminder_request` is the request that is still open. The reminder shows the
-    /// present state of this request, and its time is the time at which the reminder was due.
+    /// Returns the message of a delivery about `message_event`. For a reminder, `reminder_request`
+    /// is the request: the message shows its present state, and has the time at which the reminder
+    /// was due.
     ///
     /// # Errors
     /// Fails if the database does not answer, or if the event cannot be read.
@@ -75,16 +75,9 @@ impl Sender {
         entry: &Entry,
         hook: &WebhookChannel,
         claimed: &ClaimedDelivery,
+        message_event: &MessageEvent,
         reminder_request: Option<&RequestRow>,
-    ) -> Result<Option<Message>, ReadError> {
-        let number = claimed.event_number;
-        let found = self
-            .store
-            .message_event(claimed.root, number, claimed.change)
-            .await?;
-        let Some(message_event) = found else {
-            return Ok(None);
-        };
+    ) -> Result<Message, ReadError> {
         let written_at = message_event.event.item.at;
         let (id, at) = if let Some(request) = reminder_request {
             let due = entry
@@ -93,17 +86,17 @@ impl Sender {
             let id = reminder_id(request.spec.request_id, &entry.name);
             (id, due.unwrap_or(written_at))
         } else {
-            (message_id(claimed.change, number), written_at)
+            (message_id(claimed.change, claimed.event_number), written_at)
         };
         let source = MessageSource {
             kind: &claimed.kind,
             at,
             root: claimed.root,
-            message_event: &message_event,
-            as_of_now: reminder_request.is_some(),
+            message_event,
+            reminder: reminder_request.and(entry.reminder_kind()),
         };
         let body = self.body(hook, &source).await?;
-        Ok(Some(Message { id, body, at }))
+        Ok(Message { id, body, at })
     }
 
     async fn body(
@@ -114,7 +107,7 @@ impl Sender {
         let MessageEvent { event, .. } = source.message_event;
         let mut truncated = false;
         if hook.payload == Payload::Full {
-            let data = (self.rendering.data)(source.root, event.clone()).await?;
+            let data = (self.rendering.data)(source.root, event.clone(), source.reminder).await?;
             let body = event_envelope(source, &data)?;
             if body.len() <= MAX_BODY_BYTES {
                 return Ok(body);
@@ -123,7 +116,7 @@ impl Sender {
         }
         let request = match event.item.fact.request_id() {
             Some(id) => {
-                let event = (!source.as_of_now).then(|| event.clone());
+                let event = source.reminder.is_none().then(|| event.clone());
                 Some((self.rendering.brief)(id, event, hook.shows_summaries).await?)
             }
             None => None,

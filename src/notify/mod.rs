@@ -28,6 +28,7 @@ pub mod settings;
 mod sign;
 mod slack;
 mod teams;
+mod turns;
 mod update_message;
 mod webhook;
 
@@ -47,6 +48,7 @@ pub use self::settings::Settings;
 use self::entry::Entry;
 use self::mail::Mailer;
 use self::send::EntryState;
+use self::turns::Turns;
 use crate::net::Net;
 use crate::people::directory::Directory;
 use crate::people::link::Links;
@@ -59,7 +61,8 @@ use crate::world::{Clock, Ids};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two cleanups of deliveries.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
-/// The maximum number of concurrent attempts of a process, for all entries together.
+/// The maximum number of concurrent attempts of a process, for all entries together. Beyond it, an
+/// entry that has its reserve may make one attempt.
 const SLOTS_PER_PROCESS: usize = 32;
 
 /// A future that returns the JSON text for a message, or the reason why there is none.
@@ -73,8 +76,10 @@ pub struct Rendering {
     /// the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
     /// Writes all data of an event as the event stream of the task tree shows it. The `TaskId` is
-    /// that of the tree's root.
-    pub data: Arc<dyn Fn(TaskId, Event) -> Rendered + Send + Sync>,
+    /// that of the tree's root. For a reminder of the request that the event opened, the text is
+    /// the reminder's type, which takes the place of the event's name. The request is then shown as
+    /// of now.
+    pub data: Arc<dyn Fn(TaskId, Event, Option<&'static str>) -> Rendered + Send + Sync>,
     /// Returns the URL of a request's page, which demands a sign-in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
     /// The URL of the inbox.
@@ -115,6 +120,7 @@ pub struct Sender {
     /// The names of all entries, with which the store finds their deliveries.
     entry_names: Vec<String>,
     slots: Arc<Semaphore>,
+    turns: Turns,
     /// Wakes the sender when an attempt has ended.
     slot_freed: Notify,
     attempts: TaskTracker,
@@ -162,6 +168,7 @@ impl Sender {
                 .map(|entry| Arc::new(EntryState::new(entry)))
                 .collect(),
             slots: Arc::new(Semaphore::new(SLOTS_PER_PROCESS)),
+            turns: Turns::default(),
             slot_freed: Notify::new(),
             attempts: TaskTracker::new(),
             stop: CancellationToken::new(),

@@ -3,7 +3,7 @@
 
 use super::entry::Entry;
 use super::settings::{Mail, Recipients};
-use crate::people::authorization::{can_decide, may_decide};
+use crate::people::authorization::{can_decide, may_decide, may_take_any_action};
 use crate::people::directory::Directory;
 use crate::people::person::Person;
 use crate::store::RequestRow;
@@ -22,6 +22,7 @@ pub(super) fn mail_recipients<'d>(
         .filter(|person| {
             let caller = directory.most_entitled_caller(person);
             may_decide(&caller, &request.tenant, &request.owner, approvers)
+                && may_take_any_action(&caller, request.spec.kind)
         })
         .collect()
 }
@@ -40,25 +41,25 @@ pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &D
     }
 }
 
-/// Whether a message about a request is still needed: the request is open, and the entry's `groups`
-/// and `users` select it. For a message to a `person`, that person must also be able to decide the
-/// request.
+/// Whether a message of the type `kind` about a request is still needed: the request is open, and
+/// the entry, as it is configured now, sends such a message about it. For a message to a `person`,
+/// the entry must also include that person, who must be able to decide the request.
 pub(super) fn is_message_needed(
     entry: &Entry,
     person: Option<&Person>,
+    kind: &str,
     request: &RequestRow,
     directory: Option<&Directory>,
 ) -> bool {
     let state = request.state();
     let own = match (person, directory) {
         (None, _) => true,
-        (Some(person), Some(directory)) => can_decide(
-            &directory.most_entitled_caller(person),
-            &request.tenant,
-            &request.owner,
-            &state,
-        ),
+        (Some(person), Some(directory)) => {
+            let caller = directory.most_entitled_caller(person);
+            entry.channel.includes(person, directory)
+                && can_decide(&caller, &request.tenant, &request.owner, &state)
+        }
         (Some(_), None) => false,
     };
-    state.is_open() && own && (!entry.selects_requests() || entry.selects(request, directory))
+    state.is_open() && own && entry.sends_kind(kind) && entry.covers(request, directory)
 }

@@ -1,6 +1,6 @@
-//! Claims due deliveries and makes the attempts. Each entry has its own slots, so a slow receiver
-//! delays no messages of other entries. A delivery is claimed right before its attempt, with a
-//! lease that is long enough for one attempt.
+//! Claims due deliveries and makes the attempts. Each entry has its own slots, one of which needs
+//! none of the process's slots. So slow receivers delay no messages of other entries. A delivery is
+//! claimed right before its attempt, with a lease that is long enough for one attempt.
 
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +20,8 @@ use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING
 use crate::task::id::RequestId;
 use crate::task::time::Time;
 
+/// The reason for which a delivery is dropped after a change of the entry's settings.
+pub(super) const UNSELECTED: &str = "the entry's settings no longer select this message";
 /// The maximum number of concurrent attempts of a process for one entry.
 const SLOTS_PER_ENTRY: usize = 4;
 
@@ -27,9 +29,11 @@ enum PreparedMessage {
     Ready(Message),
     /// There is no message, because the event no longer exists.
     EventMissing,
-    /// There is no message. The reminder's request is closed, or is no longer one that the entry's
-    /// `groups` and `users` may decide.
+    /// There is no message: the reminder's request is closed, or the entry no longer sends reminders
+    /// about it.
     RequestClosed,
+    /// There is no message: the entry's settings have changed, and no longer select the event.
+    Unselected,
 }
 
 /// An entry of `notify.to`, with its slots for concurrent attempts and the health of its receiver.
@@ -37,6 +41,8 @@ enum PreparedMessage {
 pub(super) struct EntryState {
     pub(super) entry: Entry,
     slots: Arc<Semaphore>,
+    /// The slot with which the entry makes an attempt while every slot of the process is taken.
+    reserve: Arc<Semaphore>,
     /// Whether the next pass should claim deliveries of this entry: deliveries are known to be due,
     /// or the last claim filled every free slot.
     may_have_due: AtomicBool,
@@ -48,6 +54,7 @@ impl EntryState {
         Self {
             entry,
             slots: Arc::new(Semaphore::new(SLOTS_PER_ENTRY)),
+            reserve: Arc::new(Semaphore::new(1)),
             may_have_due: AtomicBool::new(false),
             health: Mutex::default(),
         }
@@ -63,7 +70,7 @@ impl EntryState {
     }
 }
 
-/// A slot of the entry, and a slot of the process.
+/// A slot of the entry, and a slot of the process or the entry's reserve.
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Sender {
@@ -88,23 +95,29 @@ impl Sender {
     }
 
     /// Starts attempts for the entries whose `may_have_due` is set. Does not ask the store for
-    /// other entries with due deliveries.
+    /// other entries with due deliveries. The entries take turns at the slots of the process.
     pub(super) async fn start_expected_attempts(self: &Arc<Self>) {
-        for state in &self.entry_states {
-            if state.may_have_due.load(Ordering::Relaxed) {
-                self.start_attempts_of(state).await;
+        for index in self.turns.order(self.entry_states.len()) {
+            let state = self.entry_states.get(index);
+            let expected = state.filter(|state| state.may_have_due.load(Ordering::Relaxed));
+            if let Some(state) = expected
+                && self.start_attempts_of(state).await
+            {
+                self.turns.served(index);
             }
         }
     }
 
-    async fn start_attempts_of(self: &Arc<Self>, state: &Arc<EntryState>) {
+    /// Starts as many attempts of an entry as there are free slots. Returns whether there was an
+    /// attempt to start.
+    async fn start_attempts_of(self: &Arc<Self>, state: &Arc<EntryState>) -> bool {
         let mut slots: Vec<Slot> = Vec::new();
         while let Some(slot) = self.free_slot(state) {
             slots.push(slot);
         }
         let count = i64::try_from(slots.len()).unwrap_or(0);
         if count == 0 || self.stop.is_cancelled() {
-            return;
+            return false;
         }
         // The shutdown waits until this token is dropped. So it also waits for the attempts that
         // are started below.
@@ -113,12 +126,13 @@ impl Sender {
             Ok(claimed) => claimed,
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "deliveries could not be claimed");
-                return;
+                return false;
             }
         };
         let claimed_all = claimed.len() < slots.len();
         state.may_have_due.store(!claimed_all, Ordering::Relaxed);
-        if !claimed.is_empty() {
+        let is_served = !claimed.is_empty();
+        if is_served {
             failpoint::reach("deliver.claimed");
         }
         for (claimed, slot) in claimed.into_iter().zip(slots) {
@@ -129,12 +143,14 @@ impl Sender {
                 sender.slot_freed.notify_one();
             });
         }
+        is_served
     }
 
     fn free_slot(&self, state: &EntryState) -> Option<Slot> {
         let entry_slot = Arc::clone(&state.slots).try_acquire_owned().ok()?;
-        let process_slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
-        Some((entry_slot, process_slot))
+        let process_slot = Arc::clone(&self.slots).try_acquire_owned();
+        let process_slot = process_slot.or_else(|_| Arc::clone(&state.reserve).try_acquire_owned());
+        Some((entry_slot, process_slot.ok()?))
     }
 
     /// Claims due deliveries of an entry. Returns at most `count` lists, each of which becomes one
@@ -187,13 +203,14 @@ impl Sender {
         let Message { id, body, at } = match prepared {
             Ok(PreparedMessage::Ready(message)) => message,
             Ok(PreparedMessage::EventMissing) => {
-                return self
-                    .mark_dead(state, claimed, "the event no longer exists")
-                    .await;
+                return self.mark_dead(state, claimed, "gone").await;
             }
             Ok(PreparedMessage::RequestClosed) => {
                 let reason = "the request no longer waits";
                 return self.drop_unsent(state, from_ref(claimed), reason).await;
+            }
+            Ok(PreparedMessage::Unselected) => {
+                return self.drop_unsent(state, from_ref(claimed), UNSELECTED).await;
             }
             // No attempt is recorded. The delivery is claimed again after its lease.
             Err(ReadError::Unavailable) => return,
@@ -233,15 +250,46 @@ impl Sender {
                 None => None,
             };
             let accounts = self.accounts.as_ref();
-            let open = |row| recipients::is_message_needed(entry, None, row, accounts);
+            let kind = claimed.kind.as_str();
+            let open = |row| recipients::is_message_needed(entry, None, kind, row, accounts);
             if !reminder_request.as_ref().is_some_and(open) {
                 return Ok(PreparedMessage::RequestClosed);
             }
+        } else if !self.is_selected(entry, claimed).await? {
+            return Ok(PreparedMessage::Unselected);
         }
-        let message = self
-            .message(entry, hook, claimed, reminder_request.as_ref())
-            .await?;
-        Ok(message.map_or(PreparedMessage::EventMissing, PreparedMessage::Ready))
+        let (root, number) = (claimed.root, claimed.event_number);
+        let found = self.store.message_event(root, number, claimed.change);
+        let Some(event) = found.await? else {
+            return Ok(PreparedMessage::EventMissing);
+        };
+        let filter = &entry.event_filter;
+        if !filter.matches_tree(&event.tenant, &event.root_agent) {
+            return Ok(PreparedMessage::Unselected);
+        }
+        let message = self.message(entry, hook, claimed, &event, reminder_request.as_ref());
+        message.await.map(PreparedMessage::Ready)
+    }
+
+    /// Whether the entry, as it is configured now, sends a message of this delivery's type about
+    /// its tenant and request. The delivery may be older than the entry's present settings.
+    pub(super) async fn is_selected(
+        &self,
+        entry: &Entry,
+        claimed: &ClaimedDelivery,
+    ) -> Result<bool, ReadError> {
+        let filter = &entry.event_filter;
+        if !entry.sends_kind(&claimed.kind) || !filter.matches_tenant(&claimed.tenant) {
+            return Ok(false);
+        }
+        match claimed.request {
+            Some(id) if entry.selects_requests() || !filter.agents.is_empty() => {
+                let accounts = self.accounts.as_ref();
+                let request = self.readable_request(id).await?;
+                Ok(request.is_some_and(|row| entry.covers(&row, accounts)))
+            }
+            _ => Ok(true),
+        }
     }
 
     /// Returns a request; `None` if the request does not exist, or is damaged. A damaged request
@@ -328,7 +376,7 @@ impl Sender {
     ) {
         let ids = claimed.iter().map(|one| one.id);
         let except = match next {
-            NextState::Sent => state.health().succeeded(ids),
+            NextState::Sent => state.health().succeeded(ids, self.clock.uptime()),
             NextState::Again(_) => {
                 let again = claimed.iter().map(|one| (one.id, one.attempts > 0));
                 state.health().failed(again);
@@ -347,6 +395,8 @@ impl Sender {
         {
             Ok(0) => {}
             Ok(count) => {
+                // This process makes the attempts, and so learns which messages are refused.
+                state.expect_due();
                 tracing::info!(
                     entry = state.entry.name,
                     count,

@@ -18,7 +18,7 @@ pub(super) use self::mail::{MailServerAddress, Security};
 pub use self::webhook::{Payload, Webhook};
 pub(super) use self::webhook::{parse_header, parse_url};
 use crate::people::link::LinkSettings;
-use crate::task::event_name::{NOTIFIABLE_EVENTS, REQUEST_CHANGES};
+use crate::task::event_name::{NOTIFIABLE_EVENTS, REQUEST_CHANGES, REQUEST_CREATED};
 use crate::task::units::{duration_text, optional_duration};
 use crate::world::Mistakes;
 
@@ -37,7 +37,6 @@ const DEFAULT_EVENTS: [&str; 8] = [
 ];
 /// The prefix of the events about requests. An entry with `groups` or `users` gets no other events.
 const REQUEST_EVENT_PREFIX: &str = "request.";
-const REQUEST_CREATED: &str = "request.created";
 /// The default of `gather` for mail.
 const DEFAULT_MAIL_INTERVAL: Duration = Duration::from_mins(5);
 /// The default of `gather` for a room (a channel or chat of Slack or Teams).

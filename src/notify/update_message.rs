@@ -15,7 +15,7 @@ use super::digest::{Digest, MAX_LISTED_QUESTIONS, Question, Reason};
 use super::exchange::ATTEMPT_TIMEOUT;
 use super::outcome::Outcome;
 use super::schedule;
-use super::send::EntryState;
+use super::send::{EntryState, UNSELECTED};
 use super::slack::{MESSAGE_DELETED, SlackChannel};
 use crate::failpoint;
 use crate::people::directory::Directory;
@@ -79,6 +79,9 @@ impl Sender {
         let Some(request) = claimed.request else {
             return Ok(UpdateResult::NothingToUpdate(NO_MESSAGE_LISTS_REQUEST));
         };
+        if !self.is_selected(&state.entry, claimed).await? {
+            return Ok(UpdateResult::NothingToUpdate(UNSELECTED));
+        }
         let reference = match self.store.message_state(name, request).await? {
             MessageState::NotSent => {
                 return Ok(UpdateResult::NothingToUpdate(NO_MESSAGE_LISTS_REQUEST));

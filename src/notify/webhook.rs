@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 
 use super::attempt_result::AttemptResult;
@@ -16,7 +15,7 @@ use crate::world::Clock;
 /// be reused.
 const BODY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Signs a message and posts it to a webhook. After a status 410, the message is not sent again.
+/// Signs a message and posts it to a webhook.
 pub(super) async fn post(
     net: &Net,
     clock: &dyn Clock,
@@ -46,17 +45,8 @@ pub(super) async fn post(
         .post(hook.url.clone())
         .headers(headers)
         .body(body);
-    let response = match exchange(clock, request, BODY_TIMEOUT).await {
-        Ok(response) => response,
-        Err(problem) => return AttemptResult::without_status(problem),
-    };
-    let result = AttemptResult::from_response(&response, clock.now());
-    if response.status == StatusCode::GONE {
-        return AttemptResult {
-            problem: "the receiver no longer wants this message",
-            is_permanent_failure: true,
-            ..result
-        };
+    match exchange(clock, request, BODY_TIMEOUT).await {
+        Ok(response) => AttemptResult::from_response(&response, clock.now()),
+        Err(problem) => AttemptResult::without_status(problem),
     }
-    result
 }

@@ -66,6 +66,13 @@ impl Policy {
         rules.any(|rule| rule.tools.names.iter().any(|name| name == tool))
     }
 
+    /// Whether a rule lists the exact name of the tool. A glob that matches the tool does not count.
+    #[must_use]
+    pub fn lists_tool(&self, tool: &str) -> bool {
+        let mut rules = self.rules.iter();
+        rules.any(|rule| rule.tools.names.iter().any(|name| name == tool))
+    }
+
     /// Compiles the rules for these tools (including sub-agents and the `request_…` tools) and
     /// reports every mistake under `policy`, by the rule's index.
     #[must_use]

@@ -6,6 +6,10 @@
 //! Invariant: a delivery has at most one unexpired lease. An attempt is recorded only if the row
 //! still has the lease under which the attempt was made. So two processes send a delivery at the
 //! same time only if the first process is slower than its lease.
+//!
+//! A delivery that is not claimed may have a `lease_until`, too: the end of the wait for which its
+//! receiver asked (`Retry-After`). It is at most `due_at`, while the end of a lease is after
+//! `due_at`.
 
 use std::time::Duration;
 
@@ -71,6 +75,8 @@ pub struct Attempt {
     pub http_status: Option<u16>,
     /// The reason for the failure, a fixed text; empty after a success.
     pub problem: &'static str,
+    /// The wait that the receiver asked for: without a resend, no attempt is made earlier.
+    pub retry_after: Option<Duration>,
     /// How long the attempt took.
     pub took: Duration,
     /// The id that a chat service gave the message, by which the message can be changed later.
@@ -105,7 +111,7 @@ impl NextState {
 /// Expires the leases of all deliveries when a `SQLite` file is opened, because the process that
 /// took them has ended.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
-    "update delivery set lease_until = null where state = 'due' and lease_until is not null returning target"
+    "update delivery set lease_until = null where state = 'due' and lease_until > due_at returning target"
 );
 
 /// Finds which of the given entries have a due delivery that can be claimed: without a lease, or
@@ -157,10 +163,12 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
 };
 
 /// Records one attempt to send deliveries that were claimed with one lease. An attempt that ends as
-/// dropped does not count, because nothing was sent. `coalesce` makes the planner find the rows by
-/// their ids, not by the partial index on due deliveries.
+/// dropped does not count, because nothing was sent. In place of the lease, a delivery that is due
+/// again gets the end of the wait for which the receiver asked. `coalesce` makes the planner find
+/// the rows by their ids, not by the partial index on due deliveries.
 const RECORD: Sql = sql!(
-    "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end, lease_until = null,
+    "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end,
+        lease_until = case when $4 = 'due' then m.at + nullif($10, 0) end,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
         ended_at = case when $4 <> 'due' then m.at end,
         last_at = m.at, last_status = nullif($6, 0), last_problem = nullif($7, ''), last_milliseconds = $8,
@@ -171,16 +179,19 @@ const RECORD: Sql = sql!(
 )
 .by_key();
 
-/// Finds out whether an entry has deliveries that wait for another attempt after a failure, apart
-/// from the excluded deliveries.
+/// Finds out whether an entry has deliveries that wait for another attempt after a failure, and for
+/// longer than their receiver asked. Leaves out the excluded deliveries.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
-        and not delivery_id " (any 3 uuid) " limit 1"
+        and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
 );
 
+/// Makes the deliveries that `HAS_WAITING` finds due now, or at the end of the wait for which their
+/// receiver asked.
 const MAKE_WAITING_DUE: Sql = sql!(
-    "update delivery set due_at = " (now 1) "
-      where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0 and not delivery_id " (any 3 uuid)
+    "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
+      where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
+        and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid)
     " returning target"
 );
 
@@ -373,13 +384,15 @@ impl Store {
             Value::Text(attempt.problem.to_owned()),
             Value::Int(i64::try_from(attempt.took.as_millis()).unwrap_or(i64::MAX)),
             Value::Text(attempt.reference.clone().unwrap_or_default()),
+            Value::Int(micros(attempt.retry_after.unwrap_or_default())),
         ];
         let recorded: Vec<Recorded> = self.db().write(RECORD, values).await?;
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
     /// Makes an entry's deliveries due now if they wait for another attempt after a failure, except
-    /// the deliveries `except`. Returns their number.
+    /// the deliveries `except`. A delivery whose receiver asked to wait becomes due at the end of
+    /// that wait. Returns the number of deliveries that become due earlier.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

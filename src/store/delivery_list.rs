@@ -190,11 +190,11 @@ const LIST: Sql = sql!(
 );
 
 /// Makes a delivery due now. A delivery that is already due keeps its number of attempts and its
-/// lease, because a process may be sending it.
+/// lease, because a process may be sending it. The wait for which its receiver asked ends.
 pub(super) const RESEND: Sql = sql!(
     "update delivery set
         attempts = case when state = 'due' then attempts else 0 end,
-        lease_until = case when state = 'due' then lease_until end,
+        lease_until = case when state = 'due' and lease_until > due_at then lease_until end,
         due_at = case when state = 'due' and due_at < " (now 1) " then due_at else " (now 1) " end,
         state = 'due', ended_at = null
       where tenant = $2 and delivery_id = $3 returning delivery_id"

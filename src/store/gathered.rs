@@ -76,7 +76,7 @@ pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update gathered set next_at = 0
       where exists (select 1 from delivery d
          where d.target = gathered.target and d.tenant = gathered.tenant and d.person = gathered.person
-           and d.state = 'due' and d.lease_until = gathered.next_at)
+           and d.state = 'due' and d.lease_until = gathered.next_at and d.lease_until > d.due_at)
      returning target"
 );
 

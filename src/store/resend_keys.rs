@@ -108,7 +108,7 @@ const RESEND_WITH_KEY: Sql = Sql {
         "
     update delivery d set
         attempts = case when d.state = 'due' then d.attempts else 0 end,
-        lease_until = case when d.state = 'due' then d.lease_until end,
+        lease_until = case when d.state = 'due' and d.lease_until > d.due_at then d.lease_until end,
         due_at = case when d.state = 'due' and d.due_at < m.at then d.due_at else m.at end,
         state = 'due', ended_at = null
       from moment m where d.tenant = $2 and d.delivery_id = $9::uuid

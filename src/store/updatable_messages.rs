@@ -33,7 +33,7 @@ pub struct ListedRequests {
 
 /// Selects the deliveries to one entry of `notify.to` about the event that opened a request.
 const SENT_MESSAGE: Sql = sql!(
-    "select d.reference, coalesce(d.state = 'due' and d.lease_until > " (now 1) ", false) as sending
+    "select d.reference, coalesce(d.state = 'due' and d.lease_until > " (now 1) " and d.lease_until > d.due_at, false) as sending
        from intervention_request r
        join agent_task_item i on i.task_id = r.task_id and i.seq = r.seq
        join delivery d on d.target = $2 and d.person = '' and d.change_id = i.change_id

@@ -24,6 +24,7 @@ pub const NOTIFIABLE_EVENTS: [&str; 17] = [
     "request.withdrawn",
 ];
 
+pub(crate) const REQUEST_CREATED: &str = "request.created";
 /// Type of the message that reminds people of a request whose deadline is near. No item of a
 /// journal causes this message.
 pub const REQUEST_EXPIRING: &str = "request.expiring";
@@ -43,7 +44,7 @@ pub fn event_name(fact: &Fact, is_root: bool, seq: i64) -> &'static str {
         Fact::UserMessage { .. } => "message.received",
         Fact::AssistantMessage(_) => "message.completed",
         Fact::Judged { .. } => "tool_call.judged",
-        Fact::InterventionRequested(_) => "request.created",
+        Fact::InterventionRequested(_) => REQUEST_CREATED,
         Fact::Decision { .. } => "request.decided",
         Fact::RequestClosed {
             status: RequestStatus::Expired,

@@ -20,6 +20,7 @@ pub mod item;
 pub(crate) mod json_members;
 pub(crate) mod limits;
 pub(crate) mod mcp_revision;
+pub mod operator_text;
 pub(crate) mod planned_request;
 pub mod progress;
 pub(crate) mod quarantine;

@@ -8,6 +8,7 @@ use super::decision::Action;
 use super::elicitation::Elicitation;
 use super::grant::Offer;
 use super::id::{CallId, RequestId, TaskId};
+use super::operator_text::OperatorText;
 pub use super::request_kind::RequestKind;
 use super::tool_spec::{Effect, ToolSpec};
 use super::user::UserIds;
@@ -43,6 +44,9 @@ pub struct CallSpec {
     pub address: Option<Address>,
     /// One line for the approver, see [`ToolSpec::summarize`].
     pub summary: String,
+    /// The texts of this call that come from the configuration. Not on the wire.
+    #[serde(default, skip_serializing_if = "OperatorText::is_default")]
+    pub operator_text: OperatorText,
     /// Warnings for the approver; empty if the request does not decide the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
@@ -372,6 +376,7 @@ mod tests {
             target: "POST http://payments.internal".to_owned(),
             address: None,
             summary: "Refund 120".to_owned(),
+            operator_text: OperatorText::default(),
             warnings: Vec::new(),
             needs_decision: true,
             verdict: Verdict::Hold,

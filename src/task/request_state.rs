@@ -157,6 +157,7 @@ mod tests {
     use super::*;
     use crate::task::decision::CallAnswer;
     use crate::task::id::RequestId;
+    use crate::task::operator_text::OperatorText;
     use crate::task::request::RequestKind;
     use crate::task::tool_spec::Effect;
     use crate::task::verdict::{Terms, Verdict};
@@ -183,6 +184,7 @@ mod tests {
             definition: None,
             editor: None,
             bars_editor: false,
+            operator_text: OperatorText::default(),
             offer: None,
         }
     }

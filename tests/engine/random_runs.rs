@@ -13,6 +13,7 @@ use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{
     Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
 };
+use holdpoint::task::operator_text::OperatorText;
 use holdpoint::task::progress::Progress;
 use holdpoint::task::request::{CallSpec, RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
@@ -266,6 +267,7 @@ impl World {
                 definition: None,
                 editor: None,
                 bars_editor: false,
+                operator_text: OperatorText::default(),
                 offer: None,
             })
             .collect();

@@ -39,6 +39,26 @@ on_both! {
         assert_eq!((dead.count(), scene.hook.count()), (4, 12), "the dead one holds its own four slots");
     }
 
+    async fn eight_slow_receivers_that_take_every_slot_delay_no_other(on) {
+        let slow = FakeReceiver::start().await;
+        slow.close();
+        let slow_entries: Vec<String> = (0..8).map(|number| ends(&format!("slow{number}"))).collect();
+        let slow_entries = slow_entries.join("\n").replace("{hook}", &slow.url);
+        let scene = Scene::start(on, &format!("{slow_entries}\n{}", ends("backend"))).await;
+        for _ in 0..4 {
+            scene.short().await;
+        }
+        slow.reached(32).await;
+        for _ in 0..4 {
+            scene.short().await;
+        }
+        scene.until(|found| {
+            let sent = |one: &&serde_json::Value| one["target"] == "backend" && one["state"] == "sent";
+            found.iter().filter(sent).count() == 8
+        }).await;
+        assert_eq!((slow.count(), scene.hook.count()), (32, 8), "no slow receiver has given up a slot");
+    }
+
     async fn lease_covers_one_message_so_a_slow_receiver_gets_none_twice(on) {
         let scene = Scene::start(on, &ends("backend")).await;
         scene.hook.close();

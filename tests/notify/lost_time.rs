@@ -52,7 +52,46 @@ on_both! {
         scene.app.database.execute("update delivery set change_id = delivery_id").await;
         scene.leap(Duration::from_secs(7));
         let found = scene.counted(&[("dead", 1)]).await;
-        assert_eq!((&found[0]["last"]["problem"], scene.hook.count()), (&"the event no longer exists".into(), 1));
+        assert_eq!((&found[0]["last"]["problem"], scene.hook.count()), (&"gone".into(), 1));
+    }
+
+    async fn waiting_message_that_the_changed_entry_no_longer_selects_is_dropped(on) {
+        let elsewhere = [
+            ("tenants: [acme]", "tenants: [other]"),
+            ("tenants: [acme]", "tenants: [acme], agents: [clerk]"),
+            ("tenants: [acme]", "tenants: [acme], events: [task.failed]"),
+        ];
+        for (from, to) in elsewhere {
+            let mut scene = Scene::start(on, BACKEND).await;
+            scene.hook.answers(500);
+            scene.short().await;
+            scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            scene.hook.answers(200);
+            let clerk = "default_agent: billing\nagents:\n  clerk: { model: main }";
+            scene.app.restart_with(|yaml| yaml.replace(&format!("{from} }}"), &format!("{to} }}")).replace("agents:\n", &format!("{clerk}\n"))).await;
+            scene.leap(Duration::from_secs(7));
+            let found = scene.counted(&[("dropped", 1)]).await;
+            let problem = &found[0]["last"]["problem"];
+            assert_eq!((problem, scene.hook.count()), (&"the entry's settings no longer select this message".into(), 1), "{to}");
+        }
+    }
+
+    async fn entry_that_now_has_groups_sends_what_waits_about_requests_of_these_groups_only(on) {
+        for (groups, sent) in [("finance", 1), ("support", 0)] {
+            let mut scene = Scene::start(on, BACKEND).await;
+            scene.hook.answers(500);
+            scene.app.held().await;
+            scene.until(|found| found.len() == 2 && found.iter().all(|one| one["attempts"] == 1)).await;
+            let before = scene.hook.count();
+            scene.hook.answers(200);
+            let grouped = format!("tenants: [acme], groups: [{groups}] }}");
+            scene.app.restart_with(|yaml| yaml.replace("tenants: [acme] }", &grouped)).await;
+            scene.leap(Duration::from_secs(7));
+            let found = scene.counted(&[("sent", sent), ("due", 0)]).await;
+            let told: Vec<_> = found.iter().filter(|one| one["state"] == "sent").map(|one| &one["type"]).collect();
+            assert!(told.iter().all(|kind| *kind == "request.created"), "{told:?}");
+            assert_eq!(scene.hook.count(), before + sent);
+        }
     }
 
     async fn notices_are_cleared_by_a_process_without_entries(on) {

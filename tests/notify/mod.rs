@@ -1,6 +1,7 @@
 //! Tests messages to receivers: which messages are sent, what they contain, when they are tried
 //! again, and that no receiver delays another.
 
+mod agent_texts;
 mod content;
 mod entries;
 mod lanes;

@@ -61,6 +61,31 @@ on_both! {
         assert_eq!(wait(&found[0]), 3600);
     }
 
+    async fn wait_that_a_receiver_asked_for_is_kept_to_when_it_accepts_another_message(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.hook.answers_by(|_| (429, vec![("retry-after", "600".to_owned())]));
+        scene.short().await;
+        scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        scene.hook.answers(200);
+        scene.short().await;
+        let found = scene.counted(&[("sent", 1), ("due", 1)]).await;
+        let waiting = found.iter().find(|one| one["state"] == "due").unwrap();
+        assert_eq!((wait(waiting), &waiting["attempts"]), (600, &json!(1)));
+        scene.leap(11 * MINUTE);
+        scene.counted(&[("sent", 2)]).await;
+    }
+
+    async fn success_after_half_a_minute_makes_due_what_failed_in_another_process(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.short().await;
+        scene.counted(&[("sent", 1)]).await;
+        let failed = "update delivery set state = 'due', ended_at = null, due_at = due_at + 36000000000";
+        scene.app.database.execute(failed).await;
+        scene.leap(Duration::from_secs(31));
+        scene.short().await;
+        scene.counted(&[("sent", 2), ("due", 0)]).await;
+    }
+
     async fn message_that_a_receiver_wants_no_more_is_dead_at_once(on) {
         let scene = Scene::start(on, &ends()).await;
         scene.hook.answers(410);

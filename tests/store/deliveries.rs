@@ -58,6 +58,7 @@ fn attempt(next: NextState) -> Attempt {
         } else {
             "no 2xx"
         },
+        retry_after: None,
         took: Duration::from_millis(41),
         reference: None,
     }
@@ -129,6 +130,33 @@ both! {
         assert_eq!(claim(&fixture, 4).await[0].id, first.id);
         assert_eq!(store.make_waiting_deliveries_due("backend", Vec::new()).await.unwrap(), 1);
         assert_eq!(claim(&fixture, 4).await[0].id, second.id);
+    }
+
+    async fn pull_makes_no_delivery_due_before_the_wait_that_its_receiver_asked_for(fixture) {
+        two(&fixture).await;
+        let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
+        let store = &fixture.store;
+        for (one, wait) in [(first, HOUR), (second, 2 * HOUR)] {
+            let asked = Attempt { retry_after: Some(HOUR), ..attempt(NextState::Again(wait)) };
+            assert_eq!(store.record_attempt(vec![one.id], one.lease_until, &asked).await.unwrap(), [one.id]);
+        }
+        assert_eq!(store.make_waiting_deliveries_due("backend", Vec::new()).await.unwrap(), 1, "the second has an hour to go");
+        assert_eq!(store.make_waiting_deliveries_due("backend", Vec::new()).await.unwrap(), 0);
+        fixture.forward(seconds_before(HOUR, 30));
+        assert_eq!(claim(&fixture, 4).await, []);
+        fixture.forward(60 * SECOND);
+        assert_eq!(claim(&fixture, 4).await.len(), 2);
+    }
+
+    async fn resend_ends_the_wait_that_a_receiver_asked_for(fixture) {
+        two(&fixture).await;
+        let claimed = claim(&fixture, 4).await;
+        let asked = Attempt { retry_after: Some(HOUR), ..attempt(NextState::Again(HOUR)) };
+        let ids = claimed.iter().map(|one| one.id).collect();
+        assert_eq!(fixture.store.record_attempt(ids, claimed[0].lease_until, &asked).await.unwrap().len(), 2);
+        assert!(fixture.store.resend("acme", claimed[0].id).await.unwrap());
+        let again = claim(&fixture, 4).await;
+        assert_eq!((again.len(), again[0].id), (1, claimed[0].id));
     }
 
     async fn delivery_without_an_entry_is_dropped_after_a_day_and_not_before(fixture) {

@@ -39,6 +39,7 @@ async fn sent(fixture: &StoreFixture, message: &[ClaimedDelivery]) -> usize {
         next: NextState::Sent,
         http_status: None,
         problem: "",
+        retry_after: None,
         took: SECOND,
         reference: None,
     };

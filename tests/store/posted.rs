@@ -52,6 +52,7 @@ async fn record(fixture: &StoreFixture, claimed: &[ClaimedDelivery], reference: 
         next: NextState::Sent,
         http_status: Some(200),
         problem: "",
+        retry_after: None,
         took: Duration::from_millis(41),
         reference: reference.map(str::to_owned),
     };

@@ -13,6 +13,7 @@ use holdpoint::task::change::{
 use holdpoint::task::decision::{Action, CallAnswer, Decision};
 use holdpoint::task::id::{CallId, ChangeId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Part, PartType};
+use holdpoint::task::operator_text::OperatorText;
 use holdpoint::task::request::{CallSpec, RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
@@ -375,6 +376,7 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
         definition: None,
         editor: None,
         bars_editor: false,
+        operator_text: OperatorText::default(),
         offer: None,
     };
     RequestSpec {

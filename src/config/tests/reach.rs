@@ -78,6 +78,43 @@ fn person_without_a_key_is_reached_where_links_decide() {
     assert_eq!(lines, reach("zoe (by-mail)", "nobody"));
 }
 
+/// Reads a file in which zoe, who has no key and answers by links, is an approver of a rule that
+/// holds these tools. eve has a key, and these groups.
+fn held_for_zoe(tools: &str, groups: &str) -> Result<Config, Vec<String>> {
+    read(&format!(
+        "models: {{ m: {{ provider: openai, model: x }} }}
+agents: {{ a: {{ model: m, tools: [t], human: [guidance, credentials] }} }}
+credentials: {{ crm: {{ fields: {{ token: {{}} }} }} }}
+secrets: {{ keys: [ {{ id: a, key: '${{SEALING_KEY}}' }} ] }}
+auth: {{ api_keys: [ {{ user: eve, groups: [{groups}], key: '0123456789abcdeF' }} ], people: [ {ZOE}, {EVE} ] }}
+policy: [ {{ name: r, tools: [{tools}], decide: hold, approvers: {{ groups: [g] }} }} ]
+notify: {{ links: {{ may: decide }}, {SERVER}to: [ {TO_ALL} ] }}
+tools: {{ t: {{ http: {{ url: 'http://h/', headers: {{ X: '{{{{credential:crm.token}}}}' }} }} }} }}"
+    ))
+}
+
+#[test]
+fn question_of_a_kind_that_takes_no_link_reaches_no_person_without_a_key() {
+    let reaches = |who: &str| [format!("A question of the rule `r` reaches {who}.")];
+    for tools in ["t", "request_human_guidance"] {
+        let lines = held_for_zoe(tools, "").unwrap().recipient_lines();
+        assert_eq!(lines, reaches("zoe (by-mail)"), "{tools}");
+    }
+    let unanswered =
+        "no tenant can satisfy this rule: it needs 1 different people, and 0 could answer";
+    for tools in ["request_credentials", "t, request_credentials"] {
+        let mistakes = held_for_zoe(tools, "").err().unwrap_or_default();
+        assert!(
+            mistakes.len() == 1 && mistakes[0].ends_with(unanswered),
+            "{tools}: {mistakes:?}"
+        );
+    }
+    let lines = held_for_zoe("request_credentials", "g")
+        .unwrap()
+        .recipient_lines();
+    assert_eq!(lines, reaches("eve (by-mail)"));
+}
+
 #[test]
 fn named_people_who_may_not_decide_some_questions_are_warned_about() {
     let named = format!("{SERVER}to: [ {{ name: by-mail, mail: {{ to: {{ users: [bob] }} }} }} ]");

@@ -442,7 +442,7 @@ impl Engine {
 
 /// Returns a catalog entry for a tool that the gate does not list, if the gate lets the rules judge
 /// such tools (`other_tools: judge`).
-fn other_tool(agent: &Agent, name: &str) -> Option<CatalogEntry> {
+pub(super) fn other_tool(agent: &Agent, name: &str) -> Option<CatalogEntry> {
     let gate = agent.gate.as_ref()?;
     let judged = gate.other_tools == OtherTools::Judge && agent.offered_tool(name).is_none();
     judged.then(|| Catalog::unconfigured(name)).flatten()

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::judge::other_tool;
 use super::{Driver, Stop};
 use crate::agent::gate::Report;
 use crate::engine::recovery::integrity::approval_damage;
@@ -10,6 +11,7 @@ use crate::task::call_state::{AttemptStart, CallState};
 use crate::task::decision::Action;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
+use crate::task::operator_text::OperatorText;
 use crate::task::planned_request::PlannedRequest;
 use crate::task::request::{Address, CallSpec, RequestKind, RequestSpec, Warning};
 use crate::task::restore::MAY_HAVE_RUN_TEXT;
@@ -18,6 +20,7 @@ use crate::task::text::cut;
 use crate::task::text_safety;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Terms, Verdict};
+use crate::tool::catalog::CatalogEntry;
 use crate::tool::human;
 
 /// The maximum length in bytes of the name that is shown for a tool that does not exist.
@@ -230,6 +233,21 @@ impl Driver<'_> {
         }
     }
 
+    /// Returns which texts of a call of the tool `name` come from the configuration. The
+    /// configuration has the name if the agent offers the tool, or if `tools` or a rule lists it. A
+    /// sub-agent's summary shows the task that the calling agent wrote.
+    fn operator_text(&self, name: &str, entry: Option<&CatalogEntry>) -> OperatorText {
+        let is_offered = entry.is_some() && other_tool(self.agent, name).is_none();
+        let engine = self.engine;
+        if !is_offered && engine.catalog.get(name).is_none() && !engine.policy.lists_tool(name) {
+            return OperatorText::Nothing;
+        }
+        match entry {
+            Some(entry) if entry.spec.kind == ToolKind::Agent => OperatorText::Name,
+            _ => OperatorText::NameAndSummary,
+        }
+    }
+
     /// Returns a call as its approvers see it. With `needs_decision`, the request asks about this
     /// call. Without it, the request shows this call next to other calls of the same turn.
     pub(crate) fn requested_call(&self, state: &CallState, needs_decision: bool) -> CallSpec {
@@ -263,6 +281,7 @@ impl Driver<'_> {
                 || shortened_name(&call.name),
                 |entry| entry.spec.summarize(&arguments),
             ),
+            operator_text: self.operator_text(&call.name, entry),
             warnings: if needs_decision {
                 warnings(state)
             } else {

@@ -7,7 +7,7 @@ use crate::http::Settings;
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::event::EventData;
 use crate::http::wire::request::InterventionRequest;
-use crate::store::{Event, ReadError, Store};
+use crate::store::{Event, ReadError, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
 
 /// Returns a request in its short form, as it was when `event` was committed. If `event` is `None`,
@@ -22,17 +22,7 @@ pub(crate) async fn brief(
     event: Option<&Event>,
     summaries: bool,
 ) -> Result<Box<RawValue>, ReadError> {
-    let row = match event {
-        Some(event) => {
-            JournalCache::default()
-                .request(store, request, event)
-                .await?
-        }
-        None => store
-            .request(request)
-            .await?
-            .ok_or_else(|| ReadError::Corrupt("a request that does not exist".to_owned()))?,
-    };
+    let row = request_row(store, request, event).await?;
     let brief = RequestBrief::from_row(&row, settings);
     let brief = if summaries {
         brief
@@ -42,7 +32,9 @@ pub(crate) async fn brief(
     to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
 }
 
-/// Returns the data of an event, in the form in which the event stream of the tree sends it.
+/// Returns the data of an event, in the form in which the event stream of the tree sends it. For a
+/// reminder of the request that the event opened, `reminder` is the reminder's type: it takes the
+/// place of the event's name, and the request is shown as it is now.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be understood.
@@ -51,14 +43,38 @@ pub(crate) async fn data(
     settings: &Settings,
     root: TaskId,
     event: &Event,
+    reminder: Option<&'static str>,
 ) -> Result<Box<RawValue>, ReadError> {
     let request = match event.item.fact.request_id() {
         Some(id) => {
-            let row = JournalCache::default().request(store, id, event).await?;
+            let as_of = reminder.is_none().then_some(event);
+            let row = request_row(store, id, as_of).await?;
             Some(InterventionRequest::at_commit(&row, settings))
         }
         None => None,
     };
-    to_raw_value(&EventData::from_event(root, event, request, settings))
-        .map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
+    let data = EventData::from_event(root, event, request, settings);
+    let data = match reminder {
+        Some(kind) => data.named(kind),
+        None => data,
+    };
+    to_raw_value(&data).map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
+}
+
+/// Returns a request as it was right after the commit of `event`; without an event, as it is now.
+async fn request_row(
+    store: &Store,
+    request: RequestId,
+    event: Option<&Event>,
+) -> Result<RequestRow, ReadError> {
+    match event {
+        Some(event) => {
+            let mut journals = JournalCache::default();
+            journals.request(store, request, event).await
+        }
+        None => store
+            .request(request)
+            .await?
+            .ok_or_else(|| ReadError::Corrupt("a request that does not exist".to_owned())),
+    }
 }

@@ -18,6 +18,7 @@ use crate::task::decision::{Door, Vote};
 use crate::task::grant::GrantScope;
 use crate::task::id::{CallId, GrantId, RequestId, TaskId};
 use crate::task::item::Usage;
+use crate::task::operator_text::OperatorText;
 use crate::task::request::{Address, CallSpec, RequestKind, RequestSpec};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
@@ -206,6 +207,7 @@ fn call() -> CallSpec {
         definition: Some(DIGEST.into()),
         editor: None,
         bars_editor: false,
+        operator_text: OperatorText::default(),
         offer: None,
     }
 }

@@ -1,8 +1,9 @@
 //! A brief: the short form of a request, for messages and for the event stream of the inbox. A
 //! brief is built from the request's row alone, so every reader gets the same brief.
 //!
-//! Invariant: a brief contains no text of an agent or a tool. Of the calls' arguments, a brief
-//! contains the parts that the operator's `summary` templates show.
+//! Invariant: a brief contains no text of an agent or a tool, and names a tool only if the
+//! configuration does. Of the calls' arguments, a brief contains the parts that the operator's
+//! `summary` templates show.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -16,8 +17,9 @@ use crate::task::user::UserIds;
 
 const MAX_SUMMARIES: usize = 3;
 
-/// A request in brief. A brief contains no text of an agent or a tool. Of the calls' arguments, a
-/// brief contains the parts that the operator's `summary` templates show.
+/// A request in brief. A brief contains no text of an agent or a tool, and names a tool only if the
+/// configuration does. Of the calls' arguments, a brief contains the parts that the operator's
+/// `summary` templates show.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct RequestBrief {
     /// The id of the request, never reused.
@@ -42,7 +44,9 @@ pub(crate) struct RequestBrief {
     pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
-    /// The names of the tools whose calls the request decides, without repetitions.
+    /// The names of the tools whose calls the request decides, without repetitions. Leaves out a
+    /// name that the configuration does not have: an agent at a gate with `other_tools: judge` has
+    /// made it up.
     pub tools: Vec<String>,
     /// The number of calls that the request decides.
     pub calls: usize,
@@ -50,8 +54,9 @@ pub(crate) struct RequestBrief {
     pub effects: Vec<WireEffect>,
     /// The number of warnings about the calls that the request decides.
     pub warnings: usize,
-    /// The summaries of at most the first three calls; null in a webhook whose receiver is
-    /// configured without `summaries: true`.
+    /// The summaries of at most the first three calls. A tool without a `summary` and a sub-agent
+    /// have their name as the summary. Leaves out a call whose tool is not in `tools`. Null in a
+    /// webhook whose receiver is configured without `summaries: true`.
     pub summaries: Option<Vec<String>>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
@@ -94,6 +99,7 @@ impl RequestBrief {
     pub(crate) fn from_row(row: &RequestRow, settings: &Settings) -> Self {
         let asked = &row.spec;
         let own: Vec<&CallSpec> = asked.own_calls().collect();
+        let name = |call: &&CallSpec| call.operator_name().map(str::to_owned);
         let warned = |call: &&CallSpec| call.warnings.len() + usize::from(may_have_run(row, call));
         Self {
             request_id: asked.request_id.to_string(),
@@ -105,7 +111,7 @@ impl RequestBrief {
             kind: asked.kind,
             status: row.status.into(),
             message: message(asked),
-            tools: distinct(own.iter().map(|call| call.name.clone())),
+            tools: distinct(own.iter().filter_map(name)),
             calls: own.len(),
             effects: distinct(own.iter().map(|call| call.effect.into())),
             warnings: own.iter().map(warned).sum(),
@@ -143,7 +149,9 @@ impl From<WireDecision> for BriefDecision {
 
 fn summaries(own: &[&CallSpec]) -> Vec<String> {
     let first = own.iter().take(MAX_SUMMARIES);
-    first.map(|call| call.summary.clone()).collect()
+    first
+        .filter_map(|call| call.operator_summary().map(str::to_owned))
+        .collect()
 }
 
 fn approvals(row: &RequestRow, own: &[&CallSpec], ids: UserIds) -> usize {
@@ -174,6 +182,7 @@ mod tests {
     use crate::http::openapi::sample;
     use crate::task::decision::Action;
     use crate::task::id::CallId;
+    use crate::task::operator_text::OperatorText;
     use crate::task::status::RequestStatus;
     use serde_json::{Value, json};
     use uuid::Uuid;
@@ -254,6 +263,29 @@ mod tests {
             brief["decision"],
             json!({"action": "approve", "by": "bob", "via": null, "door": null,
                 "at": "2026-11-03T09:31:00.000000Z"})
+        );
+    }
+
+    #[test]
+    fn brief_has_no_name_and_no_summary_that_an_agent_made_up() {
+        let mut row = sample::request();
+        let listed = row.spec.pending_tool_calls[0].clone();
+        for (number, text) in [OperatorText::Nothing, OperatorText::Name]
+            .into_iter()
+            .enumerate()
+        {
+            let mut call = listed.clone();
+            call.name = ["https://evil.example/approve", "analyst"][number].into();
+            call.summary = "canary task".into();
+            call.operator_text = text;
+            row.spec.pending_tool_calls.push(call);
+        }
+        let brief = brief(&row);
+        assert_eq!(brief["tools"], json!(["refund_payment", "analyst"]));
+        let summaries = json!(["Refund 120 for order 17", "analyst"]);
+        assert_eq!(
+            (&brief["summaries"], &brief["calls"]),
+            (&summaries, &json!(3))
         );
     }
 

@@ -57,6 +57,12 @@ impl EventData {
             request: request.map(RequestAtCommit),
         }
     }
+
+    /// Replaces the name of the event, for a reminder that shows the event that opened its request.
+    #[must_use]
+    pub(crate) fn named(self, event: &'static str) -> Self {
+        Self { event, ..self }
+    }
 }
 
 /// A request as of one commit, serialized without [`CALLER_MEMBERS`].

@@ -131,8 +131,7 @@ fn visible_line(text: &str, max_chars: usize) -> String {
 
 fn tools(texts: &MailTexts, question: &Question, max_chars: usize) -> String {
     let names: Vec<String> = question
-        .tools
-        .iter()
+        .tool_names(texts.unlisted_tool)
         .map(|name| visible_line(name, MAX_NAME_CHARS))
         .collect();
     visible_line(&names.join(texts.separator), max_chars)
@@ -270,6 +269,7 @@ mod tests {
             request_id: RequestId(Uuid::from_u128(number)),
             kind: RequestKind::Approval,
             tools: vec![text.to_owned(); 30],
+            has_unlisted_tool: false,
             agent: text.to_owned(),
             message: Some(text.to_owned()),
             created_at: Time(1_795_338_000_000_000),

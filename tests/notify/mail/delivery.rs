@@ -28,6 +28,18 @@ on_both! {
         assert_eq!(post.server.all().len(), 0);
     }
 
+    async fn waiting_mail_of_a_person_whom_the_entry_no_longer_includes_is_dropped(on) {
+        let mut post = Post::start(on, BOB_ONLY).await;
+        post.server.then(Then::Refuse(451));
+        post.app.held().await;
+        post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        post.server.then(Then::Take);
+        post.app.restart_with(|yaml| yaml.replace("users: [bob]", "users: [alice]")).await;
+        post.leap(6 * MINUTE);
+        post.counted(&[("dropped", 1)]).await;
+        assert_eq!(post.server.all().len(), 0);
+    }
+
     async fn mail_whose_end_is_unknown_is_sent_again_under_its_id(on) {
         let post = Post::start(on, &single()).await;
         post.server.then(Then::Cut);

@@ -80,4 +80,22 @@ on_both! {
         assert_eq!(listed[0]["webhook_id"], message.id());
         assert_eq!(scene.hook.count(), 1, "nothing but the timer");
     }
+
+    async fn reminder_in_full_shows_the_request_as_it_is_now_under_the_type_of_the_reminder(on) {
+        let full = HOOK.replace("[\"{new}\"] }", "[\"{new}\"], payload: full }");
+        let mut scene = Scene::start(on, &full).await;
+        let two = "{ owner: true, groups: [finance], required: 2 }";
+        scene.app.restart_with(|yaml| yaml.replace("{ owner: true, groups: [finance] }", two)).await;
+        let held = scene.app.held().await;
+        let approved = scene.app.approver().hit(&format!("/resume/{}/approve", held.request)).await;
+        assert_eq!(approved.status, 200, "{}", approved.text);
+        scene.counted(&[("due", 1)]).await;
+        scene.leap(2 * HOUR + Duration::from_secs(1));
+        scene.counted(&[("sent", 1)]).await;
+        let message = &scene.hook.all()[0];
+        let data = &message.body["data"];
+        assert_eq!((message.kind(), &data["event"]), ("request.waiting", &"request.waiting".into()));
+        let approvals = data.pointer("/request/tool_calls/0/approvals").unwrap();
+        assert_eq!(approvals.as_array().unwrap().len(), 1, "{}", message.text);
+    }
 }

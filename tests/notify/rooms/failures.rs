@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{BOT, HOOK, TEAMS, answer, of, rooms};
+use super::{BOT, GATHERS, HOOK, TEAMS, answer, of, rooms};
 use crate::notify::{micros, on_both};
 use crate::support::test_app::BOB;
 
@@ -71,13 +71,30 @@ on_both! {
         }
     }
 
-    async fn status_of_a_room_never_ends_the_attempts(on) {
-        for (entry, status) in [(BOT, 410), (HOOK, 410), (HOOK, 404), (TEAMS, 410), (TEAMS, 400)] {
+    async fn room_of_another_tenant_gets_no_question_that_waited_for_it(on) {
+        for entry in [BOT, HOOK, TEAMS, GATHERS] {
+            let (mut scene, _slack) = rooms(on, entry).await;
+            scene.hook.answers(500);
+            scene.app.held().await;
+            scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+            scene.hook.answers(200);
+            scene.app.restart_with(|yaml| yaml.replace("tenants: [acme]", "tenants: [other]")).await;
+            scene.leap(Duration::from_secs(90));
+            let found = scene.counted(&[("dropped", 1)]).await;
+            assert_eq!((problem(&found[0]).1, scene.hook.count()), (&json!("the request no longer waits for this recipient"), 1));
+        }
+    }
+
+    async fn status_of_a_room_ends_the_attempts_only_if_it_is_410(on) {
+        let gone = ("dead", "the receiver no longer wants this message");
+        let failed = ("due", "no 2xx");
+        let cases = [(BOT, 410, gone), (HOOK, 410, gone), (TEAMS, 410, gone), (HOOK, 404, failed), (TEAMS, 400, failed)];
+        for (entry, status, (state, said)) in cases {
             let (scene, _slack) = rooms(on, entry).await;
             scene.hook.answers(status);
             scene.app.held().await;
             let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
-            assert_eq!(problem(&found[0]), (&json!("due"), &json!("no 2xx")));
+            assert_eq!(problem(&found[0]), (&json!(state), &json!(said)));
         }
     }
 

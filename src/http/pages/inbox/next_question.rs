@@ -40,7 +40,7 @@ pub(crate) async fn next_question_line(
             @match rows.first() {
                 Some(next) => {
                     a autofocus href=(format!("{}/resume/{}", site.prefix, next.spec.request_id)) {
-                        (fill(texts.next, &[("summary", &summary(next, &http.settings, texts))]))
+                        (fill(texts.next, &[("summary", &summary(next, texts))]))
                     }
                     @if count > 0 { " · " (fill(texts.more_wait, &[("count", &more)])) }
                 }

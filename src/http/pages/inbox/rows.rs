@@ -29,15 +29,12 @@ pub(crate) fn kind_word(kind: RequestKind, texts: &SiteTexts) -> &'static str {
 
 /// Returns one line with the summary of a request's first call and the number of further calls.
 #[must_use]
-pub(crate) fn summary(row: &RequestRow, settings: &Settings, texts: &SiteTexts) -> String {
-    let brief = RequestBrief::from_row(row, settings);
-    let shown = brief.summaries.unwrap_or_default();
-    let mut line = shown
-        .first()
-        .map(|first| visible(first))
-        .unwrap_or_default();
-    if brief.calls > 1 {
-        let more = (brief.calls - 1).to_string();
+pub(crate) fn summary(row: &RequestRow, texts: &SiteTexts) -> String {
+    let mut calls = row.spec.own_calls();
+    let first = calls.next().map(|first| visible(&first.summary));
+    let (mut line, further) = (first.unwrap_or_default(), calls.count());
+    if further > 0 {
+        let more = further.to_string();
         line = format!("{line} {}", fill(texts.and_more, &[("count", &more)]));
     }
     line
@@ -108,7 +105,7 @@ pub(super) fn request_link(site: &Site<'_>, row: &RequestRow, settings: &Setting
         p.head {
             a href=(brief.url) {
                 span.unseen { (texts.summary) ": " }
-                span.exact { (summary(row, settings, texts)) }
+                span.exact { (summary(row, texts)) }
             }
             span.about { (about.join(" · ")) }
         }

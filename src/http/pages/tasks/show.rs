@@ -109,7 +109,7 @@ fn task_page(
             h1 #headline { (title) }
             (header)
             @if let Some(form) = cancel::form(site, http, row) { (form) }
-            @if !pending.is_empty() { (questions(site, http, pending)) }
+            @if !pending.is_empty() { (questions(site, pending)) }
             h2 { (texts.timeline) }
             p {
                 @if let Some(first) = timeline.earlier_page {
@@ -147,14 +147,14 @@ fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
     }
 }
 
-fn questions(site: &Site<'_>, http: &Http, pending: &[RequestRow]) -> Markup {
+fn questions(site: &Site<'_>, pending: &[RequestRow]) -> Markup {
     let texts = site.texts();
     html! {
         h2 { (texts.open_questions) }
         ul {
             @for row in pending {
                 li {
-                    span.exact { (summary(row, &http.settings, texts)) }
+                    span.exact { (summary(row, texts)) }
                     " (" (kind_word(row.spec.kind, texts)) ") "
                     a href=(format!("{}/resume/{}", site.prefix, row.spec.request_id)) { (texts.review) }
                 }

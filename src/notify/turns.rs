@@ -1,0 +1,42 @@
+//! The order in which the entries take the free slots of the process: each pass begins after the
+//! entry that was served last.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// The index of the entry with which the next pass begins.
+    next: AtomicUsize,
+}
+
+impl Turns {
+    /// Returns the indexes of `count` entries in the order of the next pass.
+    pub(super) fn order(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
+        let first = self.next.load(Ordering::Relaxed);
+        (first..first + count).map(move |at| at % count)
+    }
+
+    /// Records that the entry with this index was served.
+    pub(super) fn served(&self, index: usize) {
+        self.next.store(index + 1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_pass_begins_after_the_entry_that_was_served_last() {
+        let turns = Turns::default();
+        let order = || turns.order(4).collect::<Vec<_>>();
+        assert_eq!(order(), [0, 1, 2, 3]);
+        turns.served(0);
+        turns.served(1);
+        assert_eq!(order(), [2, 3, 0, 1]);
+        assert_eq!(order(), [2, 3, 0, 1], "nothing was served");
+        turns.served(3);
+        assert_eq!(order(), [0, 1, 2, 3]);
+        assert_eq!(turns.order(0).count(), 0);
+    }
+}

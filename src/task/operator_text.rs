@@ -1,0 +1,46 @@
+//! Tells which of a call's texts are the operator's. Only these may leave the service in briefs and
+//! messages: a tool name or a summary that an agent wrote could pass for words of this service.
+
+use serde::{Deserialize, Serialize};
+
+use super::request::CallSpec;
+
+/// The texts of a call that come from the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperatorText {
+    /// The configuration has the tool's name, and the template of the summary if there is one.
+    #[default]
+    NameAndSummary,
+    /// The configuration has the tool's name. The summary is the agent's own text.
+    Name,
+    /// The agent wrote the tool's name, which is also the summary.
+    Nothing,
+}
+
+impl OperatorText {
+    /// Whether this is the default, which a stored request leaves out.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl CallSpec {
+    /// Returns the name of the tool; `None` if the configuration does not have it.
+    #[must_use]
+    pub fn operator_name(&self) -> Option<&str> {
+        (self.operator_text != OperatorText::Nothing).then_some(self.name.as_str())
+    }
+
+    /// Returns the summary, or the name of the tool if the summary is not made from a template of
+    /// the configuration. `None` if the configuration does not have the name either.
+    #[must_use]
+    pub fn operator_summary(&self) -> Option<&str> {
+        match self.operator_text {
+            OperatorText::NameAndSummary => Some(&self.summary),
+            OperatorText::Name => Some(&self.name),
+            OperatorText::Nothing => None,
+        }
+    }
+}

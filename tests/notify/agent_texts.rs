@@ -1,0 +1,112 @@
+//! Tests that the names and summaries that an agent makes up leave in no message.
+
+use serde_json::{Value, json};
+
+use super::rooms::{HOOK, TEAMS};
+use super::{BACKEND, Scene, on_both, yaml};
+use crate::api::gate::AGENT;
+use crate::support::fake_chat_completions::calls;
+use crate::support::fake_mail_server::FakeMailServer;
+use crate::support::fake_receiver::FakeReceiver;
+use crate::support::leaping_clock::Leaping;
+use crate::support::test_app::{ALICE, On, TestApp};
+
+const MADE_UP: &str = "https://evil.example/holdpoint/approve";
+const RULES: &str = "
+  - { name: writes, tools: [Write], decide: hold, approvers: { groups: [finance] } }
+  - { name: gives, tools: [clerk], decide: hold, approvers: { groups: [finance] } }
+  - { name: others, tools: [\"*\"], decide: hold, approvers: { groups: [finance] } }
+gates:
+  coding: { description: Coding agents., tools: [], other_tools: judge, report: optional }
+";
+const AGENTS: &str = "forbidden], sub_agents: [clerk] }\n  clerk: { model: main, tools: [lookup] }\ndefault_agent: billing";
+const PEOPLE: &str =
+    "    - { user: alice, tenant: acme, groups: [support], key: \"agent-key-0123456789\", may: [gate] }
+  people:
+    - { user: bob, tenant: acme, email: bob@acme.com }
+notify:
+  mail: { url: \"smtp://127.0.0.1:{port}\", from: \"Holdpoint <holdpoint@acme.com>\" }";
+const BY_MAIL: &str = "    - { name: by-mail, mail: { to: approvers, summaries: true }, gather: 0s, tenants: [acme] }";
+
+/// Starts a service with an entry of each channel, all of which show summaries. The receiver gets
+/// the messages of the webhook and of the rooms.
+async fn every_channel(on: On) -> (Scene, FakeMailServer) {
+    let with_summaries = |entry: &str| entry.replace(" }, tenants", ", summaries: true }, tenants");
+    let teams = TEAMS.replace("name: room", "name: teams");
+    let backend = BACKEND.replace("[acme] }", "[acme], events: [request.created] }");
+    let entries = [backend.as_str(), HOOK, &teams];
+    let entries: Vec<String> = entries.map(with_summaries).into();
+    let (hook, mail, clock) = (
+        FakeReceiver::start().await,
+        FakeMailServer::start().await,
+        Leaping::new(),
+    );
+    let yaml = yaml(&format!("{}\n{BY_MAIL}", entries.join("\n")), &hook)
+        .replace("forbidden] }", AGENTS)
+        .replacen("\nauth:", &format!("{RULES}auth:"), 1)
+        .replace("notify:", PEOPLE)
+        .replace("{port}", &mail.port.to_string());
+    let app = TestApp::timed(on, &yaml, clock.clone()).await;
+    (Scene { app, hook, clock }, mail)
+}
+
+async fn propose(scene: &Scene, tool: &str) -> String {
+    let body = json!({"tool": tool, "arguments": {"path": "x"}});
+    let actor = scene.app.actor(AGENT).header("prefer", "wait=0");
+    let reply = actor.post("/v1/gate/calls", &body).await;
+    assert_eq!(reply.str("/decision"), "pending", "{}", reply.text);
+    reply.str("/request/request_id")
+}
+
+/// Returns the brief in the only message of the webhook.
+fn brief(scene: &Scene) -> Value {
+    let [message] = &scene.hook.of("request.created")[..] else {
+        panic!("one question")
+    };
+    message.body["data"]["request"].clone()
+}
+
+on_both! {
+    async fn tool_name_that_an_agent_makes_up_at_a_gate_is_in_no_message(on) {
+        let (scene, mail) = every_channel(on).await;
+        let request = propose(&scene, MADE_UP).await;
+        scene.counted(&[("sent", 4), ("due", 0)]).await;
+        let told = &mail.all()[0];
+        assert_eq!(told.subject, "Waits for you: a tool that the configuration does not name (coding)");
+        for text in [&told.text, &told.html] {
+            assert!(!text.contains("evil") && !text.contains("Summary"), "{text}");
+        }
+        let messages = scene.hook.all();
+        assert!(messages.iter().all(|message| !message.text.contains("evil")), "{messages:?}");
+        let rooms = messages.iter().filter(|message| message.path != "/backend");
+        let words = "A question waits: a tool that the configuration does not name (coding)";
+        assert_eq!(rooms.filter(|message| message.text.contains(words)).count(), 2);
+        let brief = brief(&scene);
+        assert_eq!((&brief["tools"], &brief["calls"], &brief["summaries"]), (&json!([]), &json!(1), &json!([])));
+        let page = scene.app.approver().get(&format!("/resume/{request}")).await;
+        assert_eq!(page.str("/tool_calls/0/name"), MADE_UP, "{}", page.text);
+    }
+
+    async fn tool_at_a_gate_that_a_rule_lists_is_named_in_messages(on) {
+        let (scene, mail) = every_channel(on).await;
+        propose(&scene, "Write").await;
+        scene.counted(&[("sent", 4), ("due", 0)]).await;
+        assert_eq!(mail.all()[0].subject, "Waits for you: Write (coding)");
+        assert_eq!((&brief(&scene)["tools"], &brief(&scene)["summaries"]), (&json!(["Write"]), &json!(["Write"])));
+    }
+
+    async fn task_of_a_sub_agent_is_in_no_message(on) {
+        let (scene, mail) = every_channel(on).await;
+        scene.app.model.then(calls(&[("clerk", r#"{"task":"canary task"}"#)]));
+        let reply = scene.app.actor(ALICE).post("/v1/tasks", &json!({"input": "please"})).await;
+        assert_eq!(reply.str("/status"), "Paused", "{}", reply.text);
+        scene.counted(&[("sent", 4), ("due", 0)]).await;
+        let told = &mail.all()[0];
+        assert_eq!(told.subject, "Waits for you: clerk (billing)");
+        assert!(told.text.contains("Summary, not the whole call: clerk\r\n"), "{}", told.text);
+        assert!(!told.text.contains("canary") && !told.html.contains("canary"));
+        assert!(scene.hook.all().iter().all(|message| !message.text.contains("canary")));
+        assert_eq!(brief(&scene)["summaries"], json!(["clerk"]));
+        assert_eq!(reply.str("/pending/0/tool_calls/0/summary"), "clerk: canary task");
+    }
+}
