@@ -92,7 +92,7 @@ pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
 pub use self::feed::{InboxListener, Listener, News, Notification};
 pub use self::gate_calls::EqualCall;
-pub use self::grants::{GrantFilter, GrantRow};
+pub use self::grants::{CoverableCall, GrantFilter, GrantRow};
 pub use self::inbox::InboxState;
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
