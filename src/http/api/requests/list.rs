@@ -112,7 +112,7 @@ async fn open_requests(
     let waits_for_caller = |row: &&RequestRow| {
         filter.fits(row) && can_decide(caller, &row.tenant, &row.owner, &row.state())
     };
-    let pending = http.store.pending_of(roots).await?;
+    let pending = http.store.pending_of(&caller.tenant, roots).await?;
     Ok((pending.iter().filter(waits_for_caller).count(), false))
 }
 
