@@ -31,8 +31,8 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Returns a decoder that holds at most `max_bytes` bytes of an event: its data and its
-    /// incomplete line.
+    /// Returns a decoder that holds at most `max_bytes` bytes of an event: its name, its data and
+    /// its incomplete line.
     pub(crate) fn new(max_bytes: usize) -> Self {
         let (line, name, data) = (Vec::new(), Vec::new(), Vec::new());
         Self {
@@ -64,7 +64,7 @@ impl Decoder {
             let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
             let (line_part, after) = rest.split_at(end.unwrap_or(rest.len()));
             self.line.extend_from_slice(line_part);
-            if self.line.len() + self.data.len() > self.max_bytes {
+            if self.line.len() + self.name.len() + self.data.len() > self.max_bytes {
                 return Err(TooLong);
             }
             let Some((ending, after)) = after.split_first() else {
@@ -151,5 +151,8 @@ mod tests {
         let mut decoder = Decoder::new(10);
         decoder.push(b"data: 12\ndata: 3").unwrap();
         assert_eq!(decoder.push(b"45678901"), Err(TooLong));
+        let mut decoder = Decoder::new(10);
+        decoder.push(b"event: 123\n").unwrap();
+        assert_eq!(decoder.push(b"data: 12"), Err(TooLong), "the name counts");
     }
 }

@@ -91,19 +91,8 @@ impl Sender {
         claimed: &[ClaimedDelivery],
     ) -> Result<BTreeMap<RequestId, RequestRow>, ReadError> {
         let ids: Vec<RequestId> = claimed.iter().filter_map(|one| one.request).collect();
-        let rows = match self.store.requests_by_id(&first.tenant, &ids).await {
-            Ok(rows) => rows,
-            Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // If one request is damaged, reading all requests at once fails. So each request is
-            // read separately. A damaged request is left out, because it cannot be decided.
-            Err(_) => {
-                let mut rows = Vec::new();
-                for id in ids {
-                    rows.extend(self.readable_request(id).await?);
-                }
-                rows
-            }
-        };
+        // The read leaves out damaged requests, because they cannot be decided.
+        let rows = self.store.requests_by_id(&first.tenant, &ids).await?;
         let keyed = rows.into_iter().map(|row| (row.spec.request_id, row));
         Ok(keyed.collect())
     }

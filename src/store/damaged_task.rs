@@ -81,6 +81,15 @@ impl Store {
         }
     }
 
+    /// Logs that a list leaves out an entry whose stored data cannot be decoded. Logs each id once.
+    pub(super) fn log_left_out(&self, id: Uuid) {
+        let logged = self.inner.logged_damage.lock();
+        let mut logged = logged.unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < MAX_REPORTS && logged.insert(id) {
+            tracing::error!(%id, "stored data cannot be read; lists leave it out");
+        }
+    }
+
     /// Takes the tasks that were reported since the last call.
     #[must_use]
     pub fn take_unreadable(&self) -> Vec<TaskId> {

@@ -8,6 +8,7 @@
 mod inbox;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -197,6 +198,22 @@ pub(super) struct Outgoing {
     pub(super) requests: BTreeMap<String, BTreeSet<RequestId>>,
     /// Whether this process has queued a task, which any worker may claim.
     pub(super) has_queued_task: bool,
+}
+
+/// Records subscriptions of another replica, and removes those that have ended. A known
+/// subscription is always renewed. A new subscription is dropped if `limit` are recorded.
+fn record<K: Eq + Hash>(
+    known: &mut HashMap<K, Instant>,
+    keys: impl IntoIterator<Item = K>,
+    limit: usize,
+) {
+    let now = Instant::now();
+    known.retain(|_, until| now < *until);
+    for key in keys {
+        if known.len() < limit || known.contains_key(&key) {
+            known.insert(key, now + SUBSCRIPTION_TTL);
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -394,14 +411,10 @@ impl Feed {
     }
 
     pub(super) fn record_subscriptions(&self, roots: impl IntoIterator<Item = TaskId>) {
-        let (mut replicas, now) = (lock(&self.replicas), Instant::now());
-        replicas.tree_subscriptions.retain(|_, until| now < *until);
-        let capacity = MAX_REMOTE_SUBSCRIPTIONS.saturating_sub(replicas.tree_subscriptions.len());
-        replicas.tree_subscriptions.extend(
-            roots
-                .into_iter()
-                .take(capacity)
-                .map(|root| (root, now + SUBSCRIPTION_TTL)),
+        record(
+            &mut lock(&self.replicas).tree_subscriptions,
+            roots,
+            MAX_REMOTE_SUBSCRIPTIONS,
         );
     }
 

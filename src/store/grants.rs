@@ -83,6 +83,24 @@ impl GrantRow {
     }
 }
 
+/// A held call, for [`Store::grants_covering`].
+#[derive(Clone, Debug)]
+pub struct CoverableCall<'a> {
+    /// The tenant of the call's tree.
+    pub tenant: &'a str,
+    /// The owner of the call's tree.
+    pub owner: UserId,
+    /// The name of the root's agent.
+    pub root_agent: &'a str,
+    /// The root of the call's tree.
+    pub root_task_id: TaskId,
+    /// The basis of the offer that the rule makes for the call, see
+    /// [`crate::task::grant::Offer::basis`].
+    pub basis: &'a str,
+    /// The standing decision under which an earlier attempt of the call was started, if any.
+    pub used_grant: Option<GrantId>,
+}
+
 /// A filter for [`Store::grants`].
 #[derive(Clone, Debug, Default)]
 pub struct GrantFilter {
@@ -106,14 +124,18 @@ const BATCH: usize = 1000;
 const MAX_COVERING: i64 = 32;
 
 /// Finds standing decisions by their basis (see `Offer::basis`) and by the owner of their tree,
-/// newest first. Leaves out revoked and expired standing decisions.
+/// newest first. Leaves out those that cannot cover the call: revoked and expired ones, those of
+/// another scope, and used up ones unless the call itself has used them. So the limit leaves out
+/// none that counts, however many newer ones the owner has.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
             (select doubted_at from database_identity where id = 1) as doubted_at, " (now 1) " as moment
        from standing_grant
       where tenant = $2 and basis = $3 and owner " (any 4 text) " and revoked_at is null and expires_at > " (now 1) "
-      order by grant_id desc limit $5"
+        and ((scope = 'owner' and agent = $5) or (scope = 'task' and root_task_id = $6))
+        and (used < uses or grant_id = $7)
+      order by grant_id desc limit $8"
 );
 
 const IDS: Sql = sql!(
@@ -277,24 +299,26 @@ impl Store {
         records.into_iter().map(row).collect()
     }
 
-    /// Reads the standing decisions that have this basis ([`crate::task::grant::Offer::basis`]) and
-    /// were given in trees of this owner: the newest first, at most 32. Leaves out revoked and
-    /// expired standing decisions. Includes those that a later message of the owner has ended.
+    /// Reads the standing decisions that may cover a call: the newest first, at most 32. Leaves out
+    /// revoked and expired standing decisions, and used up ones unless the call has used them. Does
+    /// not check whether the owner has sent a message since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn grants_covering(
         &self,
-        tenant: &str,
-        owner: &UserId,
-        basis: &str,
+        call: &CoverableCall<'_>,
     ) -> Result<Vec<GrantRow>, ReadError> {
-        let owners = self.spellings(tenant, std::slice::from_ref(owner)).await?;
+        let owner = std::slice::from_ref(&call.owner);
+        let owners = self.spellings(call.tenant, owner).await?;
         let values = vec![
             Value::Now,
-            Value::Text(tenant.to_owned()),
-            Value::Text(basis.to_owned()),
+            Value::Text(call.tenant.to_owned()),
+            Value::Text(call.basis.to_owned()),
             Value::Texts(owners),
+            Value::Text(call.root_agent.to_owned()),
+            Value::Id(call.root_task_id.0),
+            Value::Id(call.used_grant.map_or(Uuid::nil(), |id| id.0)),
             Value::Int(MAX_COVERING),
         ];
         self.rows(self.db().all(COVERING, values).await?)

@@ -101,10 +101,11 @@ pub struct InboxState {
 }
 
 impl Store {
-    /// Reads requests by their ids, in any status, in the order of the ids. Leaves out unknown ids.
+    /// Reads requests by their ids, in any status, in the order of the ids. Leaves out unknown ids,
+    /// and requests that cannot be decoded.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+    /// [`ReadError::Unavailable`] when the database does not answer.
     pub async fn requests_by_id(
         &self,
         tenant: &str,
@@ -124,7 +125,7 @@ impl Store {
         let mut rows = Vec::new();
         while !unread.is_empty() {
             let limit = i64::try_from(unread.len()).unwrap_or(i64::MAX);
-            let page = list.matching(self, unread.clone(), limit).await?;
+            let page = list.readable(self, unread.clone(), limit).await?;
             let read_to = page.rows.last().map(|row| row.spec.request_id.0);
             rows.extend(page.rows);
             match read_to.filter(|_| page.more) {

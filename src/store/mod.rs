@@ -70,6 +70,7 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 pub use self::claim::{ClaimedTask, Drive, LONE_DRIVE_AFTER};
 pub use self::db::Sql;
@@ -92,7 +93,7 @@ pub use self::failure::{CommitError, ReadError};
 use self::feed::Feed;
 pub use self::feed::{InboxListener, Listener, News, Notification};
 pub use self::gate_calls::EqualCall;
-pub use self::grants::{GrantFilter, GrantRow};
+pub use self::grants::{CoverableCall, GrantFilter, GrantRow};
 pub use self::inbox::InboxState;
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
@@ -133,6 +134,8 @@ struct Inner {
     last_served: Mutex<claim::LastServed>,
     /// The tasks that were reported as unreadable since the last [`Store::take_unreadable`].
     unreadable: Mutex<BTreeSet<TaskId>>,
+    /// The ids of the damaged entries of lists that were logged.
+    logged_damage: Mutex<BTreeSet<Uuid>>,
     /// Stops the writers and the relay when the last handle is dropped.
     _stop_on_drop: DropGuard,
 }
@@ -237,6 +240,7 @@ impl Store {
                 skips_comparison: AtomicBool::new(false),
                 last_served: Mutex::default(),
                 unreadable: Mutex::default(),
+                logged_damage: Mutex::default(),
                 _stop_on_drop: stop_guard,
             }),
         })

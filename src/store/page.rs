@@ -97,8 +97,50 @@ pub(super) trait IdsFirst: Sync {
         limit: i64,
     ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send;
 
-    /// Reads one page of at most `limit` rows after `after`. The page ends early after
-    /// [`MAX_SCANNED_IDS`] ids.
+    /// Like `matching`, but leaves out rows that cannot be decoded, so that a damaged row does not
+    /// hide the others. If a read fails because of such a row, each half of the ids is read by
+    /// itself.
+    fn readable(
+        &self,
+        store: &Store,
+        ids: Vec<Self::Id>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Page<Self::Row>, ReadError>> + Send {
+        async move {
+            let (mut parts, mut rows) = (vec![ids], Vec::new());
+            while let Some(mut ids) = parts.pop() {
+                let remaining = limit - i64::try_from(rows.len()).unwrap_or(limit);
+                match self.matching(store, ids.clone(), remaining).await {
+                    Ok(page) => {
+                        rows.extend(page.rows);
+                        if page.more {
+                            return Ok(Page {
+                                rows,
+                                more: true,
+                                scanned_to: None,
+                            });
+                        }
+                    }
+                    Err(ReadError::Corrupt(_)) if ids.len() > 1 => {
+                        let second = ids.split_off(ids.len() / 2);
+                        parts.extend([second, ids]);
+                    }
+                    Err(ReadError::Corrupt(_)) => {
+                        let damaged = ids.into_iter().map(Into::into);
+                        damaged.for_each(|id| store.log_left_out(id));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(Page {
+                rows,
+                ..Page::empty()
+            })
+        }
+    }
+
+    /// Reads one page of at most `limit` rows after `after`. Leaves out rows that cannot be
+    /// decoded. The page ends early after [`MAX_SCANNED_IDS`] ids.
     fn page(
         &self,
         store: &Store,
@@ -125,7 +167,7 @@ pub(super) trait IdsFirst: Sync {
                     return Ok(Page::cut(rows, 0, limit));
                 };
                 after = last;
-                let page = self.matching(store, ids, remaining).await?;
+                let page = self.readable(store, ids, remaining).await?;
                 rows.extend(page.rows);
                 if page.more || is_exhausted || scanned >= MAX_SCANNED_IDS {
                     return Ok(Page {

@@ -194,7 +194,7 @@ impl IdsFirst for RequestList<'_> {
 }
 
 impl Store {
-    /// Reads one page of requests, oldest first. A page has limits for the number of its requests,
+    /// Reads one page of requests, oldest first. Leaves out requests that cannot be decoded. A page has limits for the number of its requests,
     /// for their bytes, and for the number of requests that are looked at. So it may have fewer
     /// requests than the filter's `limit` although more follow.
     ///

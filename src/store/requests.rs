@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::record::record;
 use super::tasks::{corrupt, fact, names};
-use super::{ReadError, RequestRow, Store, Viewer};
+use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
 use crate::task::status::RequestStatus;
@@ -85,6 +85,9 @@ pub(super) const STATEMENTS: &[Sql] = &[
     OVERDUE,
     FIND_INVOLVED,
 ];
+
+/// How many requests one step of [`Store::pending_of`] reads where some cannot be decoded.
+const READABLE_PER_READ: i64 = 200;
 
 record! {
     /// One item of a request, together with the request's row.
@@ -222,15 +225,41 @@ impl Store {
         .await
     }
 
-    /// Reads the open requests of whole trees, tree by tree, in the order in which the requests
-    /// were opened.
+    /// Reads the open requests of whole trees of a tenant. The requests of each tree are in the
+    /// order in which they were opened. Leaves out requests that cannot be decoded; the others are
+    /// then in the order of their ids.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
-    pub async fn pending_of(&self, roots: &[TaskId]) -> Result<Vec<RequestRow>, ReadError> {
-        let roots = roots.iter().map(|root| root.0).collect();
-        self.read_requests(PENDING_OF_ROOTS, vec![Value::Ids(roots), Value::Now])
-            .await
+    /// [`ReadError`] when the database does not answer.
+    pub async fn pending_of(
+        &self,
+        tenant: &str,
+        roots: &[TaskId],
+    ) -> Result<Vec<RequestRow>, ReadError> {
+        let ids = roots.iter().map(|root| root.0).collect();
+        let values = vec![Value::Ids(ids), Value::Now];
+        let read = self.read_requests(PENDING_OF_ROOTS, values).await;
+        if !matches!(read, Err(ReadError::Corrupt(_))) {
+            return read;
+        }
+        let mut filter = RequestFilter {
+            tenant: tenant.to_owned(),
+            roots: roots.to_vec(),
+            statuses: vec![RequestStatus::Pending],
+            overdue: true,
+            limit: READABLE_PER_READ,
+            ..RequestFilter::default()
+        };
+        let mut rows = Vec::new();
+        loop {
+            let page = self.requests(&filter).await?;
+            let next = page.next(|row| row.spec.request_id.0);
+            rows.extend(page);
+            match next {
+                Some(next) => filter.after = Some(RequestId(next)),
+                None => return Ok(rows),
+            }
+        }
     }
 
     /// Whether a person may decide, or has decided, a request of a tree. The rows of

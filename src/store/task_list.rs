@@ -166,16 +166,18 @@ impl IdsFirst for TaskList<'_> {
         ]);
         let records: Vec<ListedRecord> = store.db().all(MATCHING, values).await?;
         let found = records.first().map_or(0, |record| record.found);
-        let rows = records
-            .into_iter()
-            .map(|record| record.record.row())
-            .collect::<Result<_, _>>()?;
+        let rows = records.into_iter().map(|record| {
+            let id = record.record.id();
+            let row = record.record.row();
+            row.inspect_err(|_| store.report_unreadable(id))
+        });
+        let rows = rows.collect::<Result<_, _>>()?;
         Ok(Page::cut(rows, found, limit))
     }
 }
 
 impl Store {
-    /// Reads one page of tasks, newest first. A page has limits for the number of its tasks, for
+    /// Reads one page of tasks, newest first. Leaves out tasks whose row cannot be decoded. A page has limits for the number of its tasks, for
     /// their bytes, and for the number of tasks that are looked at. So it may have fewer tasks than
     /// the filter's `limit` although more follow. The bytes include the open requests of each task.
     ///

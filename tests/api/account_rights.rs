@@ -110,8 +110,14 @@ on_both! {
             let inbox = app.approver().get(&format!("/v1/requests?{query}")).await;
             assert_eq!(inbox.body["requests"].as_array().unwrap().len(), count, "{query}: {}", inbox.text);
         }
+        let by_a_key_that_reads = async || {
+            let list = app.actor(BOB_READS).get("/v1/requests?status=pending&status=resumed").await;
+            list.body["requests"].as_array().unwrap().len()
+        };
+        assert_eq!(by_a_key_that_reads().await, 0, "a key that may not decide lists no question");
         app.model.then(says("done"));
         assert_eq!(app.approver().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
+        assert_eq!(by_a_key_that_reads().await, 1, "bob has decided it");
         for (query, count) in [("", 0), ("?status=resumed", 1), ("?status=pending", 0)] {
             let inbox = app.approver().get(&format!("/v1/requests{query}")).await;
             assert_eq!(inbox.body["requests"].as_array().unwrap().len(), count, "{query}: {}", inbox.text);

@@ -138,6 +138,24 @@ on_both! {
         app.stop().await;
     }
 
+    async fn partly_answered_request_is_not_its_own_next_question(on: On) {
+        let app = finance(on).await;
+        let both = [("refund", r#"{"order": 1, "amount": 50}"#), ("refund", r#"{"order": 2, "amount": 60}"#)];
+        app.model.then(calls(&both));
+        let asked = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+        let path = format!("/resume/{}", asked.str("/pending/0/request_id"));
+        let call = asked.str("/pending/0/tool_calls/0/tool_call_id");
+        let answered = app.approver().post(&path, &json!({"decisions": {call: {"action": "approve"}}})).await;
+        assert_eq!(answered.status, 200, "{}", answered.text);
+        let alone = page(app.approver(), &path).await;
+        assert!(alone.text.contains("Approved. Nothing else waits for you."), "{}", alone.text);
+        let other = refund(&app, 80).await;
+        let after = page(app.approver(), &path).await;
+        let line = format!("<a autofocus href=\"/resume/{}\">Next: Refund 80 for order 17</a> · <a", other.request);
+        assert!(after.text.contains(&line), "no further one: {}", after.text);
+        app.stop().await;
+    }
+
     async fn decided_requests_are_listed_with_who_decided_and_who_is_missing(on: On) {
         let app = app_with(on, "{ groups: [finance], required: 2 }").await;
         let (first, second) = (refund(&app, 120).await, refund(&app, 80).await);

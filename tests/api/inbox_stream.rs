@@ -58,6 +58,12 @@ fn gone(request: &str, reason: &str, open: usize) -> Value {
     json!({"event": "request.gone", "request_id": request, "reason": reason, "decision": null, "open": open})
 }
 
+/// Returns the statement that makes a request unreadable.
+fn damage(app: &TestApp, held: &Held) -> String {
+    let id = app.database.id(&held.request);
+    format!("update agent_task_item set body = '{{' where request_id = {id}")
+}
+
 on_both! {
     async fn stream_begins_with_what_is_open_and_tells_what_changes(on: On) {
         let app = finance(on).await;
@@ -82,6 +88,24 @@ on_both! {
         assert_eq!((&decision["action"], &decision["by"], &decision["door"]), (&json!("approve"), &json!("eve"), &json!("key")));
         app.owner().hit(&format!("/v1/tasks/{}/cancel", second.task)).await;
         assert_eq!(next(&mut watch, "request.gone").await.data, gone(&second.request, "withdrawn", 0));
+        app.stop().await;
+    }
+
+    async fn damaged_request_silences_no_stream(on: On) {
+        let app = finance(on).await;
+        let (first, damaged) = (app.held().await, app.held().await);
+        let mut watch = stream(&app.approver(), "").await;
+        assert_eq!(ids(&next(&mut watch, "inbox").await), [first.request.as_str(), &damaged.request]);
+        app.database.execute(&damage(&app, &damaged)).await;
+        app.approver().hit(&format!("/resume/{}/approve", damaged.request)).await;
+        // The service ends the damaged task, which closes the request.
+        let inbox = next(&mut watch, "inbox").await;
+        assert_eq!((ids(&inbox), &inbox.data["open"]), (vec![first.request.as_str()], &json!(1)));
+        let later = app.held().await;
+        let created = next(&mut watch, "request.created").await;
+        assert_eq!((created.data["request"]["request_id"].as_str(), &created.data["open"]), (Some(later.request.as_str()), &json!(2)));
+        let mut again = stream(&app.approver(), "").await;
+        assert_eq!(ids(&next(&mut again, "inbox").await), [first.request.as_str(), &later.request]);
         app.stop().await;
     }
 

@@ -79,7 +79,45 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
     task
 }
 
+async fn requests_in(actor: &Actor<'_>, path: &str) -> Vec<String> {
+    let reply = actor.get(path).await;
+    assert_eq!(reply.status, 200, "{path}: {}", reply.text);
+    let requests = reply.body["requests"].as_array().unwrap();
+    let id = |request: &Value| request["request_id"].as_str().unwrap().to_owned();
+    requests.iter().map(id).collect()
+}
+
 on_both! {
+    async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
+        let accounts = REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS;
+        let app = TestApp::unswept(on, &accounts).await;
+        let (first, damaged, last) = (app.held().await, app.held().await, app.held().await);
+        let id = app.database.id(&damaged.request);
+        app.database.execute(&format!("update agent_task_item set body = '{{' where request_id = {id}")).await;
+        let readable = [first.request.as_str(), &last.request];
+        let bob = app.approver();
+        for path in ["/v1/requests", "/v1/requests?status=pending&status=resumed"] {
+            assert_eq!(requests_in(&bob, path).await, readable, "{path}");
+        }
+        let page = bob.get("/v1/requests?limit=1").await;
+        assert_eq!(page.str("/requests/0/request_id"), first.request);
+        let cursor = page.str("/next_cursor");
+        let page = bob.get(&format!("/v1/requests?limit=1&cursor={cursor}")).await;
+        assert_eq!((page.str("/requests/0/request_id"), &page.body["next_cursor"]), (last.request.clone(), &Value::Null));
+        let tasks = app.owner().get("/v1/tasks").await;
+        let ids: Vec<_> = tasks.body["tasks"].as_array().unwrap().iter().map(|task| task["task_id"].as_str()).collect();
+        assert_eq!(ids, [Some(last.task.as_str()), Some(&damaged.task), Some(&first.task)]);
+        let inbox = bob.header("accept", "text/html").get("/inbox").await;
+        let shows = |request: &str| inbox.text.contains(&format!("<li data-request=\"{request}\""));
+        assert_eq!([&first, &damaged, &last].map(|held| shows(&held.request)), [true, false, true]);
+        app.approver().hit(&format!("/resume/{}/approve", first.request)).await;
+        let page = app.approver().header("accept", "text/html").get(&format!("/resume/{}", first.request)).await;
+        assert!(page.text.contains(&format!("<a autofocus href=\"/resume/{}\">", last.request)), "{}", page.text);
+        assert_eq!(app.approver().header("accept", "text/html").get("/inbox/decided?all=1").await.status, 200);
+        assert_eq!(app.approver().get(&format!("/resume/{}", damaged.request)).await.status, 500);
+        app.stop().await;
+    }
+
     async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
         let app = TestApp::start(on).await;
         // The first message makes every prompt too large for the fake model, so the task fails

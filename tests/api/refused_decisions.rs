@@ -151,6 +151,30 @@ on_both! {
         app.stop().await;
     }
 
+    async fn late_answer_to_a_call_is_told_its_decision_while_the_request_is_open_and_after(on: On) {
+        let app = TestApp::with_finance(on).await;
+        let as_user = |user: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", "finance");
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#), ("refund", r#"{"order":2,"amount":60}"#)])).then(says("done"));
+        let asked = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+        let path = format!("/resume/{}", asked.str("/pending/0/request_id"));
+        let [first, second] = [0, 1].map(|place| asked.str(&format!("/pending/0/tool_calls/{place}/tool_call_id")));
+        let of = |call: &str, answer: Value| json!({"decisions": {call: answer}});
+        assert_eq!(app.approver().post(&path, &of(&first, json!({"action": "approve"}))).await.status, 200);
+        let late = || async {
+            let late = as_user("dan").post(&path, &of(&first, json!({"action": "reject"}))).await;
+            (late.status, late.str("/decision/by"), late.str("/decision/action"))
+        };
+        assert_eq!(late().await, (409, "bob".into(), "approve".into()));
+        let rejection = json!({"action": "reject", "then": "continue"});
+        assert_eq!(as_user("eve").post(&path, &of(&second, rejection)).await.status, 200);
+        assert_eq!(late().await, (409, "bob".into(), "approve".into()), "the request is closed");
+        let whole = as_user("dan").post(&path, &json!({"action": "approve"})).await;
+        assert_eq!((whole.str("/decision/by"), whole.str("/decision/action")), ("eve".into(), "mixed".into()));
+        let own = app.approver().post(&path, &json!({"action": "approve"})).await;
+        assert_eq!((own.status, own.str("/decision/by")), (409, "bob".into()), "their first answer");
+        app.stop().await;
+    }
+
     async fn repeated_post_with_the_same_key_does_nothing_more(on: On) {
         let app = TestApp::start(on).await;
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)])).then(says("done"));

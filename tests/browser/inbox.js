@@ -12,9 +12,10 @@ const open = async () => (await (await fetch(`${service}/v1/requests`)).json()).
 const approve = (asked) => fetch(`${service}/resume/${asked.request_id}/approve`, { method: "POST", headers: { prefer: "respond-async" } });
 
 async function clear() {
-  const { requests } = await (await fetch(`${service}/v1/requests?limit=200`)).json();
-  for (const { root_task_id: id } of requests) await cancel({ task_id: id });
-  assert.equal(await open(), 0);
+  while ((await open()) > 0) {
+    const { requests } = await (await fetch(`${service}/v1/requests?limit=200`)).json();
+    for (const { root_task_id: id } of requests) await cancel({ task_id: id });
+  }
 }
 
 async function isLive(page) {
@@ -98,6 +99,46 @@ async function aRowSaysWhoDecidedElsewhere(browser, viewport) {
   await readable(page, "rows that are over");
   await shot(page, "inbox-over");
   await row(page, third.request).getByRole("link").focus();
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
+// Hides a page, or shows it again, as another tab in front of it does.
+async function setVisibility(page, visibility) {
+  await page.evaluate((visibility) => {
+    Object.defineProperty(document, "visibilityState", { get: () => visibility, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, visibility);
+}
+
+// A row whose request was decided while the page was hidden says by whom, also where more wait than
+// the stream lists. A new question that is pages away appears on a page that begins with it.
+async function hiddenPageCatchesUp(browser, count) {
+  const asked = [];
+  for (let number = 0; number < count; number += 1) asked.push(await refundOf(100 + number));
+  const { context, page, wrong } = await newPage(browser);
+  await page.goto(`${service}/inbox`);
+  await isLive(page);
+  await setVisibility(page, "hidden");
+  await approve(asked[0].request);
+  await cancel(asked[1].task);
+  const first = await refundOf(500);
+  await setVisibility(page, "visible");
+  await row(page, asked[0].request).locator(".told", { hasText: /^Approved by local, .* nothing left to do here$/ }).waitFor();
+  await row(page, asked[1].request).locator(".told", { hasText: /^Withdrawn/ }).waitFor();
+  assert.equal(await page.locator("#inbox-rows > li.over").count(), 2);
+  const news = page.locator("#inbox-new button");
+  const second = await refundOf(501);
+  const announced = count > 200 ? [second] : [first, second];
+  await news.waitFor();
+  await news.click();
+  await row(page, announced[0].request).waitFor();
+  await row(page, second.request).waitFor();
+  assert.equal(await rows(page).first().getAttribute("data-request"), (count > 50 ? announced[0] : asked[0]).request.request_id);
+  assert.equal(await news.count(), 0);
+  await isLive(page);
+  assert.equal(await news.count(), 0, "the rows of earlier pages are not new");
   assert.deepEqual(wrong, []);
   await context.close();
   await clear();
@@ -288,6 +329,7 @@ try {
   }
   await rowsNeverMoveByThemselves(browser);
   for (const { viewport } of SEEN.slice(0, 3)) await aRowSaysWhoDecidedElsewhere(browser, viewport);
+  for (const count of [3, 60, 210]) await hiddenPageCatchesUp(browser, count);
   await noKeyDecides(browser);
   await losesItsStream(browser);
   await aHostileNameIsTextEverywhere(browser);

@@ -124,7 +124,7 @@ both! {
         damage(&harness.fixture, broken, CUT, "type = 'intervention_requested'").await;
         let statuses = vec![RequestStatus::Pending];
         let all = RequestFilter { tenant: "acme".to_owned(), statuses, limit: 9, ..RequestFilter::default() };
-        assert!(harness.fixture.store.requests(&all).await.is_err());
+        assert_eq!(harness.fixture.store.requests(&all).await.unwrap().len(), 1, "the other one");
         harness.engine(4).round().await.unwrap();
         assert_eq!(harness.fixture.store.requests(&all).await.unwrap().len(), 1);
         assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));

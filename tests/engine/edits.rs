@@ -239,7 +239,7 @@ both! {
         assert_eq!(harness.journal(task).await.items, before);
         door.decide(&alice(), request, each([(call, reject())]), None).await.unwrap();
         let later = refusals(&door, request, call, None).await;
-        assert_eq!(later, Refusal::AlreadyDecided { request, call: None });
+        assert_eq!(later, Refusal::AlreadyDecided { request, call: Some(call) });
         let (_, request, call, door) = begun(&harness).await;
         harness.fixture.forward(Duration::from_hours(25));
         assert_eq!(refusals(&door, request, call, None).await, Refusal::Expired(request));

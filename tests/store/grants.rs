@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdpoint::store::{CommitError, GrantFilter, GrantRow};
+use holdpoint::store::{CommitError, CoverableCall, GrantFilter, GrantRow};
 use holdpoint::task::change::TaskChange;
 use holdpoint::task::decision::Action;
 use holdpoint::task::grant::{Grant, GrantEnd, GrantScope, GrantUse};
@@ -16,9 +16,14 @@ use super::store_fixture::{StoreFixture, both, finance, fresh};
 
 const HOUR: Duration = Duration::from_hours(1);
 
+/// Stores a standing decision by Bob for the owner of a task. Returns its id.
+async fn given(fixture: &StoreFixture, uses: u32) -> GrantId {
+    given_for(fixture, GrantScope::Owner, uses).await
+}
+
 /// Stores a standing decision by Bob, which he gives with the answer to a task's request. Returns
 /// the id of the standing decision.
-async fn given(fixture: &StoreFixture, uses: u32) -> GrantId {
+async fn given_for(fixture: &StoreFixture, scope: GrantScope, uses: u32) -> GrantId {
     let (task, asked) = fixture.paused(finance(1)).await;
     let grant_id = GrantId(fresh());
     let mut answer = fixture.deciding(task, &asked, "bob", Action::Approve).await;
@@ -28,7 +33,7 @@ async fn given(fixture: &StoreFixture, uses: u32) -> GrantId {
     for call in decision.decisions.values_mut() {
         call.remember = Some(Box::new(Grant {
             grant_id,
-            scope: GrantScope::Owner,
+            scope,
             expires_in: HOUR,
             uses,
             tool: "refund_payment".to_owned(),
@@ -38,6 +43,23 @@ async fn given(fixture: &StoreFixture, uses: u32) -> GrantId {
     }
     fixture.write(answer).await.unwrap();
     grant_id
+}
+
+/// Returns a call of Alice's in a tree of its own.
+fn call() -> CoverableCall<'static> {
+    CoverableCall {
+        tenant: "acme",
+        owner: "alice".into(),
+        root_agent: "billing",
+        root_task_id: TaskId(fresh()),
+        basis: "sha256:b",
+        used_grant: None,
+    }
+}
+
+async fn covering(fixture: &StoreFixture, call: &CoverableCall<'_>) -> Vec<GrantId> {
+    let found = fixture.store.grants_covering(call).await.unwrap();
+    found.iter().map(|row| row.grant_id).collect()
 }
 
 async fn row(fixture: &StoreFixture, id: GrantId) -> GrantRow {
@@ -65,14 +87,32 @@ both! {
         assert_eq!((row.owner.as_str(), row.agent.as_str(), row.by.by.as_str()), ("alice", "billing", "bob"));
         assert_eq!((row.expires_at.since(row.created_at), row.uses, row.used), (HOUR, 3, 0));
         assert_eq!(row.ended(), None);
-        let covering = fixture.store.grants_covering("acme", &"alice".into(), "sha256:b").await.unwrap();
-        assert_eq!(covering.iter().map(|row| row.grant_id).collect::<Vec<_>>(), [id]);
-        for (tenant, owner, basis) in [("other", "alice", "sha256:b"), ("acme", "bob", "sha256:b"), ("acme", "alice", "sha256:c")] {
-            assert_eq!(fixture.store.grants_covering(tenant, &owner.into(), basis).await.unwrap(), []);
+        assert_eq!(covering(&fixture, &call()).await, [id]);
+        for other in [
+            CoverableCall { tenant: "other", ..call() },
+            CoverableCall { owner: "bob".into(), ..call() },
+            CoverableCall { basis: "sha256:c", ..call() },
+            CoverableCall { root_agent: "clerk", ..call() },
+        ] {
+            assert_eq!(covering(&fixture, &other).await, []);
         }
         fixture.forward(HOUR);
-        let late = fixture.store.grants_covering("acme", &"alice".into(), "sha256:b").await.unwrap();
-        assert_eq!(late, []);
+        assert_eq!(covering(&fixture, &call()).await, []);
+    }
+
+    async fn newer_standing_decisions_that_cannot_cover_a_call_do_not_hide_an_older(fixture) {
+        let (live, task_scoped) = (given(&fixture, 3).await, given_for(&fixture, GrantScope::Task, 3).await);
+        let root_task_id = row(&fixture, task_scoped).await.root_task_id;
+        for _ in 0..33 {
+            given_for(&fixture, GrantScope::Task, 3).await;
+            given(&fixture, 1).await;
+        }
+        fixture.numbers("update standing_grant set used = uses where uses = 1").await.unwrap();
+        assert_eq!(covering(&fixture, &call()).await, [live]);
+        assert_eq!(covering(&fixture, &CoverableCall { root_task_id, ..call() }).await, [task_scoped, live]);
+        fixture.numbers("update standing_grant set used = uses").await.unwrap();
+        assert_eq!(covering(&fixture, &call()).await, []);
+        assert_eq!(covering(&fixture, &CoverableCall { used_grant: Some(live), ..call() }).await, [live]);
     }
 
     async fn start_counts_one_use_and_a_later_attempt_none(fixture) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, RequestFilter, UpgradeCursor, Viewer};
+use holdpoint::store::{CommitError, ReadError, RequestFilter, RequestRow, UpgradeCursor, Viewer};
 use holdpoint::task::change::Counters;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
@@ -203,7 +203,7 @@ both! {
             ask.counters.open_requests = 1;
             fixture.store.commit(change(root, vec![ask])).await.unwrap();
         }
-        let ids = |of: Vec<holdpoint::store::RequestRow>| of.into_iter().map(|row| row.spec.request_id).collect::<Vec<_>>();
+        let ids = |of: Vec<RequestRow>| of.into_iter().map(|row| row.spec.request_id).collect::<Vec<_>>();
         let asked: Vec<_> = questions.iter().map(|question| question.request_id).collect();
         assert_eq!(ids(fixture.store.pending(root, root).await.unwrap()), asked);
         assert_eq!(ids(fixture.store.pending(root, left).await.unwrap()), asked[..1]);
@@ -240,6 +240,38 @@ both! {
         assert!(fixture.store.requests(&filter(Some(zoe.clone()), pending)).await.unwrap().is_empty());
         assert_eq!(fixture.store.requests(&filter(Some(zoe.clone()), vec![])).await.unwrap().len(), 1);
         assert!(fixture.store.is_involved("acme", id, &zoe).await.unwrap());
+    }
+
+    async fn damaged_request_is_left_out_of_lists_and_hides_no_other(fixture) {
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            all.push(fixture.paused(finance(1)).await);
+        }
+        let asked: Vec<_> = all.iter().map(|(_, question)| question.request_id).collect();
+        let body = if fixture.is_postgres() { "'{'" } else { "cast(x'ff' as text)" };
+        for damaged in [asked[0], asked[2], asked[4]] {
+            let id = damaged.to_string().replace('-', "");
+            let id = if fixture.is_postgres() { format!("'{damaged}'") } else { format!("x'{id}'") };
+            fixture.numbers(&format!("update agent_task_item set body = {body} where request_id = {id}")).await.unwrap();
+            assert!(matches!(fixture.store.request(damaged).await, Err(ReadError::Corrupt(_))));
+        }
+        let ids = |rows: Vec<RequestRow>| rows.into_iter().map(|row| row.spec.request_id).collect::<Vec<_>>();
+        let readable = [asked[1], asked[3]];
+        assert_eq!(ids(fixture.store.requests_by_id("acme", &asked).await.unwrap()), readable);
+        let roots: Vec<_> = all.iter().map(|(root, _)| *root).collect();
+        assert_eq!(ids(fixture.store.pending_of("acme", &roots).await.unwrap()), readable);
+        for limit in 1..=5 {
+            let mut filter = RequestFilter { tenant: "acme".to_owned(), limit, ..RequestFilter::default() };
+            let mut seen = Vec::new();
+            loop {
+                let page = fixture.store.requests(&filter).await.unwrap();
+                let next = page.next(|row| row.spec.request_id.0);
+                seen.extend(ids(page.rows));
+                let Some(next) = next else { break };
+                filter.after = Some(RequestId(next));
+            }
+            assert_eq!(seen, readable, "pages of {limit}");
+        }
     }
 
     async fn requests_are_filtered_and_paged_by_id(fixture) {

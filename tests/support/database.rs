@@ -47,6 +47,15 @@ impl Database {
         &self.url
     }
 
+    /// Returns an id as it stands in a statement.
+    pub fn id(&self, id: &str) -> String {
+        if self.url.starts_with("postgres") {
+            format!("'{id}'")
+        } else {
+            format!("x'{}'", id.replace('-', ""))
+        }
+    }
+
     /// Runs statements on a connection of their own.
     pub async fn execute(&self, sql: &str) {
         if self.url.starts_with("postgres") {

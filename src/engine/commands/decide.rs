@@ -209,7 +209,7 @@ impl Engine {
             RequestStatus::Withdrawn => Err(Refusal::Withdrawn(request)),
             RequestStatus::Responded | RequestStatus::Resumed => Err(Refusal::AlreadyDecided {
                 request,
-                call: None,
+                call: valid.decided_call(&row.state()),
             }),
             RequestStatus::Pending => Ok(valid),
         }

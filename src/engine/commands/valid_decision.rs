@@ -14,6 +14,7 @@ use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
 use crate::task::grant::{Grant, GrantRequest};
 use crate::task::id::CallId;
 use crate::task::progress::RequestProgress;
+use crate::task::request_state::RequestState;
 
 #[derive(Clone, Debug)]
 pub(crate) struct ValidDecision {
@@ -90,6 +91,13 @@ impl ValidDecision {
                 }
             }
         }
+    }
+
+    /// Returns the first call that the answer names and that is decided. `None` if there is none, or
+    /// if the answer is for the whole request.
+    pub(super) fn decided_call(&self, state: &RequestState<'_>) -> Option<CallId> {
+        let mut named = self.by_call.iter().flatten().map(|(call, _)| *call);
+        named.find(|call| state.deciding_answer(*call).is_some())
     }
 
     pub(super) fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {

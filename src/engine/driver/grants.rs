@@ -5,7 +5,7 @@
 //! revoked, expired or used up.
 
 use super::{Driver, Stop};
-use crate::store::{GrantRow, ReadError};
+use crate::store::{CoverableCall, GrantRow, ReadError};
 use crate::task::call_state::{CallState, Phase};
 use crate::task::grant::{GrantEnd, GrantScope, Offer};
 use crate::task::id::GrantId;
@@ -77,12 +77,16 @@ impl Driver<'_> {
         if own.progress.grants.is_empty() && !offer.scopes.contains(&GrantScope::Owner) {
             return Ok(None);
         }
-        let owner = engine.roster.ids().id(own.row.user_id.as_str());
+        let call = CoverableCall {
+            tenant: &own.row.tenant,
+            owner: engine.roster.ids().id(own.row.user_id.as_str()),
+            root_agent: own.row.root_agent(),
+            root_task_id: own.row.root_task_id,
+            basis: &offer.basis,
+            used_grant: state.used_grant,
+        };
         let found = loop {
-            let read = engine
-                .store
-                .grants_covering(&own.row.tenant, &owner, &offer.basis);
-            match read.await {
+            match engine.store.grants_covering(&call).await {
                 Ok(found) => break found,
                 Err(ReadError::Unavailable) => engine.back_off().await?,
                 Err(error @ ReadError::Corrupt(_)) => {

@@ -141,15 +141,31 @@ pub(crate) async fn current_task(
     task_with_requests(http, caller, row).await
 }
 
-/// Adds the open requests to a task's row. The row and the requests come from two reads, so a
-/// commit between the reads could show a Paused task whose request is answered. If the number of
-/// requests differs from the row's `open_requests`, the function reads the row again. If the row
-/// has changed, the function also reads the requests again, in at most 3 rounds.
+/// Adds the open requests to a task's row, see [`read_with_requests`].
+///
+/// # Errors
+/// `not_found` when the task is gone; `unavailable` or `internal` when it cannot be read.
 pub(crate) async fn task_with_requests(
     http: &Http,
     caller: &Caller,
-    mut row: TaskRow,
+    row: TaskRow,
 ) -> Result<AgentTask, Problem> {
+    let task = read_with_requests(http, caller, row).await?;
+    task.ok_or_else(Problem::not_found)
+}
+
+/// Adds the open requests to a task's row. The row and the requests come from two reads, so a
+/// commit between them could show a Paused task whose request is answered. If the number of
+/// requests differs from `open_requests`, the function reads the row again. If the row has changed,
+/// it reads the requests again, in at most 3 rounds. Returns `None` when the task is gone.
+///
+/// # Errors
+/// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
+pub(crate) async fn read_with_requests(
+    http: &Http,
+    caller: &Caller,
+    mut row: TaskRow,
+) -> Result<Option<AgentTask>, ReadError> {
     let mut pending = Vec::new();
     for _ in 0..3 {
         if row.open_requests == 0 {
@@ -160,11 +176,9 @@ pub(crate) async fn task_with_requests(
         if i64::try_from(pending.len()).is_ok_and(|count| count == i64::from(row.open_requests)) {
             break;
         }
-        let reread = http
-            .store
-            .task(row.task_id)
-            .await?
-            .ok_or_else(Problem::not_found)?;
+        let Some(reread) = http.store.task(row.task_id).await? else {
+            return Ok(None);
+        };
         let changed = (reread.version, reread.open_requests, reread.status)
             != (row.version, row.open_requests, row.status);
         row = reread;
@@ -172,5 +186,6 @@ pub(crate) async fn task_with_requests(
             break;
         }
     }
-    Ok(AgentTask::from_row(&row, &pending, caller, &http.settings))
+    let task = AgentTask::from_row(&row, &pending, caller, &http.settings);
+    Ok(Some(task))
 }

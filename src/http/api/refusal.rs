@@ -9,6 +9,7 @@ use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::WireTaskStatus;
 use crate::people::Caller;
 use crate::store::RequestRow;
+use crate::task::decision::Then;
 use crate::task::id::{CallId, TaskId};
 use crate::task::request_state::TimedDecision;
 use crate::task::status::TaskStatus;
@@ -133,11 +134,15 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
 
 /// Returns the earlier decision to show to `user`, whose answer came too late.
 ///
-/// For an answer to one `call`, this is the user's own earlier answer, or else the answer that
-/// decided the call, or else the last answer. For an answer to the whole request, this is the
-/// decision of the request, or else the user's own earlier answer, or else the last answer.
+/// For an answer to one `call`, these are: the user's own earlier answer, the answer that decided
+/// the call, the last answer. For an answer to the whole request, these are: the user's own earlier
+/// answer, the decision of the request, the last answer; the decision of the request comes first if
+/// it canceled the task, because it then also says what became of the undecided calls.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
+    let whole = WireDecision::of_request(&state);
+    let then = state.resolution().and_then(|resolution| resolution.then);
+    let is_canceled = then.is_some_and(|then| then != Then::Continue);
     let shown = |(at, answer): &TimedDecision| WireDecision::of_answer(*at, answer);
     let own = || state.answer_by(user, call).map(shown);
     let last = || row.answers.last().map(shown);
@@ -145,7 +150,8 @@ fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Op
         Some(call) => own()
             .or_else(|| WireDecision::of_call(&state, call))
             .or_else(last),
-        None => WireDecision::of_request(&state).or_else(own).or_else(last),
+        None if is_canceled => whole,
+        None => own().or(whole).or_else(last),
     }
 }
 
@@ -180,11 +186,13 @@ mod tests {
             ("eve".into(), "eve".into())
         );
         row.status = RequestStatus::Responded;
-        let whole = earlier_decision(&row, &"bob".into(), None).unwrap();
-        assert_eq!(
-            (whole.by.as_str(), whole.decisions.len()),
-            ("eve", 1),
-            "the decision of the whole request"
-        );
+        let told = |row: &RequestRow, user: &str| {
+            let decision = earlier_decision(row, &user.into(), None).unwrap();
+            (decision.by, decision.then.is_some())
+        };
+        assert_eq!(told(&row, "bob"), ("bob".into(), false), "their own");
+        assert_eq!(told(&row, "dan"), ("eve".into(), true), "the request's");
+        row.answers[1].1.then = Some(Then::Cancel);
+        assert_eq!(told(&row, "bob"), ("eve".into(), true), "it canceled");
     }
 }

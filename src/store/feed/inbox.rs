@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::{Feed, MAX_REMOTE_SUBSCRIPTIONS, SUBSCRIPTION_TTL, lock};
+use super::{Feed, MAX_REMOTE_SUBSCRIPTIONS, lock, record};
 use crate::task::id::RequestId;
 
 /// How many commits a reader may fall behind before it misses notifications.
@@ -100,13 +100,11 @@ impl Feed {
         &self,
         tenants: impl IntoIterator<Item = String>,
     ) {
-        let (mut replicas, now) = (lock(&self.replicas), Instant::now());
-        replicas.inboxes.retain(|_, until| now < *until);
-        let capacity = MAX_REMOTE_SUBSCRIPTIONS.saturating_sub(replicas.inboxes.len());
-        let tenants = tenants.into_iter().take(capacity);
-        replicas
-            .inboxes
-            .extend(tenants.map(|tenant| (tenant, now + SUBSCRIPTION_TTL)));
+        record(
+            &mut lock(&self.replicas).inboxes,
+            tenants,
+            MAX_REMOTE_SUBSCRIPTIONS,
+        );
     }
 
     pub(super) fn subscribed_inboxes(&self) -> Vec<String> {

@@ -150,3 +150,26 @@ async fn known_event_number_is_no_news() {
     feed.set_last_event(tree(1), 9);
     assert_eq!(news(&feed), 5);
 }
+
+#[test]
+fn known_subscription_is_renewed_at_the_limit_and_a_new_one_is_dropped() {
+    let mut known = HashMap::new();
+    record(&mut known, [1, 2, 3], 2);
+    let soon = Instant::now() + Duration::from_secs(1);
+    for until in known.values_mut() {
+        *until = soon;
+    }
+    record(&mut known, [4, 2, 1], 2);
+    let renewed: BTreeMap<_, _> = known
+        .into_iter()
+        .map(|(key, until)| (key, until > soon))
+        .collect();
+    assert_eq!(renewed, [(1, true), (2, true)].into());
+}
+
+#[test]
+fn new_subscription_takes_the_place_of_one_that_has_ended() {
+    let mut known = HashMap::from([(1, Instant::now())]);
+    record(&mut known, [2], 1);
+    assert_eq!(known.into_keys().collect::<Vec<_>>(), [2]);
+}

@@ -20,7 +20,7 @@ use crate::http::server::query::{MAX_LIMIT, Query, cursor_of};
 use crate::http::wire::list::RequestList;
 use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
-use crate::people::authorization::{can_decide, is_approver};
+use crate::people::authorization::{can_decide, may_decide};
 use crate::store::{RequestFilter, RequestRow};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::status::RequestStatus;
@@ -112,15 +112,14 @@ async fn open_requests(
     let waits_for_caller = |row: &&RequestRow| {
         filter.fits(row) && can_decide(caller, &row.tenant, &row.owner, &row.state())
     };
-    let pending = http.store.pending_of(roots).await?;
+    let pending = http.store.pending_of(&caller.tenant, roots).await?;
     Ok((pending.iter().filter(waits_for_caller).count(), false))
 }
 
-/// Returns whether the caller is an approver of the request, or has answered it. In a service
-/// without accounts, every request concerns the only user.
+/// Returns whether the caller may decide the request by today's rights, those of the key included,
+/// or has answered it.
 fn concerns(row: &RequestRow, caller: &Caller) -> bool {
-    caller.without_accounts
-        || is_approver(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
+    may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
         || row.state().answer_by(&caller.user_id, None).is_some()
 }
 

@@ -19,7 +19,7 @@ use crate::http::server::query::{Query, cursor_of};
 use crate::http::wire::list::TaskList;
 use crate::http::wire::task::AgentTask;
 use crate::people::Caller;
-use crate::store::{Page, RequestRow, TaskFilter};
+use crate::store::{Page, ReadError, RequestRow, TaskFilter};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
@@ -81,7 +81,7 @@ pub(crate) async fn list_tasks(
     }
     query.finish()?;
     let page = page_of_tasks(&http, filter).await?;
-    let mut pending = open_requests(&http, &page).await?;
+    let mut pending = open_requests(&http, &caller, &page).await?;
     let (mut listing, mut last) = (Listing::new("tasks"), None);
     let mut next = page.next(|row| row.task_id.0);
     for row in page {
@@ -90,7 +90,7 @@ pub(crate) async fn list_tasks(
             let open = pending.remove(&id).unwrap_or_default();
             AgentTask::from_row(&row, &open, &caller, &http.settings)
         } else {
-            access::task_with_requests(&http, &caller, row).await?
+            listed_sub_task(&http, &caller, row).await?
         };
         if !listing.push(&task)? {
             next = last;
@@ -130,6 +130,15 @@ pub(crate) async fn page_of_tasks(
     }
 }
 
+/// Adds the open requests to the row of a sub-agent's task. If one of these requests cannot be
+/// decoded, the entry has none of them.
+async fn listed_sub_task(http: &Http, caller: &Caller, row: TaskRow) -> Result<AgentTask, Problem> {
+    match access::read_with_requests(http, caller, row.clone()).await {
+        Err(ReadError::Corrupt(_)) => Ok(AgentTask::from_row(&row, &[], caller, &http.settings)),
+        read => read?.ok_or_else(Problem::not_found),
+    }
+}
+
 /// Returns the owners whose tasks are listed; an empty list stands for every owner. `users` are the
 /// owners that the query names. A caller who is not an admin may name only themselves. In a list of
 /// root tasks (`roots_only`), such a caller gets only their own tasks, even without naming
@@ -154,9 +163,11 @@ fn owner_filter(
     })
 }
 
-/// Reads the open requests of the root tasks among `rows`, in one query.
+/// Reads the open requests of the root tasks among `rows`, in one query. Leaves out requests that
+/// cannot be decoded.
 async fn open_requests(
     http: &Http,
+    caller: &Caller,
     rows: &[TaskRow],
 ) -> Result<BTreeMap<TaskId, Vec<RequestRow>>, Problem> {
     let waiting_roots = rows
@@ -165,7 +176,8 @@ async fn open_requests(
     let waiting_roots: Vec<TaskId> = waiting_roots.map(|row| row.task_id).collect();
     let mut pending: BTreeMap<TaskId, Vec<RequestRow>> = BTreeMap::new();
     if !waiting_roots.is_empty() {
-        for request in http.store.pending_of(&waiting_roots).await? {
+        let open = http.store.pending_of(&caller.tenant, &waiting_roots);
+        for request in open.await? {
             pending
                 .entry(request.root_task_id)
                 .or_default()

@@ -58,7 +58,8 @@ pub(crate) async fn open(
 
 impl InboxStream {
     /// Reads the inbox and writes the event `inbox`. Called at the start of the stream, and again
-    /// when the follower has missed rows or the view is outdated.
+    /// when the follower has missed rows, the view is outdated, or the changed row of a shown
+    /// request cannot be read. Leaves out requests that cannot be read.
     async fn write_inbox(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
         let read = if caller.permissions.decide {
@@ -123,11 +124,14 @@ impl EventSource for InboxStream {
 
     async fn advance(&mut self) -> Result<(), ReadError> {
         match self.stream.wait(self.follower.next()).await {
-            Some(Some(rows)) => {
-                for row in rows.iter() {
+            Some(Some(changes)) => {
+                for row in &changes.rows {
                     self.write_change(row)?;
                 }
-                if self.view.is_outdated() {
+                // The row would say what has become of a shown request. Without it, only the inbox
+                // tells.
+                let lost = |id: RequestId| changes.unreadable.contains(&id);
+                if self.view.is_outdated() || self.view.ids().any(lost) {
                     self.write_inbox().await?;
                 }
             }

@@ -7,8 +7,8 @@
 //! request passes, the reader reads the row of the request, because only the database's clock
 //! decides whether the request has expired. The reader stops when its last follower is dropped.
 //!
-//! Invariant: a follower gets the row of every changed request of its tenant, or learns that rows
-//! may be missing ([`InboxFollower::next`] returns `None`).
+//! Invariant: a follower gets the row of every changed request of its tenant, or learns that the row
+//! cannot be read, or that rows may be missing ([`InboxFollower::next`] returns `None`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -34,8 +34,8 @@ const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
 /// How far the search for lost changes looks back from the newest known request. Replicas generate
 /// the ids, so a request may be committed after a request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
-/// How many [`ChangedRows`] may wait for one follower. If more wait, the oldest are lost, and the
-/// follower's stream has to read the inbox again.
+/// How many [`ChangedRequests`] may wait for one follower. A follower with more loses the oldest, and
+/// its stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,15 +46,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InboxTails(Arc<Mutex<HashMap<String, Weak<InboxTail>>>>);
 
-/// The rows that one read has returned for the changed requests of a tenant.
-type ChangedRows = Arc<Vec<RequestRow>>;
+/// The result of one read of the changed requests of a tenant.
+#[derive(Debug, Default)]
+pub(super) struct ChangedRequests {
+    pub(super) rows: Vec<RequestRow>,
+    /// The requests whose rows cannot be read.
+    pub(super) unreadable: Vec<RequestId>,
+}
 
 /// The state that the inbox streams of a tenant (its followers) share with the tenant's reader. The
 /// state is dropped with the last follower, even while the reader still runs.
 #[derive(Debug)]
 struct InboxTail {
     tenant: String,
-    changed_rows: broadcast::Sender<ChangedRows>,
+    changes: broadcast::Sender<Arc<ChangedRequests>>,
     shown: Mutex<ShownRequests>,
     /// Wakes the reader when a follower shows further requests, because the deadline of such a
     /// request may pass before the reader's next read.
@@ -82,7 +87,7 @@ struct ShownRequest {
 #[derive(Debug)]
 pub(super) struct InboxFollower {
     tail: Arc<InboxTail>,
-    changed_rows: broadcast::Receiver<ChangedRows>,
+    changes: broadcast::Receiver<Arc<ChangedRequests>>,
     shown_ids: BTreeSet<RequestId>,
 }
 
@@ -96,7 +101,7 @@ impl InboxTails {
             let stop = CancellationToken::new();
             let tail = Arc::new(InboxTail {
                 tenant: tenant.to_owned(),
-                changed_rows: broadcast::channel(MAX_UNREAD_SENDS).0,
+                changes: broadcast::channel(MAX_UNREAD_SENDS).0,
                 shown: Mutex::default(),
                 more_shown: Arc::default(),
                 tails: self.clone(),
@@ -108,7 +113,7 @@ impl InboxTails {
             tail
         });
         InboxFollower {
-            changed_rows: tail.changed_rows.subscribe(),
+            changes: tail.changes.subscribe(),
             tail,
             shown_ids: BTreeSet::new(),
         }
@@ -131,8 +136,8 @@ impl Drop for InboxTail {
 impl InboxFollower {
     /// Waits for the rows of changed requests. Returns `None` if the follower fell so far behind
     /// that rows may be missing. The function is cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<ChangedRows> {
-        match self.changed_rows.recv().await {
+    pub(super) async fn next(&mut self) -> Option<Arc<ChangedRequests>> {
+        match self.changes.recv().await {
             Ok(news) => Some(news),
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
@@ -221,6 +226,14 @@ impl ShownRequests {
             if row.expired || row.status != RequestStatus::Pending {
                 shown.expires_at = None;
             }
+        }
+    }
+
+    /// Clears the deadline of a shown request whose row cannot be read, so that its passing causes
+    /// no further read.
+    fn record_unreadable(&mut self, id: RequestId) {
+        if let Some(shown) = self.0.get_mut(&id) {
+            shown.expires_at = None;
         }
     }
 }
@@ -344,6 +357,8 @@ impl InboxReader {
         let ids: Vec<RequestId> = self.pending_ids.iter().copied().collect();
         let rows = self.http.store.requests_by_id(&self.tenant, &ids).await?;
         self.pending_ids.clear();
+        let mut unreadable = ids.clone();
+        unreadable.retain(|id| rows.iter().all(|row| row.spec.request_id != *id));
         let since = self.since;
         self.sent_ids
             .extend(ids.into_iter().filter(|id| *id > since));
@@ -351,8 +366,13 @@ impl InboxReader {
         for row in &rows {
             shown.record_sent(row);
         }
+        for id in &unreadable {
+            shown.record_unreadable(*id);
+        }
         drop(shown);
-        let _ = tail.changed_rows.send(Arc::new(rows));
+        let _ = tail
+            .changes
+            .send(Arc::new(ChangedRequests { rows, unreadable }));
         Ok(())
     }
 

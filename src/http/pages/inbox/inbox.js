@@ -13,6 +13,7 @@
   const [state, heading, nav, news, notifyButton, note] = ["inbox-state", "open-heading", "open-count", "inbox-new", "inbox-tell", "inbox-tell-note"].map(part);
   const title = document.title;
   const MAX_COUNTED = 1000;
+  const MAX_LISTED = 200;
   const MAX_TRIES = 6;
   const ANNOUNCE_INTERVAL_MS = 10_000;
 
@@ -25,6 +26,19 @@
   const moment = (at) => `${String(at).slice(0, 19).replace("T", " ")} UTC`;
   const clock = () => `${new Date().toISOString().slice(11, 19)} UTC`;
   const rowOf = (id) => [...rows.children].find((row) => row.dataset.request === id);
+  const isLastPage = !part("inbox-next");
+  // Smaller ids are on earlier pages. "g" is greater than every id.
+  const isFirstPage = !new URLSearchParams(location.search).get("cursor");
+  const pageStart = isFirstPage ? "" : (rows.firstElementChild?.dataset.request ?? "g");
+
+  const load = (address, accept, type, handler) => {
+    const xhr = new XMLHttpRequest();
+    xhr.open("GET", address);
+    xhr.setRequestHeader("accept", accept);
+    xhr.responseType = type;
+    xhr.addEventListener("loadend", () => handler(xhr.status === 200 ? xhr.response : null));
+    xhr.send();
+  };
 
   // --- The count ---------------------------------------------------------------------------------
 
@@ -53,16 +67,23 @@
     row.classList.add("over");
     const what = decision && word(`did_${decision.action}`, decision.action);
     const values = { what, user: visible(decision?.by ?? ""), at: moment(decision?.at ?? "") };
-    if (reason === "decided" && decision) setRowNote(row, fill(words.row_decided, values));
-    else if (reason === "expired") setRowNote(row, words.row_expired);
-    else if (reason === "answered") setRowNote(row, words.row_answered);
-    else if (reason === "withdrawn") setRowNote(row, words.row_withdrawn);
-    else setRowNote(row, words.row_over);
+    const outcome = reason === "decided" && !decision ? "over" : reason;
+    setRowNote(row, fill(words[`row_${outcome}`] ?? words.row_over, values));
   };
 
   const markOpen = (row) => {
     row.classList.remove("over");
     setRowNote(row, "");
+  };
+
+  // Reads what has become of a request whose change was missed.
+  const readOutcome = (row) => {
+    load(row.querySelector("a").pathname, "application/json", "json", (request) => {
+      if (!request || request.can_decide) return;
+      const isLate = Date.parse(request.expires_at) <= Date.now();
+      const reasons = { pending: isLate ? "expired" : "answered", responded: "decided", resumed: "decided" };
+      markOver(row.dataset.request, reasons[request.status] ?? request.status, request.decision);
+    });
   };
 
   // The ids of open requests without a row.
@@ -91,14 +112,24 @@
     if (!button.isConnected) news.append(button);
   };
 
-  // Loads the page again, and appends the rows of new requests.
+  // The cursor of the page that begins with a request: the id before it, as 16 bytes in base64.
+  const cursorBefore = (id) => {
+    const hex = (BigInt(`0x${id.replaceAll("-", "")}`) - 1n).toString(16).padStart(32, "0");
+    const bytes = hex.match(/../g).map((byte) => Number.parseInt(byte, 16));
+    return btoa(String.fromCharCode(...bytes)).slice(0, 22).replaceAll("+", "-").replaceAll("/", "_");
+  };
+
+  // Appends the rows of the page that begins with the first new request. If further pages lie
+  // between, leads to that page.
   const showNewRows = () => {
-    const xhr = new XMLHttpRequest();
-    xhr.open("GET", location.href);
-    xhr.setRequestHeader("accept", "text/html");
-    xhr.responseType = "document";
-    xhr.addEventListener("loadend", () => {
-      const found = [...(xhr.responseXML?.querySelectorAll("#inbox-rows > li") ?? [])];
+    const address = new URL(location.href);
+    address.searchParams.set("cursor", cursorBefore([...newRequests].sort()[0]));
+    if (!isLastPage) {
+      location.assign(address);
+      return;
+    }
+    load(address, "text/html", "document", (loaded) => {
+      const found = [...(loaded?.querySelectorAll("#inbox-rows > li") ?? [])];
       const added = found.filter((row) => !rowOf(row.dataset.request));
       if (added.length === 0) {
         location.reload();
@@ -111,23 +142,33 @@
       announcedAt = 0;
       announce();
     });
-    xhr.send();
   };
   button.addEventListener("click", showNewRows);
 
   // --- The events --------------------------------------------------------------------------------
 
-  const isLastPage = !part("inbox-next");
+  // The ids of requests that are no news; undefined until an event has listed all open requests.
+  let known;
+  let isFirstEvent = true;
 
   const onInbox = ({ open, more, requests }) => {
     const ids = new Set(requests.map((request) => request.request_id));
-    const isComplete = !more && open === requests.length;
+    // The event lists the oldest requests, so a request is over if a newer one is listed.
+    const isComplete = !more && open <= MAX_LISTED;
+    const isOver = (id) => !ids.has(id) && (isComplete || id < requests.at(-1)?.request_id);
     for (const row of rows.children) {
-      if (ids.has(row.dataset.request)) markOpen(row);
-      else if (isComplete && !row.classList.contains("over")) markOver(row.dataset.request);
+      const id = row.dataset.request;
+      if (ids.has(id)) markOpen(row);
+      else if (!row.classList.contains("over") && (isOver(id) || !isFirstEvent)) {
+        if (isOver(id)) markOver(id);
+        readOutcome(row);
+      }
     }
-    newRequests.clear();
-    if (isLastPage) for (const id of ids) if (!rowOf(id)) newRequests.add(id);
+    const isNew = (id) => (known ? !known.has(id) : isFirstEvent && isLastPage && id > pageStart);
+    for (const id of newRequests) if (isOver(id)) newRequests.delete(id);
+    for (const id of ids) if (!rowOf(id) && isNew(id)) newRequests.add(id);
+    if (isComplete || known) known = new Set([...(known ?? []), ...ids]);
+    isFirstEvent = false;
     mayBeMore = more;
     showCount(open);
     announce();
@@ -139,6 +180,7 @@
       const row = rowOf(request.request_id);
       if (row) markOpen(row);
       else newRequests.add(request.request_id);
+      known?.add(request.request_id);
       showCount(open);
       announce();
       notify(request);

@@ -25,19 +25,29 @@ pub(crate) async fn next_question_line(
         return Ok(None);
     };
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
-    let first: Vec<_> = open.iter().map(|request| request.id).take(1).collect();
-    let rows = http
-        .store
-        .requests_by_id(&site.caller.tenant, &first)
-        .await?;
+    // Calls of this request may still wait for the reader. Its page shows them below this line.
+    let mut others: Vec<_> = open.iter().map(|request| request.id).collect();
+    others.retain(|id| *id != row.spec.request_id);
+    let count = others.len().saturating_sub(1);
+    let mut next = None;
+    for id in others {
+        // A request that cannot be read has no row.
+        let read = http
+            .store
+            .requests_by_id(&site.caller.tenant, &[id])
+            .await?;
+        next = read.into_iter().next();
+        if next.is_some() {
+            break;
+        }
+    }
     let (texts, words) = (site.texts(), Translations::for_language(site.language));
     let what = words.action(answer.action);
-    let count = open.len().saturating_sub(1);
     let more = format!("{count}{}", if open.more { "+" } else { "" });
     Ok(Some(html! {
         p.next {
             (what) (words.full_stop) " "
-            @match rows.first() {
+            @match &next {
                 Some(next) => {
                     a autofocus href=(format!("{}/resume/{}", site.prefix, next.spec.request_id)) {
                         (fill(texts.next, &[("summary", &summary(next, texts))]))
