@@ -8,6 +8,7 @@ use crate::agent::Gate;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::store::RequestRow;
+use crate::task::asker::startable_since;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, TaskId};
@@ -412,12 +413,7 @@ impl<'c> CallView<'c> {
                     .is_run_by_asker()
                     .then(|| start.ends_at(Duration::ZERO))
             }
-            GateState::Approved => {
-                let approved = self.state.approval.as_ref()?.request_id;
-                let mut decisions = newest_decisions(self.items);
-                let decided = decisions.find(|(_, id, _)| *id == approved);
-                decided.map(|(at, ..)| at + use_within)
-            }
+            GateState::Approved => startable_since(self.items).map(|at| at + use_within),
             GateState::Pending | GateState::Doubtful => request.and_then(|row| row.expires_at),
             GateState::Settled => None,
         }
