@@ -220,4 +220,21 @@ both! {
         let call = asks(&engine, &named(LONG)).await;
         assert_eq!((call.outcome, server.attempts()), (Some(Outcome::Succeeded), 2));
     }
+
+    async fn call_of_a_tool_with_a_credential_runs_once_a_person_has_entered_it(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}") + CREDENTIAL);
+        let engine = harness.engine(8);
+        let asking = asking_by(&engine, small(Duration::from_mins(5)));
+        let task = until_asked(&harness, RequestKind::Credentials).await;
+        let held = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let says = "Held: a person must enter a credential that its tool needs. It has not run.";
+        assert_eq!(held.message(), says);
+        harness.fixture.forward(Duration::from_hours(2));
+        answer(&harness, &engine, task, fills(&json!({"token": "token-0123456789"}))).await;
+        let call = asking.await.unwrap().unwrap().call;
+        assert_eq!(call.outcome, Some(Outcome::Succeeded));
+        let sent = harness.tool.ledger();
+        assert_eq!(sent.iter().map(|call| call.header("x-secret")).collect::<Vec<_>>(), ["token-0123456789"]);
+    }
 }
