@@ -54,7 +54,8 @@ pub struct Gate {
     /// The calls that are stored. `all`: every call. `held`: every call, unless its tool is
     /// `read_only`, a rule allows the call, and the caller runs it. Such a call is only counted.
     pub record: Record,
-    /// The maximum number of pending calls of one user. 1000 at most.
+    /// The maximum number of pending calls of one user. 1000 at most. With several replicas, calls
+    /// that they store at the same moment may exceed it.
     pub max_open: u32,
     /// The gRPC operations by which gateways ask this gate. Default: the gate has none.
     pub ext_authz: Option<ExtAuthz>,

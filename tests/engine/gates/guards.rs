@@ -324,4 +324,25 @@ both! {
             assert_eq!(ran, expected, "order {order}");
         }
     }
+
+    async fn calls_that_are_proposed_at_once_do_not_exceed_max_open(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 3,", 1));
+        let engine = harness.engine(8);
+        let asks: Vec<_> = (1..=24)
+            .map(|order| asking_by(&engine, proposal("refund", &refund(order), Duration::ZERO)))
+            .collect();
+        let (mut pending, mut refused) = (0, 0);
+        for ask in asks {
+            match ask.await.unwrap() {
+                Ok(answer) => {
+                    assert_eq!(answer.call.state, GateState::Pending);
+                    pending += 1;
+                }
+                Err(GateRefusal::TooManyOpen) => refused += 1,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((pending, refused), (3, 21));
+    }
 }
