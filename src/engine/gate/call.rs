@@ -314,7 +314,10 @@ impl<'c> CallView<'c> {
         let is_holder = ask == permitted_ask || (!runner.is_empty() && runner == permitted_runner);
         let is_running =
             matches!(self.state.phase, Phase::Started(_)) && !self.state.is_permit_returned;
-        let is_released = matches!(self.state.phase, Phase::Done(Outcome::Released));
+        // A released call has its result, but the asker may run it until the asker reports the
+        // outcome.
+        let is_released =
+            matches!(self.state.phase, Phase::Done(Outcome::Released)) && !self.is_reported();
         let expires_at = start.ends_at(Duration::ZERO);
         (is_holder && (is_running || is_released) && now < expires_at).then(|| Permit {
             attempt: start.attempt,
@@ -341,6 +344,12 @@ impl<'c> CallView<'c> {
     fn is_ended_by_itself(&self, result: &ToolResult) -> bool {
         let outcomes = [Outcome::Expired, Outcome::Withdrawn, Outcome::Canceled];
         self.state.attempts == 0 && outcomes.contains(&result.outcome) && !result.content.is_empty()
+    }
+
+    /// Whether the asker has reported an outcome of a released call.
+    fn is_reported(&self) -> bool {
+        let report = |fact: &Fact| matches!(fact, Fact::LateResult(result) if result.reported);
+        self.items.iter().any(|item| report(&item.fact))
     }
 
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {

@@ -345,4 +345,26 @@ both! {
         }
         assert_eq!((pending, refused), (3, 21));
     }
+
+    async fn permit_of_a_released_call_ends_with_the_report(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { report: optional,", 1));
+        let engine = harness.engine(8);
+        let one = by_key("k", Some("r1"), bash(LONG));
+        let task = engine.ask(&agent(), &by_key("k", Some("r1"), bash(Duration::ZERO))).await.unwrap().call.task_id;
+        approve(&harness, &engine, task).await;
+        for _ in 0..2 {
+            let released = engine.ask(&agent(), &one).await.unwrap().call;
+            assert_eq!((released.outcome, released.permit.map(|permit| permit.attempt)), (Some(Outcome::Released), Some(1)));
+        }
+        let report = OutcomeReport {
+            call: Ok(task),
+            attempt: None,
+            outcome: ReportedOutcome::Succeeded,
+            content: "made".to_owned(),
+        };
+        engine.report(&agent(), &report, None).await.unwrap();
+        let over = engine.ask(&agent(), &one).await.unwrap().call;
+        assert_eq!((over.decision, over.outcome, over.permit), (GateDecision::Allow, Some(Outcome::Released), None));
+    }
 }
