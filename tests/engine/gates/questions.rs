@@ -237,4 +237,25 @@ both! {
         let sent = harness.tool.ledger();
         assert_eq!(sent.iter().map(|call| call.header("x-secret")).collect::<Vec<_>>(), ["token-0123456789"]);
     }
+
+    async fn started_call_with_a_question_of_its_server_does_not_say_that_it_has_not_run(fixture) {
+        let (harness, _) = served(fixture, vec![question()]).await;
+        let engine = harness.engine(8);
+        asks(&engine, &small(Duration::ZERO)).await;
+        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        let held = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let says = "The call was started and has not ended: a person must answer a question of its tool.";
+        assert_eq!((held.state, held.message()), (GateState::Pending, says.to_owned()));
+    }
+
+    async fn call_that_fails_before_its_start_says_why(fixture) {
+        let (harness, server) = served(fixture, Vec::new()).await;
+        *server.down.lock().unwrap() = true;
+        let call = asks(&harness.engine(8), &small(LONG)).await;
+        assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Failed)));
+        let told = call.message();
+        let begins = told.starts_with("The call was not run (failed): The tool `refund` failed");
+        assert!(begins && told.ends_with("no connection."), "{told}");
+        assert_eq!(server.attempts(), 0);
+    }
 }

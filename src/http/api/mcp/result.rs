@@ -263,10 +263,15 @@ fn open_call_text(
                 (None, None) => String::new(),
             };
             format!(
-                "HELD. A person must approve this call of {tool}{why}. It has NOT run. Approve it at {url} . {again}"
+                "HELD. A person must approve {what}this call of {tool}{why}.{not_run} Approve it at {url} . {again}"
             )
         }
         GateState::Approved => format!(
+            let (what, not_run) = if call.attempts > 0 {
+                ("another attempt at ", "")
+            } else {
+                ("", " It has NOT run.")
+            };
             "APPROVED. The call of {tool} has NOT run yet: make exactly the same call again to run it."
         ),
         GateState::Doubtful => {
