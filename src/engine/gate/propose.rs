@@ -107,7 +107,8 @@ impl Engine {
         let state = state_of(&session, call)?;
         let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
-        let keyed = keyed_call(proposal).filter(|_| held || once);
+        let key = keyed_call(proposal);
+        let keyed = key.clone().filter(|_| held || once);
         if let Some(keyed) = &keyed {
             match self
                 .compare_with_earlier(caller, (&agent.name, gate), proposal, keyed)
@@ -128,6 +129,7 @@ impl Engine {
         // look-up, which reads a bounded number of calls.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
+        session.key_if_held = key.filter(|_| !held && !once);
         let task = session.task_id();
         let mut guard = AskerGuard::new(self, task);
         if session.own.asker.is_some() {
@@ -264,9 +266,9 @@ impl Engine {
         self: &Arc<Self>,
         session: TaskSession,
         guard: AskerGuard,
+        open: Option<OpenCallGuard>,
     ) -> Result<(Option<DriveHandle>, AskerGuard), Refusal> {
         let engine = Arc::clone(self);
-        open: Option<OpenCallGuard>,
         let stored = self.drivers.spawn(async move {
             let drive = engine.drive_asked(session).await;
             drop(open);

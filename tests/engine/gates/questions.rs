@@ -258,4 +258,25 @@ both! {
         assert!(begins && told.ends_with("no connection."), "{told}");
         assert_eq!(server.attempts(), 0);
     }
+
+    async fn repeatable_call_that_is_held_at_its_start_is_continued_by_an_equal_ask(fixture) {
+        let (mut harness, server) = served(fixture, Vec::new()).await;
+        harness.configure(read_only);
+        let engine = harness.engine(8);
+        server.change.lock().unwrap().0 = Some(DefinitionChange {
+            definition: "sha256:1".to_owned(),
+            reason: "The server changed this tool.".to_owned(),
+            denied: false,
+        });
+        let held = asks(&engine, &small(Duration::ZERO)).await;
+        let task = until_asked(&harness, RequestKind::Approval).await;
+        assert_eq!(held.task_id, task);
+        assert_eq!(asks(&engine, &small(Duration::ZERO)).await.task_id, task);
+        approve(&harness, &engine, task).await;
+        until_at_rest(&harness, task).await;
+        assert_eq!(server.attempts(), 0);
+        let call = asks(&engine, &small(LONG)).await;
+        assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
+        assert_eq!(server.attempts(), 1);
+    }
 }

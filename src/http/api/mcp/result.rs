@@ -247,8 +247,13 @@ fn open_call_text(
 ) -> String {
     let tool = &call.tool;
     let url = request.map_or("the inbox", |request| &request.url);
-    let again = "To get its result, make exactly the same call again later; do not change its \
-                 arguments, and do not try another way.";
+    let continues = is_named || call.repetition == Repetition::Continues;
+    let again = if continues {
+        "To get its result, make exactly the same call again later; do not change its arguments, and \
+         do not try another way."
+    } else {
+        "Do not make it again: that would be another call."
+    };
     match call.state {
         GateState::Pending if request.is_some_and(|asked| asked.kind != RequestKind::Approval) => {
             format!("HELD. A person must answer a question of {tool} at {url} . {again}")
@@ -262,16 +267,16 @@ fn open_call_text(
                 (None, Some(reason)) => format!(" ({})", reason.trim_end_matches('.')),
                 (None, None) => String::new(),
             };
-            format!(
-                "HELD. A person must approve {what}this call of {tool}{why}.{not_run} Approve it at {url} . {again}"
-            )
-        }
-        GateState::Approved => format!(
             let (what, not_run) = if call.attempts > 0 {
                 ("another attempt at ", "")
             } else {
                 ("", " It has NOT run.")
             };
+            format!(
+                "HELD. A person must approve {what}this call of {tool}{why}.{not_run} Approve it at {url} . {again}"
+            )
+        }
+        GateState::Approved => format!(
             "APPROVED. The call of {tool} has NOT run yet: make exactly the same call again to run it."
         ),
         GateState::Doubtful => {
@@ -280,7 +285,7 @@ fn open_call_text(
             )
         }
         GateState::Started | GateState::Settled => {
-            let next = if is_named || call.repetition == Repetition::Continues {
+            let next = if continues {
                 again
             } else {
                 "Do not make it again: that would run it a second time."
