@@ -34,9 +34,9 @@ pub struct Gate {
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub hold: Duration,
-    /// The time within which an approved call must start, counted from the approval. A call starts
-    /// only while the caller waits for the decision, or when the caller proposes the call again.
-    /// 24 hours at most.
+    /// The time within which an approved call must start, counted from the approval, or from a
+    /// person's last answer to a question about the call. A call starts only while the caller waits
+    /// for the decision, or when the caller proposes the call again. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub use_within: Duration,
@@ -55,7 +55,8 @@ pub struct Gate {
     /// `read_only`, a rule allows the call, and the caller runs it. Such a call is only counted, and
     /// its outcome is not reported, whatever `report` says.
     pub record: Record,
-    /// The maximum number of pending calls of one user. 1000 at most.
+    /// The maximum number of pending calls of one user. 1000 at most. With several replicas, calls
+    /// that they store at the same moment may exceed it.
     pub max_open: u32,
     /// The gRPC operations by which gateways ask this gate. Default: the gate has none.
     pub ext_authz: Option<ExtAuthz>,

@@ -15,17 +15,22 @@ use crate::tool::human::{self, Service, ServiceField};
 
 impl Config {
     /// Adds to the catalog the agents that other agents may call, the credential fields that are
-    /// not secret, and each agent's `request_…` tools.
+    /// not secret, each agent's `request_…` tools, and the credentials that the tools of each agent
+    /// and gate take.
     #[must_use]
     pub fn with_human_tools(&self, catalog: Catalog) -> Catalog {
         let catalog = catalog
             .with_agents(self.callable_agents())
             .with_plain_fields(self.plain_fields());
-        self.agents.iter().fold(catalog, |catalog, (name, agent)| {
+        let agents = self.agents.iter();
+        let agents = agents.map(|(name, agent)| (name, request_kinds(&agent.human)));
+        // A gate offers no `request_…` tools. Its tools may need credentials all the same.
+        let gates = self.gates.keys().map(|name| (name, Vec::new()));
+        agents.chain(gates).fold(catalog, |catalog, (name, kinds)| {
             let services = self.services(name, |tool| {
                 catalog.get(tool).map(|entry| receiver(&entry.spec))
             });
-            catalog.with_human(name, &request_kinds(&agent.human), services)
+            catalog.with_human(name, &kinds, services)
         })
     }
 
@@ -71,10 +76,14 @@ impl Config {
         specs
     }
 
-    /// Returns the tools of an agent and of all agents below it, each once.
+    /// Returns the tools of an agent and of all agents below it, each once. `agent` may also name a
+    /// gate, which has tools and no agents below it.
     pub(super) fn tools_below<'c>(&'c self, agent: &'c str) -> BTreeSet<&'c str> {
         let (mut seen, mut waiting) = (BTreeSet::new(), vec![agent]);
-        let mut tools = BTreeSet::new();
+        let gate = self.gates.get(agent).into_iter();
+        let mut tools: BTreeSet<_> = gate
+            .flat_map(|gate| gate.tools.iter().map(String::as_str))
+            .collect();
         while let Some(name) = waiting.pop() {
             let Some(agent) = self.agents.get(name).filter(|_| seen.insert(name)) else {
                 continue;
@@ -273,6 +282,19 @@ agents:
                 ("token", None, "")
             ]
         );
+    }
+
+    #[test]
+    fn gate_asks_for_the_credentials_that_its_own_tools_take() {
+        let config = read(&format!(
+            "{TREE}gates: {{ door: {{ tools: [comment, plain] }} }}\n"
+        ));
+        let catalog = catalog(&config.unwrap());
+        let [jira] = catalog.services("door") else {
+            panic!("one credential")
+        };
+        assert_eq!(jira.name, "jira");
+        assert_eq!(jira.receivers, ["comment: POST https://jira.acme.com"]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use self::commands::{
     Accepted, CallReply, CommitPosition, ConflictCode, DecisionBody, DecisionInput, FieldError,
     IdempotencyKey, MessageInput, Refusal, TaskInput,
 };
-use self::gate::AwaitedCalls;
+use self::gate::{AwaitedCalls, OpenCallLocks};
 use self::runtime::Locked;
 use self::runtime::in_flight_calls::InFlightCalls;
 use self::runtime::in_flight_model_calls::InFlightModelCalls;
@@ -115,6 +115,7 @@ pub struct Engine {
     in_flight_calls: Arc<InFlightCalls>,
     in_flight_model_calls: Arc<InFlightModelCalls>,
     askers: AwaitedCalls,
+    open_call_locks: OpenCallLocks,
     drivers: TaskTracker,
     /// Whether a queued task may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
@@ -160,6 +161,7 @@ impl Engine {
             in_flight_calls: Arc::default(),
             in_flight_model_calls: Arc::default(),
             askers: AwaitedCalls::default(),
+            open_call_locks: OpenCallLocks::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),
             lone_drives: Arc::new(LoneDrives::new(Arc::clone(&wake_worker))),

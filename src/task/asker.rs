@@ -1,9 +1,11 @@
 //! Decides the next step of a call at a gate. The call may start only while its asker (the client
 //! that proposed the call) waits for the verdict.
 
+use super::item::{Fact, Item};
 use super::planned_request::awaited_events;
 use super::progress::Progress;
 use super::step::{AwaitedEvent, Ending, Step};
+use super::time::Time;
 use super::tool_spec::ToolKind;
 
 /// Whether the asker of a gate call (the client that proposed the call) waits for the verdict.
@@ -16,6 +18,20 @@ pub enum AskerState {
     /// The time limit for starting the call, or for reporting the outcome of a started call, has
     /// passed.
     Late,
+}
+
+/// Returns the time from which a gate call that may start waits for its asker: the time of the last
+/// answer of a person (to any question about the call) or of the last judgement, whichever is
+/// later. `None` if `items` has neither.
+///
+/// The first approval is not enough: a person may answer a question of the tool's server, or enter
+/// a credential, long after it.
+#[must_use]
+pub(crate) fn startable_since(items: &[Item]) -> Option<Time> {
+    let newest = items.iter().rev();
+    let mut lets_start =
+        newest.filter(|item| matches!(item.fact, Fact::Decision { .. } | Fact::Judged { .. }));
+    lets_start.next().map(|item| item.at)
 }
 
 /// Decides the next step of the task of a gate call. The caller must have checked that no request

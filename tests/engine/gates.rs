@@ -4,6 +4,7 @@
 
 mod failures;
 mod guards;
+mod questions;
 
 use std::sync::Arc;
 use std::time::Duration;

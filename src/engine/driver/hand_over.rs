@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{Driver, Stop};
 use crate::agent::gate::Report;
 use crate::failpoint;
+use crate::task::asker::startable_since;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{AskerPresence, LeaseChange};
 use crate::task::id::CallId;
@@ -46,12 +47,16 @@ impl Driver<'_> {
     }
 
     /// Whether a client waits for a call that this service performs. The row's `asker_until` is the
-    /// time until which the client waits. If the row has no such time, the client counts as waiting
-    /// for a call that needed no approval, because this call starts right after its proposal.
+    /// time until which the client waits. Without this time, the client is assumed to wait if the
+    /// call needed no approval and waited for no person. A person may answer hours later, when the
+    /// client has left.
     fn is_awaited(&self, state: &CallState) -> bool {
-        match self.session.own.row.asker_until {
+        let own = &self.session.own;
+        let needed_person =
+            || state.phase == Phase::Allowed && newest_decisions(&own.items).next().is_some();
+        match own.row.asker_until {
             Some(until) => until > self.session.now,
-            None => state.approval.is_none(),
+            None => state.approval.is_none() && !needed_person(),
         }
     }
 
@@ -61,10 +66,8 @@ impl Driver<'_> {
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {
-            Phase::Approved(approval) => newest_decisions(&own.items)
-                .find_map(|(at, id, _)| (id == approval.request_id).then_some(at))?,
+            Phase::Allowed | Phase::Approved(_) => startable_since(&own.items)?,
             Phase::Started(start) => start.ends_at(self.engine.settings.lease),
-            Phase::Allowed => own.items.first().map(|item| item.at)?,
             Phase::New
             | Phase::Held(_)
             | Phase::Human(_)

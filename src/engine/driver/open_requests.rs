@@ -82,6 +82,9 @@ impl Driver<'_> {
                 .map(|state| self.requested_call(state, is_asked_about(state)))
                 .collect();
             let terms = self.terms_of(&request);
+            if request.kind == RequestKind::Approval {
+                self.session.identify_held_call();
+            }
             let mut spec = self.new_request(request.kind, calls, terms);
             self.add_question_and_form(&mut spec, &first);
             self.session

@@ -138,8 +138,9 @@ impl Engine {
             TaskStatus::Paused => 2,
         });
         let (mut delivered, mut hold) = (None, None);
-        for row in equal {
+        for row in &equal {
             match self.relation(row, use_within).await? {
+                Relation::Continues if self.is_overruled(row, &equal).await? => {}
                 Relation::Continues => return Ok(EarlierCalls::Continues(row.task_id)),
                 Relation::Delivered => delivered = delivered.or(Some(row)),
                 Relation::Holds(reason) => hold = hold.or(Some(reason)),
@@ -174,7 +175,7 @@ impl Engine {
     }
 
     /// Finds the newest decision of a person about the calls in `equal`. If it is a rejection,
-    /// returns the caution that denies the proposed call. Ignores calls that ended more than
+    /// returns the caution that denies the proposed call. Ignores calls that last changed more than
     /// `no_lasts` (the time for which a rejection counts) ago.
     async fn recent_rejection<'r>(
         &self,
@@ -184,15 +185,15 @@ impl Engine {
         if no_lasts.is_zero() {
             return Ok(None);
         }
-        let mut ended = equal
-            .filter(|row| row.is_decided && row.status.is_terminal())
+        let mut decided = equal
+            .filter(|row| row.is_decided)
             .filter(|row| row.updated_at + no_lasts > row.now)
             .collect::<Vec<_>>();
-        ended.sort_by_key(|row| Reverse(row.updated_at));
+        decided.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
-        for row in ended {
-            // A call is decided before it ends. `row` and all rows after it in `ended` ended before
-            // the newest known decision, so their decisions are older.
+        for row in decided {
+            // No decision about a call is newer than its last item. `row` and all rows after it
+            // have their last items before the newest known decision, so their decisions are older.
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }
@@ -207,6 +208,30 @@ impl Engine {
             }
         }
         Ok(newest.and_then(|(_, caution)| caution))
+    }
+
+    /// Whether a person has rejected the ended call `row` and has approved one of the `equal` calls,
+    /// which has not ended yet, after that. The proposal then continues the approved call: a client
+    /// that gets the older rejection would not ask again.
+    async fn is_overruled(&self, row: &EqualCall, equal: &[&EqualCall]) -> Result<bool, Refusal> {
+        let mut open = equal.to_vec();
+        open.retain(|other| other.is_decided && !other.status.is_terminal());
+        if !(row.is_decided && row.status.is_terminal()) || open.is_empty() {
+            return Ok(false);
+        }
+        let session = self.load(row.task_id).await?;
+        let Some((rejected, Some(_))) = session.as_ref().and_then(decision_about) else {
+            return Ok(false);
+        };
+        for other in open {
+            let session = self.load(other.task_id).await?;
+            if let Some((approved, None)) = session.as_ref().and_then(decision_about)
+                && approved > rejected
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn relation(&self, row: &EqualCall, use_within: Duration) -> Result<Relation, Refusal> {
@@ -290,20 +315,23 @@ fn time_before(now: Time, time: Duration) -> Time {
     Time(now.0.saturating_sub(micros))
 }
 
-/// Returns the time at which a person approved or rejected this ended call, and, after a rejection,
-/// the caution for an equal call. `None` without such a decision, and for a call that expired or
-/// was canceled. A person's answer about the outcome of a started call does not count.
+/// Returns the time at which a person approved or rejected this call, and, after a rejection, the
+/// caution for an equal call. The approved call need not have run yet. `None` without such a
+/// decision, and for a call that expired or was canceled. A person's answer about the outcome of a
+/// started call does not count.
 fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     let state = session.own.progress.calls.first()?;
-    let Phase::Done(outcome) = state.phase else {
-        return None;
+    let outcome = if let Phase::Done(outcome) = state.phase {
+        Some(outcome)
+    } else {
+        None
     };
-    if matches!(outcome, Outcome::Expired | Outcome::Canceled) {
+    if matches!(outcome, Some(Outcome::Expired | Outcome::Canceled)) {
         return None;
     }
     let mut decisions = newest_decisions(&session.own.items);
     match (outcome, &state.approval) {
-        (Outcome::Rejected, _) => {
+        (Some(Outcome::Rejected), _) => {
             let (at, _, decision) = decisions.next()?;
             let call = state.call.tool_call_id;
             let reason = decision.reason_about(call).map(str::to_owned);

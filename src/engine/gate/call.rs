@@ -8,10 +8,12 @@ use crate::agent::Gate;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::store::RequestRow;
+use crate::task::asker::startable_since;
 use crate::task::call_state::{CallState, Phase};
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Item, Outcome, ToolResult, newest_decisions};
+use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
@@ -95,8 +97,8 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The text of the result of a call that expired, was withdrawn or was canceled before it ran;
-    /// `None` for any other call.
+    /// The text of the result of a call that expired, was withdrawn, was canceled or failed before
+    /// it ran; `None` for any other call.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
@@ -107,6 +109,8 @@ pub struct GateCall {
     pub result: Option<ToolResult>,
     /// The last request about the call, whether open or closed.
     pub request: Option<Box<RequestRow>>,
+    /// The number of attempts at the call that were started.
+    pub attempts: u32,
     /// Whether the call is invalid, so that no decision can let it run.
     pub can_never_run: bool,
     pub repetition: Repetition,
@@ -212,6 +216,7 @@ impl GateCall {
             result: result.filter(|result| call.is_shown(result)).cloned(),
             expires_at: call.expires_at(request.as_ref(), use_within),
             request: request.map(Box::new),
+            attempts: state.attempts,
             repetition: if own.row.asker_until.is_some() {
                 Repetition::Continues
             } else {
@@ -223,14 +228,30 @@ impl GateCall {
         })
     }
 
+    /// Says what a pending call waits for.
+    fn pending_text(&self) -> String {
+        let kind = self.request.as_ref().map(|request| request.spec.kind);
+        let awaited = match kind {
+            Some(RequestKind::Elicitation) => "a person must answer a question of its tool",
+            Some(RequestKind::Credentials) => {
+                "a person must enter a credential that its tool needs"
+            }
+            Some(_) | None if self.attempts > 0 => "a person must approve another attempt",
+            Some(_) | None => "a person must approve this call",
+        };
+        if self.attempts > 0 {
+            format!("The call was started and has not ended: {awaited}.")
+        } else {
+            format!("Held: {awaited}. It has not run.")
+        }
+    }
+
     /// Describes the state of the call in one line, for a model or a person.
     #[must_use]
     pub fn message(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or("No reason is given.");
         match (self.state, self.decision) {
-            (GateState::Pending, _) => {
-                "Held: a person must approve this call. It has not run.".to_owned()
-            }
+            (GateState::Pending, _) => self.pending_text(),
             (GateState::Approved, _) => {
                 "Approved; the call starts when its agent asks for it again.".to_owned()
             }
@@ -314,13 +335,22 @@ impl<'c> CallView<'c> {
         let is_holder = ask == permitted_ask || (!runner.is_empty() && runner == permitted_runner);
         let is_running =
             matches!(self.state.phase, Phase::Started(_)) && !self.state.is_permit_returned;
-        let is_released = matches!(self.state.phase, Phase::Done(Outcome::Released));
+        // A released call has its result, but the asker may run it until the asker reports the
+        // outcome.
+        let is_released =
+            matches!(self.state.phase, Phase::Done(Outcome::Released)) && !self.is_reported();
         let expires_at = start.ends_at(Duration::ZERO);
         (is_holder && (is_running || is_released) && now < expires_at).then(|| Permit {
             attempt: start.attempt,
             expires_at,
             expires_in: expires_at.since(now),
         })
+    }
+
+    /// Whether the asker has reported an outcome of a released call.
+    fn is_reported(&self) -> bool {
+        let report = |fact: &Fact| matches!(fact, Fact::LateResult(result) if result.reported);
+        self.items.iter().any(|item| report(&item.fact))
     }
 
     fn result(&self) -> Option<&'c ToolResult> {
@@ -337,10 +367,15 @@ impl<'c> CallView<'c> {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
     }
 
-    /// Whether the call expired, was withdrawn or was canceled before it ran, and its result has a
-    /// text.
+    /// Whether the call expired, was withdrawn, was canceled or failed before it ran, and its result
+    /// has a text.
     fn is_ended_by_itself(&self, result: &ToolResult) -> bool {
-        let outcomes = [Outcome::Expired, Outcome::Withdrawn, Outcome::Canceled];
+        let outcomes = [
+            Outcome::Expired,
+            Outcome::Withdrawn,
+            Outcome::Canceled,
+            Outcome::Failed,
+        ];
         self.state.attempts == 0 && outcomes.contains(&result.outcome) && !result.content.is_empty()
     }
 
@@ -414,12 +449,7 @@ impl<'c> CallView<'c> {
                     .is_run_by_asker()
                     .then(|| start.ends_at(Duration::ZERO))
             }
-            GateState::Approved => {
-                let approved = self.state.approval.as_ref()?.request_id;
-                let mut decisions = newest_decisions(self.items);
-                let decided = decisions.find(|(_, id, _)| *id == approved);
-                decided.map(|(at, ..)| at + use_within)
-            }
+            GateState::Approved => startable_since(self.items).map(|at| at + use_within),
             GateState::Pending | GateState::Doubtful => request.and_then(|row| row.expires_at),
             GateState::Settled => None,
         }

@@ -8,6 +8,7 @@
 mod ask;
 mod attach;
 mod call;
+mod max_open;
 mod presence;
 mod propose;
 mod read_call;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub use self::ask::GateAnswer;
 pub use self::call::{GateCall, GateDecision, GateState, Permit, Repetition};
+pub(in crate::engine) use self::max_open::OpenCallLocks;
 pub(in crate::engine) use self::presence::AwaitedCalls;
 pub use self::presence::Delivery;
 pub use self::read_call::AskerStatus;

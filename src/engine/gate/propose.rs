@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::attach::{Caution, EarlierCalls, keyed_call};
+use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
 use super::{DEFAULT_SESSION, GateRefusal, Identity, KEY_PATH, Proposal};
 use crate::agent::Agent;
@@ -106,7 +107,8 @@ impl Engine {
         let state = state_of(&session, call)?;
         let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
-        let keyed = keyed_call(proposal).filter(|_| held || once);
+        let key = keyed_call(proposal);
+        let keyed = key.clone().filter(|_| held || once);
         if let Some(keyed) = &keyed {
             match self
                 .compare_with_earlier(caller, (&agent.name, gate), proposal, keyed)
@@ -118,9 +120,7 @@ impl Engine {
             }
         }
         let state = state_of(&session, call)?;
-        if matches!(state.phase, Phase::Held(_) | Phase::Human(_)) {
-            self.check_open(caller, &agent.name, gate.max_open).await?;
-        }
+        let open = self.check_open(caller, agent, &state).await?;
         if gate.record == Record::Held && is_only_counted(&state) {
             return Ok(Proposed::Counted(Box::new(session)));
         }
@@ -129,13 +129,14 @@ impl Engine {
         // look-up, which reads a bounded number of calls.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
+        session.key_if_held = key.filter(|_| !held && !once);
         let task = session.task_id();
         let mut guard = AskerGuard::new(self, task);
         if session.own.asker.is_some() {
             guard.set_present();
         }
         session.ask = Some(ask);
-        let (drive, mut guard) = self.drive_unsaved(session, guard).await?;
+        let (drive, mut guard) = self.drive_unsaved(session, guard, open).await?;
         if let Some((listener, end)) = drive {
             return Ok(Proposed::Stored(GateDrive {
                 task,
@@ -150,21 +151,6 @@ impl Engine {
         known
             .map(Proposed::Continues)
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
-    }
-
-    async fn check_open(
-        &self,
-        caller: &Caller,
-        gate: &str,
-        max_open: u32,
-    ) -> Result<(), GateRefusal> {
-        let (tenant, user) = (&caller.tenant, &caller.user_id);
-        let open = self.store.open_calls(tenant, gate, user, max_open).await?;
-        if open < max_open {
-            Ok(())
-        } else {
-            Err(GateRefusal::TooManyOpen)
-        }
     }
 
     /// Returns the task of an earlier proposal with the same key; `None` if there is no such
@@ -274,16 +260,20 @@ impl Engine {
 
     /// Like [`Engine::drive_asked`], for a task that is not stored yet. Dropping `guard` ends the
     /// presence in the task's row, but the row exists only after the first commit. So the
-    /// background work holds `guard` until that commit, even if the client leaves earlier.
+    /// background work holds `guard` until that commit, even if the client leaves earlier. It holds
+    /// `open` for the same time, so that the user's next pending call is counted after that commit.
     async fn drive_unsaved(
         self: &Arc<Self>,
         session: TaskSession,
         guard: AskerGuard,
+        open: Option<OpenCallGuard>,
     ) -> Result<(Option<DriveHandle>, AskerGuard), Refusal> {
         let engine = Arc::clone(self);
-        let stored = self
-            .drivers
-            .spawn(async move { (engine.drive_asked(session).await, guard) });
+        let stored = self.drivers.spawn(async move {
+            let drive = engine.drive_asked(session).await;
+            drop(open);
+            (drive, guard)
+        });
         let (drive, guard) = stored.await.map_err(|_| Refusal::Internal)?;
         Ok((drive?, guard))
     }

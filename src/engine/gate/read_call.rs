@@ -56,7 +56,8 @@ impl Engine {
         }))
     }
 
-    /// Whether the call of this task is approved and waits until the agent asks again. `false` if
+    /// Whether the call of this task may start (it is approved, or a person answered a question about
+    /// an allowed call) and waits until the agent asks again. `false` if
     /// the task is not a gate call.
     ///
     /// # Errors
@@ -66,7 +67,8 @@ impl Engine {
             return Ok(false);
         };
         let call = session.own.progress.calls.first();
-        let is_approved = call.is_some_and(|call| matches!(call.phase, Phase::Approved(_)));
+        let may_start = |phase: &Phase| matches!(phase, Phase::Allowed | Phase::Approved(_));
+        let is_approved = call.is_some_and(|call| may_start(&call.phase));
         let is_awaited = has_waiting_asker(&session) || self.is_awaited_here(task);
         Ok(is_approved && session.own.is_gate_call() && !is_awaited)
     }

@@ -28,7 +28,8 @@ use super::runtime::metrics;
 use crate::store::{CommitError, TreeSnapshot};
 use crate::task::call_state::Phase;
 use crate::task::change::{
-    Change, Committed, Counters, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow,
+    AskerPresence, Change, Committed, Counters, Guard, IdempotencyRow, Journal, KeyedCall,
+    LeaseChange, TaskChange, TaskRow,
 };
 use crate::task::credential::SealedCredential;
 use crate::task::elicitation::Elicitation;
@@ -58,6 +59,9 @@ pub(crate) struct TaskSession {
     /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
     /// belong to such a connection.
     pub ask: Option<(Uuid, String)>,
+    /// The key by which equal calls find this gate call, if the first commit opens a request for
+    /// its approval. `None` if the call has its key already, or gets none.
+    pub key_if_held: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
@@ -110,6 +114,7 @@ impl TaskSession {
             idempotency: None,
             credentials: Vec::new(),
             ask: None,
+            key_if_held: None,
             reply: None,
             unknown_outcomes: BTreeMap::new(),
             late_attempts: Vec::new(),
@@ -122,6 +127,19 @@ impl TaskSession {
             slot: None,
             lone_drive: None,
             has_saved_items: false,
+        }
+    }
+
+    /// Adds the key by which equal calls are found to a gate call that is not stored yet, and that a
+    /// person must approve although it was allowed at first: its tool was found to have changed
+    /// right before the start.
+    pub(crate) fn identify_held_call(&mut self) {
+        if let Some(Guard::New(new)) = &mut self.own.guard
+            && let Some(key) = self.key_if_held.take()
+        {
+            new.call = Some(key);
+            // The ask that waits for this call stores its presence right after this commit.
+            self.own.asker = Some(AskerPresence::Absent);
         }
     }
 

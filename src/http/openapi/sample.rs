@@ -103,6 +103,7 @@ pub(crate) fn gate_call() -> GateCall {
         permit: None,
         result: None,
         request: None,
+        attempts: 0,
         repetition: Repetition::Continues,
         runs_elsewhere: false,
         created_at: Time(AT),

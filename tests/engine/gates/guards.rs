@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::super::engine_harness::{alice, claimed, outcomes, whole};
 use super::super::random_gates::Replica;
 use super::failures::{LONG, asking_by, bash, by_key, in_doubt};
-use super::{agent, approve, ask, every_call, harness, proposal, refund, until_present};
+use super::{agent, approve, ask, asking, every_call, harness, proposal, refund, until_present};
 use crate::store::store_fixture::both;
 
 const SMALL: &str = r#"{"order":1,"amount":5}"#;
@@ -286,5 +286,85 @@ both! {
         harness.configure(|yaml| yaml.replacen("  door: {", "  door: { open_to: { users: [carol] },", 1));
         let refused = harness.engine(8).ask(&agent(), &bash(LONG)).await;
         assert!(matches!(refused, Err(GateRefusal::Command(Refusal::Invalid(_)))));
+    }
+
+    async fn approval_after_a_rejection_of_an_equal_call_lets_the_approved_call_run(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        for (order, approved_last) in [(1, true), (2, false)] {
+            let rejected = ask(&engine, order, Duration::ZERO).await.call.task_id;
+            let waiting = asking(&engine, order);
+            until_present(&harness, rejected, |until| until > Time(0)).await;
+            let approved = ask(&engine, order, Duration::ZERO).await.call.task_id;
+            assert_ne!(approved, rejected);
+            waiting.abort();
+            let _ = waiting.await;
+            let no = async || {
+                let [(request, _)] = harness.open(rejected).await[..] else {
+                    panic!("one request")
+                };
+                engine.decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
+            };
+            if approved_last {
+                no().await;
+            }
+            harness.fixture.forward(Duration::from_secs(1));
+            approve(&harness, &engine, approved).await;
+            harness.fixture.forward(Duration::from_secs(1));
+            if !approved_last {
+                no().await;
+            }
+            let call = ask(&engine, order, LONG).await.call;
+            let ran = (call.task_id == approved, call.outcome, harness.executions(approved, "/refund"));
+            let expected = if approved_last {
+                (true, Some(Outcome::Succeeded), 1)
+            } else {
+                (false, Some(Outcome::Rejected), 0)
+            };
+            assert_eq!(ran, expected, "order {order}");
+        }
+    }
+
+    async fn calls_that_are_proposed_at_once_do_not_exceed_max_open(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 3,", 1));
+        let engine = harness.engine(8);
+        let asks: Vec<_> = (1..=24)
+            .map(|order| asking_by(&engine, proposal("refund", &refund(order), Duration::ZERO)))
+            .collect();
+        let (mut pending, mut refused) = (0, 0);
+        for ask in asks {
+            match ask.await.unwrap() {
+                Ok(answer) => {
+                    assert_eq!(answer.call.state, GateState::Pending);
+                    pending += 1;
+                }
+                Err(GateRefusal::TooManyOpen) => refused += 1,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((pending, refused), (3, 21));
+    }
+
+    async fn permit_of_a_released_call_ends_with_the_report(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { report: optional,", 1));
+        let engine = harness.engine(8);
+        let one = by_key("k", Some("r1"), bash(LONG));
+        let task = engine.ask(&agent(), &by_key("k", Some("r1"), bash(Duration::ZERO))).await.unwrap().call.task_id;
+        approve(&harness, &engine, task).await;
+        for _ in 0..2 {
+            let released = engine.ask(&agent(), &one).await.unwrap().call;
+            assert_eq!((released.outcome, released.permit.map(|permit| permit.attempt)), (Some(Outcome::Released), Some(1)));
+        }
+        let report = OutcomeReport {
+            call: Ok(task),
+            attempt: None,
+            outcome: ReportedOutcome::Succeeded,
+            content: "made".to_owned(),
+        };
+        engine.report(&agent(), &report, None).await.unwrap();
+        let over = engine.ask(&agent(), &one).await.unwrap().call;
+        assert_eq!((over.decision, over.outcome, over.permit), (GateDecision::Allow, Some(Outcome::Released), None));
     }
 }

@@ -94,7 +94,8 @@ impl ResultWriter {
         let outcome = call.outcome.unwrap_or(Outcome::Canceled);
         let content = call.result.as_ref().map_or("", |result| &result.content);
         match outcome {
-            Outcome::Succeeded | Outcome::Responded => self.tool_result(content),
+            Outcome::Succeeded => self.tool_result(content),
+            Outcome::Responded => self.persons_result(content),
             Outcome::Failed => error_result(content),
             Outcome::Unknown | Outcome::Released => error_result(MAY_HAVE_RUN),
             Outcome::Invalid
@@ -106,20 +107,40 @@ impl ResultWriter {
         }
     }
 
-    /// Writes a tool's result from its text `content`. The result is an error result if the tool
-    /// has an `outputSchema` and the text does not fit the schema.
+    /// Writes the result of a call that succeeded from its stored text `content`. The text ends
+    /// with the structured content on a line of its own, unless the text is that content (see
+    /// `mcp/content.rs`). Content that does not fit the tool's `outputSchema` is left out, and the
+    /// call has succeeded all the same.
     fn tool_result(&self, content: &str) -> Value {
         let mut result = json!({"content": [text_block(content)], "isError": false});
-        let Some(output) = &self.output else {
-            return result;
-        };
-        match parse(content.as_bytes()) {
-            Ok(value) if value.is_object() && (output.0)(&value) => {
-                set_member(&mut result, "structuredContent", value);
-            }
-            Ok(_) | Err(_) => set_member(&mut result, "isError", json!(true)),
+        let last_line = || content.rsplit_once('\n').map(|(_, line)| line);
+        let structured = self
+            .structured(content)
+            .or_else(|| self.structured(last_line()?));
+        if let Some(value) = structured {
+            set_member(&mut result, "structuredContent", value);
         }
         result
+    }
+
+    /// Writes the result that a person gave in place of the tool. The result is an error result if
+    /// the tool has an `outputSchema` and the person's text does not fit the schema.
+    fn persons_result(&self, content: &str) -> Value {
+        let mut result = json!({"content": [text_block(content)], "isError": false});
+        match (&self.output, self.structured(content)) {
+            (None, _) => {}
+            (Some(_), Some(value)) => set_member(&mut result, "structuredContent", value),
+            (Some(_), None) => set_member(&mut result, "isError", json!(true)),
+        }
+        result
+    }
+
+    /// Returns `text` as structured content. `None` if the tool has no `outputSchema`, or if the
+    /// text is no JSON object that fits the schema.
+    fn structured(&self, text: &str) -> Option<Value> {
+        let output = self.output.as_ref()?;
+        let value = parse(text.as_bytes()).ok()?;
+        (value.is_object() && (output.0)(&value)).then_some(value)
     }
 
     /// Returns the MCP server's own result `raw` with additions: the content block `edit`, if there
@@ -226,8 +247,13 @@ fn open_call_text(
 ) -> String {
     let tool = &call.tool;
     let url = request.map_or("the inbox", |request| &request.url);
-    let again = "To get its result, make exactly the same call again later; do not change its \
-                 arguments, and do not try another way.";
+    let continues = is_named || call.repetition == Repetition::Continues;
+    let again = if continues {
+        "To get its result, make exactly the same call again later; do not change its arguments, and \
+         do not try another way."
+    } else {
+        "Do not make it again: that would be another call."
+    };
     match call.state {
         GateState::Pending if request.is_some_and(|asked| asked.kind != RequestKind::Approval) => {
             format!("HELD. A person must answer a question of {tool} at {url} . {again}")
@@ -241,8 +267,13 @@ fn open_call_text(
                 (None, Some(reason)) => format!(" ({})", reason.trim_end_matches('.')),
                 (None, None) => String::new(),
             };
+            let (what, not_run) = if call.attempts > 0 {
+                ("another attempt at ", "")
+            } else {
+                ("", " It has NOT run.")
+            };
             format!(
-                "HELD. A person must approve this call of {tool}{why}. It has NOT run. Approve it at {url} . {again}"
+                "HELD. A person must approve {what}this call of {tool}{why}.{not_run} Approve it at {url} . {again}"
             )
         }
         GateState::Approved => format!(
@@ -254,7 +285,7 @@ fn open_call_text(
             )
         }
         GateState::Started | GateState::Settled => {
-            let next = if is_named || call.repetition == Repetition::Continues {
+            let next = if continues {
                 again
             } else {
                 "Do not make it again: that would run it a second time."

@@ -61,28 +61,60 @@ fn changed_arguments_are_told_in_a_block_behind_the_content_of_the_server() {
     assert_eq!(raw(Revision::June2025, "{}", Some("Changed")), None);
 }
 
-#[test]
-fn kept_text_is_structured_content_where_it_fits_the_schema_and_an_error_where_not() {
+/// Returns a writer for a tool whose structured results have a whole number `sum`.
+fn adding() -> ResultWriter {
     let fits = |value: &Value| value["sum"].is_u64();
-    let output = OutputCheck(Arc::new(fits));
-    let writer = ResultWriter {
-        output: Some(output),
+    ResultWriter {
+        output: Some(OutputCheck(Arc::new(fits))),
         ..writer(Revision::June2025)
-    };
-    let told = writer.tool_result(r#"{"sum":3}"#);
+    }
+}
+
+#[test]
+fn stored_text_of_a_success_is_no_error_and_has_the_structured_content_that_fits() {
+    let sum = json!({"sum": 3});
+    for (text, structured) in [
+        (r#"{"sum":3}"#, Some(&sum)),
+        ("It is 3.\n{\"sum\":3}", Some(&sum)),
+        ("It is 3.\n{\n\"sum\":3}", None),
+        ("{\"sum\":3}\nIt is 3.", None),
+        ("It is 3.\n{\"sum\":\"3\"}", None),
+        ("It is 3.\n{\"sum\":3,\"sum\":4}", None),
+        ("no JSON", None),
+    ] {
+        let told = adding().tool_result(text);
+        assert_eq!(
+            (&told["content"][0]["text"], &told["isError"]),
+            (&json!(text), &json!(false))
+        );
+        assert_eq!(told.get("structuredContent"), structured, "{text}");
+    }
+    let free = writer(Revision::June2025).tool_result("It is 3.\n{\"sum\":3}");
+    assert_eq!(free.get("structuredContent"), None);
+}
+
+#[test]
+fn persons_text_is_structured_content_where_it_fits_the_schema_and_an_error_where_not() {
+    let told = adding().persons_result(r#"{"sum":3}"#);
     assert_eq!(
         (&told["structuredContent"], &told["isError"]),
         (&json!({"sum": 3}), &json!(false))
     );
-    for text in [r#"{"sum":"3"}"#, "3", "no JSON", r#"{"sum":3,"sum":4}"#] {
-        let told = writer.tool_result(text);
+    for text in [
+        r#"{"sum":"3"}"#,
+        "3",
+        "no JSON",
+        r#"{"sum":3,"sum":4}"#,
+        "It is 3.\n{\"sum\":3}",
+    ] {
+        let told = adding().persons_result(text);
         assert_eq!(
             (&told["content"][0]["text"], &told["isError"]),
             (&json!(text), &json!(true))
         );
         assert!(told.get("structuredContent").is_none(), "{text}");
     }
-    let free = super::tests::writer(Revision::June2025).tool_result("3");
+    let free = writer(Revision::June2025).persons_result("3");
     assert_eq!(
         (&free["isError"], free.get("structuredContent")),
         (&json!(false), None)

@@ -1,0 +1,70 @@
+//! Keeps `max_open` under concurrent proposals: of one user at one gate, one new pending call at a
+//! time is counted and stored. Each process has its own locks, so that several replicas may exceed
+//! the limit by the calls that they store at the same moment.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use super::GateRefusal;
+use crate::agent::Agent;
+use crate::engine::{Engine, Refusal};
+use crate::people::Caller;
+use crate::task::call_state::{CallState, Phase};
+use crate::task::user::UserKey;
+
+/// The tenant, the gate and the user of pending calls that count together.
+type Place = (String, String, UserKey);
+
+/// The locks of the users who are about to store a pending call. A lock that no proposal holds or
+/// waits for is dropped by the next proposal.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct OpenCallLocks(Mutex<HashMap<Place, Arc<AsyncMutex<()>>>>);
+
+/// Held from the count of a user's pending calls until the next pending call is stored.
+pub(super) type OpenCallGuard = OwnedMutexGuard<()>;
+
+impl OpenCallLocks {
+    async fn lock(&self, place: Place) -> OpenCallGuard {
+        let lock = {
+            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(locks.entry(place).or_default())
+        };
+        lock.lock_owned().await
+    }
+}
+
+impl Engine {
+    /// Counts the caller's pending calls at the gate `agent`, if the proposed call will be pending,
+    /// too. Until the returned guard is dropped, this process counts for no other such proposal of
+    /// the caller. So the guard is held until the proposed call is stored. Returns `None` for a call
+    /// that will not be pending: it waits for no other proposal.
+    ///
+    /// # Errors
+    /// `TooManyOpen` if `max_open` calls are pending; `Unavailable` when the database does not
+    /// answer.
+    pub(super) async fn check_open(
+        &self,
+        caller: &Caller,
+        agent: &Agent,
+        call: &CallState,
+    ) -> Result<Option<OpenCallGuard>, GateRefusal> {
+        let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
+        if !matches!(call.phase, Phase::Held(_) | Phase::Human(_)) {
+            return Ok(None);
+        }
+        let (tenant, user) = (&caller.tenant, &caller.user_id);
+        let place = (tenant.clone(), agent.name.clone(), user.key().clone());
+        let guard = self.open_call_locks.lock(place).await;
+        let calls = self
+            .store
+            .open_calls(tenant, &agent.name, user, gate.max_open);
+        if calls.await? < gate.max_open {
+            Ok(Some(guard))
+        } else {
+            Err(GateRefusal::TooManyOpen)
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Tests gate calls about which a person is asked between the judgement and the result: questions of
+//! the tool's server, credentials, and a definition that changes right before the start.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use holdpoint::engine::gate::{GateCall, GateDecision, GateState, Proposal};
+use holdpoint::engine::{DecisionInput, Engine};
+use holdpoint::task::elicitation::{Elicitation, ServerQuestion};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::tool_spec::ToolSpec;
+use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, Tool, ToolAnswer};
+use serde_json::json;
+
+use super::super::engine_harness::{EngineHarness, alice, fills, outcomes};
+use super::failures::{LONG, asking_by, by_key};
+use super::{agent, approve, driven, every_call, harness, proposal, refund, until_at_rest};
+use crate::store::store_fixture::{StoreFixture, both};
+
+const SMALL: &str = r#"{"order":1,"amount":5}"#;
+const CREDENTIAL: &str = r#"
+secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
+credentials: { jira: { fields: { token: {} } } }
+"#;
+
+/// The MCP server of the tool `refund`, as the engine sees it.
+#[derive(Default)]
+struct Server {
+    /// The answers to the next attempts. Every further attempt succeeds.
+    answers: Mutex<VecDeque<ToolAnswer>>,
+    attempts: Mutex<u32>,
+    /// Whether the server does not answer when it is asked for its tools.
+    down: Mutex<bool>,
+    /// The changed definition of the tool, and whether a comparison has found it.
+    change: Mutex<(Option<DefinitionChange>, bool)>,
+}
+
+struct Served(ToolSpec, Arc<Server>);
+
+#[async_trait]
+impl Tool for Served {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn definition_change(&self, _: TaskId) -> Option<DefinitionChange> {
+        let (change, is_known) = self.1.change.lock().unwrap().clone();
+        change.filter(|_| is_known)
+    }
+
+    fn is_stale(&self, start: Option<StartReason>) -> bool {
+        start.is_some()
+    }
+
+    async fn prepare(
+        &self,
+        _: Option<StartReason>,
+        _: TaskId,
+        _: &Credentials,
+    ) -> Result<(), String> {
+        self.1.change.lock().unwrap().1 = true;
+        let down = *self.1.down.lock().unwrap();
+        if down {
+            Err("no connection".to_owned())
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        assert!(call.permit.holds());
+        *self.1.attempts.lock().unwrap() += 1;
+        let next = self.1.answers.lock().unwrap().pop_front();
+        next.unwrap_or(ToolAnswer::Succeeded {
+            content: "paid".to_owned(),
+            http_status: None,
+        })
+    }
+}
+
+impl Server {
+    fn attempts(&self) -> u32 {
+        *self.attempts.lock().unwrap()
+    }
+}
+
+/// Returns an answer with which the server ends an attempt: it asks for a folder.
+fn question() -> ToolAnswer {
+    let folder = ServerQuestion {
+        key: "folder".to_owned(),
+        message: "Which folder?".to_owned(),
+        form: json!({"type": "object", "properties": {"folder": {"type": "string"}}}),
+        url: None,
+    };
+    ToolAnswer::Elicitation(Box::new(Elicitation {
+        server: "files".to_owned(),
+        tool: "move".to_owned(),
+        questions: vec![folder],
+        ..Elicitation::default()
+    }))
+}
+
+/// Returns the harness of the gate, whose tool `refund` gives these answers first.
+async fn served(fixture: StoreFixture, answers: Vec<ToolAnswer>) -> (EngineHarness, Arc<Server>) {
+    let mut harness = harness(fixture).await;
+    let server = Arc::new(Server::default());
+    *server.answers.lock().unwrap() = answers.into();
+    let shared = Arc::clone(&server);
+    harness.refund = Some(Arc::new(move |spec| {
+        Arc::new(Served(spec.clone(), Arc::clone(&shared)))
+    }));
+    (harness, server)
+}
+
+fn read_only(yaml: &str) -> String {
+    yaml.replacen("  refund:\n", "  refund:\n    effect: read_only\n", 1)
+}
+
+fn small(wait: Duration) -> Proposal {
+    proposal("refund", SMALL, wait)
+}
+
+async fn asks(engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
+    engine.ask(&agent(), proposal).await.unwrap().call
+}
+
+/// Waits until a request of this kind is open at the gate's only call. Returns the call's task.
+async fn until_asked(harness: &EngineHarness, kind: RequestKind) -> TaskId {
+    loop {
+        let rows = harness.fixture.store.tasks(&every_call()).await.unwrap();
+        for row in &rows.rows {
+            assert!(!row.status.is_terminal(), "the call has ended");
+            if matches!(harness.open(row.task_id).await[..], [(_, open)] if open == kind) {
+                return row.task_id;
+            }
+        }
+        crate::support::pause().await;
+    }
+}
+
+async fn answer(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId, with: DecisionInput) {
+    let [(request, _)] = harness.open(task).await[..] else {
+        panic!("one request")
+    };
+    engine.decide(&alice(), request, with, None).await.unwrap();
+}
+
+fn folder() -> DecisionInput {
+    fills(&json!({"folder": "a"}))
+}
+
+both! {
+    async fn answer_after_use_within_continues_the_call_whose_asker_waits(fixture) {
+        for proposed in [SMALL.to_owned(), refund(2)] {
+            let (harness, server) = served(StoreFixture::like(&fixture).await, vec![question()]).await;
+            let engine = harness.engine(8);
+            let asking = asking_by(&engine, proposal("refund", &proposed, Duration::from_mins(5)));
+            if proposed != SMALL {
+                let task = until_asked(&harness, RequestKind::Approval).await;
+                approve(&harness, &engine, task).await;
+            }
+            let task = until_asked(&harness, RequestKind::Elicitation).await;
+            harness.fixture.forward(Duration::from_hours(2));
+            answer(&harness, &engine, task, folder()).await;
+            let call = asking.await.unwrap().unwrap().call;
+            assert_eq!((call.outcome, server.attempts()), (Some(Outcome::Succeeded), 2));
+        }
+    }
+
+    async fn answered_call_waits_for_its_asker_for_use_within_from_the_answer(fixture) {
+        let (harness, server) = served(fixture, vec![question()]).await;
+        let engine = harness.engine(8);
+        asks(&engine, &small(Duration::ZERO)).await;
+        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        harness.fixture.forward(Duration::from_mins(50));
+        answer(&harness, &engine, task, folder()).await;
+        until_at_rest(&harness, task).await;
+        let told = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let items = harness.journal(task).await.items;
+        let answered = items.iter().find(|item| matches!(item.fact, Fact::Decision { .. }));
+        let end = answered.map(|item| item.at + Duration::from_hours(1));
+        assert_eq!((told.state, told.expires_at), (GateState::Approved, end));
+        harness.fixture.forward(Duration::from_mins(50));
+        driven(&engine).await;
+        let call = asks(&engine, &small(LONG)).await;
+        assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
+        assert_eq!(server.attempts(), 2);
+    }
+
+    async fn answered_call_without_its_asker_expires_after_use_within(fixture) {
+        let (harness, server) = served(fixture, vec![question()]).await;
+        let engine = harness.engine(8);
+        asks(&engine, &small(Duration::ZERO)).await;
+        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        answer(&harness, &engine, task, folder()).await;
+        until_at_rest(&harness, task).await;
+        harness.fixture.forward(Duration::from_mins(61));
+        driven(&engine).await;
+        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Expired]);
+        assert_eq!(server.attempts(), 1);
+    }
+
+    async fn answered_repeatable_call_without_a_call_key_continues_only_with_its_asker(fixture) {
+        let (mut harness, server) = served(fixture, vec![question()]).await;
+        harness.configure(read_only);
+        let engine = harness.engine(8);
+        let named = |wait| by_key("k", None, small(wait));
+        asks(&engine, &named(Duration::ZERO)).await;
+        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        assert_eq!(harness.journal(task).await.row.asker_until, None);
+        answer(&harness, &engine, task, folder()).await;
+        until_at_rest(&harness, task).await;
+        driven(&engine).await;
+        assert_eq!((harness.status(task).await, server.attempts()), (TaskStatus::Running, 1));
+        let call = asks(&engine, &named(LONG)).await;
+        assert_eq!((call.outcome, server.attempts()), (Some(Outcome::Succeeded), 2));
+    }
+
+    async fn call_of_a_tool_with_a_credential_runs_once_a_person_has_entered_it(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}") + CREDENTIAL);
+        let engine = harness.engine(8);
+        let asking = asking_by(&engine, small(Duration::from_mins(5)));
+        let task = until_asked(&harness, RequestKind::Credentials).await;
+        let held = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let says = "Held: a person must enter a credential that its tool needs. It has not run.";
+        assert_eq!(held.message(), says);
+        harness.fixture.forward(Duration::from_hours(2));
+        answer(&harness, &engine, task, fills(&json!({"token": "token-0123456789"}))).await;
+        let call = asking.await.unwrap().unwrap().call;
+        assert_eq!(call.outcome, Some(Outcome::Succeeded));
+        let sent = harness.tool.ledger();
+        assert_eq!(sent.iter().map(|call| call.header("x-secret")).collect::<Vec<_>>(), ["token-0123456789"]);
+    }
+
+    async fn started_call_with_a_question_of_its_server_does_not_say_that_it_has_not_run(fixture) {
+        let (harness, _) = served(fixture, vec![question()]).await;
+        let engine = harness.engine(8);
+        asks(&engine, &small(Duration::ZERO)).await;
+        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        let held = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        let says = "The call was started and has not ended: a person must answer a question of its tool.";
+        assert_eq!((held.state, held.message()), (GateState::Pending, says.to_owned()));
+    }
+
+    async fn call_that_fails_before_its_start_says_why(fixture) {
+        let (harness, server) = served(fixture, Vec::new()).await;
+        *server.down.lock().unwrap() = true;
+        let call = asks(&harness.engine(8), &small(LONG)).await;
+        assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Failed)));
+        let told = call.message();
+        let begins = told.starts_with("The call was not run (failed): The tool `refund` failed");
+        assert!(begins && told.ends_with("no connection."), "{told}");
+        assert_eq!(server.attempts(), 0);
+    }
+
+    async fn repeatable_call_that_is_held_at_its_start_is_continued_by_an_equal_ask(fixture) {
+        let (mut harness, server) = served(fixture, Vec::new()).await;
+        harness.configure(read_only);
+        let engine = harness.engine(8);
+        server.change.lock().unwrap().0 = Some(DefinitionChange {
+            definition: "sha256:1".to_owned(),
+            reason: "The server changed this tool.".to_owned(),
+            denied: false,
+        });
+        let held = asks(&engine, &small(Duration::ZERO)).await;
+        let task = until_asked(&harness, RequestKind::Approval).await;
+        assert_eq!(held.task_id, task);
+        assert_eq!(asks(&engine, &small(Duration::ZERO)).await.task_id, task);
+        approve(&harness, &engine, task).await;
+        until_at_rest(&harness, task).await;
+        assert_eq!(server.attempts(), 0);
+        let call = asks(&engine, &small(LONG)).await;
+        assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
+        assert_eq!(server.attempts(), 1);
+    }
+}
