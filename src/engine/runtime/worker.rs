@@ -275,11 +275,15 @@ impl Engine {
         }
     }
 
-    async fn sleep_leases(&self, count: u32) {
+    /// Sleeps for `count` times the duration of a lease, counted from this call and not from the
+    /// first poll: a driver that is polled before it may already have called a model.
+    fn sleep_leases(&self, count: u32) -> impl Future<Output = ()> + Send + '_ {
         let end = self.clock.uptime() + self.settings.lease * count;
-        while self.clock.uptime() < end {
-            self.clock.sleep(self.settings.lease / 8).await;
-            tokio::task::yield_now().await;
+        async move {
+            while self.clock.uptime() < end {
+                self.clock.sleep(self.settings.lease / 8).await;
+                tokio::task::yield_now().await;
+            }
         }
     }
 
