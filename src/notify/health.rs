@@ -20,7 +20,7 @@ pub(super) struct Health {
     /// Whether an attempt has failed since the last success.
     failing: bool,
     /// The uptime at the last success that made the waiting messages due; `None` if there was none.
-    asked_at: Option<Duration>,
+    succeeded_at: Option<Duration>,
     /// The messages that the receiver refused while it accepted others.
     refused: BTreeSet<Uuid>,
 }
@@ -31,7 +31,7 @@ impl Default for Health {
     fn default() -> Self {
         Self {
             failing: true,
-            asked_at: None,
+            succeeded_at: None,
             refused: BTreeSet::new(),
         }
     }
@@ -51,7 +51,8 @@ impl Health {
 
     /// Records that the receiver accepted these messages at the uptime `now`. If it is the first
     /// success after a failure, or the first for [`ASK_INTERVAL`], returns the refused messages. The
-    /// caller must then make all other waiting messages due. Otherwise returns `None`.
+    /// caller must then make all other waiting messages due. Otherwise returns `None`, because a
+    /// message that fails while this process succeeds is refused.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,
@@ -59,12 +60,10 @@ impl Health {
     ) -> Option<Vec<Uuid>> {
         self.ended(messages);
         let was_failing = std::mem::replace(&mut self.failing, false);
-        let may_ask = |at| now.saturating_sub(at) >= ASK_INTERVAL;
-        if !was_failing && !self.asked_at.is_none_or(may_ask) {
-            return None;
-        }
-        self.asked_at = Some(now);
-        Some(self.refused.iter().copied().collect())
+        let previous = self.succeeded_at.replace(now);
+        let is_long_ago = |at| now.saturating_sub(at) >= ASK_INTERVAL;
+        let pulls = was_failing || previous.is_none_or(is_long_ago);
+        pulls.then(|| self.refused.iter().copied().collect())
     }
 
     /// Records that these messages are not tried again.
@@ -113,13 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn success_pulls_again_after_half_a_minute_without_a_failure() {
+    fn success_pulls_again_after_half_a_minute_without_a_success() {
         let mut health = Health::default();
         let second = Duration::from_secs(1);
         assert_eq!(health.succeeded([ONE], NOW), Some(Vec::new()));
         assert_eq!(health.succeeded([ONE], NOW + second), None);
-        let pulled = health.succeeded([ONE], NOW + ASK_INTERVAL);
-        assert_eq!(pulled, Some(Vec::new()));
-        assert_eq!(health.succeeded([ONE], NOW + ASK_INTERVAL + second), None);
+        assert_eq!(health.succeeded([ONE], NOW + ASK_INTERVAL), None);
+        let quiet = NOW + ASK_INTERVAL * 2;
+        assert_eq!(health.succeeded([ONE], quiet), Some(Vec::new()));
+        assert_eq!(health.succeeded([ONE], quiet + second), None);
     }
 }

@@ -206,18 +206,13 @@ impl RequestSpec {
     }
 
     fn computed_seal(&self) -> String {
-        let members = |call: &CallSpec| {
-            let mut members = vec![
-                json!(call.tool_call_id),
-                json!(call.needs_decision),
-                json!(call.editor),
-            ];
-            // A false `bars_editor` is left out, because the seals of older versions do not cover
-            // this member.
-            members.extend(call.bars_editor.then_some(Value::Bool(true)));
-            members
-        };
-        let calls: Vec<_> = self.pending_tool_calls.iter().map(members).collect();
+        // `bars_editor` is not covered, because older versions compute the seal without it. Before
+        // the start, the votes are checked again by the journal (see `EditedArguments`).
+        let calls: Vec<_> = self
+            .pending_tool_calls
+            .iter()
+            .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
+            .collect();
         // The seal covers `details` and `form` if the decision depends on them. In a credentials
         // request, the `details` name the service whose login is asked for. In an elicitation, the
         // `details` and the `form` belong to the question of the tool's server.

@@ -448,10 +448,9 @@ impl Catalog {
         kinds: &[RequestKind],
         services: Vec<Service>,
     ) -> Self {
-        let entries = kinds
-            .iter()
-            .filter_map(|kind| human::catalog_entry(*kind, &services))
-            .collect();
+        let entries = kinds.iter();
+        let entries = entries.filter_map(|kind| human::catalog_entry(*kind, &services));
+        let entries = entries.collect();
         self.human
             .insert(agent.to_owned(), HumanTools { entries, services });
         self
@@ -461,11 +460,13 @@ impl Catalog {
     /// `None` if the agent has no such tool.
     #[must_use]
     pub fn human(&self, agent: &str, tool_name: &str) -> Option<&CatalogEntry> {
-        self.human
-            .get(agent)?
-            .entries
-            .iter()
-            .find(|entry| entry.spec.name == tool_name)
+        let mut entries = self.human.get(agent)?.entries.iter();
+        entries.find(|entry| entry.spec.name == tool_name)
+    }
+
+    /// Whether any agent or gate may ask for credentials.
+    pub(crate) fn has_services(&self) -> bool {
+        self.human.values().any(|human| !human.services.is_empty())
     }
 
     /// Returns the services whose credentials an agent may ask for.

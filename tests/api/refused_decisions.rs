@@ -171,7 +171,8 @@ on_both! {
         let whole = as_user("dan").post(&path, &json!({"action": "approve"})).await;
         assert_eq!((whole.str("/decision/by"), whole.str("/decision/action")), ("eve".into(), "mixed".into()));
         let own = app.approver().post(&path, &json!({"action": "approve"})).await;
-        assert_eq!((own.status, own.str("/decision/by")), (409, "bob".into()), "their first answer");
+        let of_first = format!("/decision/decisions/{first}/by");
+        assert_eq!((own.status, own.str("/decision/by"), own.str(&of_first)), (409, "eve".into(), "bob".into()));
         app.stop().await;
     }
 

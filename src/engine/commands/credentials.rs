@@ -40,7 +40,8 @@ impl Engine {
             .collect();
         // If the tree has other tasks, the database is always asked: a person may have given one of
         // these tasks a credential since the tree was read.
-        let may_have_credential = session.own.progress.has_credential || tasks.len() > 1;
+        let may_have_credential =
+            session.own.progress.has_credential || (tasks.len() > 1 && self.catalog.has_services());
         let Some(sealer) = self.sealer.as_ref().filter(|_| may_have_credential) else {
             return Ok(Credentials::default());
         };

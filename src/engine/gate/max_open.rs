@@ -52,7 +52,8 @@ impl Engine {
         call: &CallState,
     ) -> Result<Option<OpenCallGuard>, GateRefusal> {
         let gate = agent.gate.as_deref().ok_or(Refusal::NotFound)?;
-        if !matches!(call.phase, Phase::Held(_) | Phase::Human(_)) {
+        let is_held = matches!(call.phase, Phase::Held(_) | Phase::Human(_));
+        if !is_held && !self.asks_for_credential(agent, call) {
             return Ok(None);
         }
         let (tenant, user) = (&caller.tenant, &caller.user_id);
@@ -66,5 +67,15 @@ impl Engine {
         } else {
             Err(GateRefusal::TooManyOpen)
         }
+    }
+
+    /// Whether a person must enter a credential before this allowed call starts. A call at a gate is
+    /// a task of its own, so it has no credential yet.
+    pub(super) fn asks_for_credential(&self, agent: &Agent, call: &CallState) -> bool {
+        let takes_credential = || {
+            let entry = self.offered(agent, &call.call.name);
+            entry.is_some_and(|entry| !entry.spec.needs.is_empty())
+        };
+        call.phase == Phase::Allowed && takes_credential()
     }
 }

@@ -108,7 +108,9 @@ impl Engine {
         let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
         let key = keyed_call(proposal);
-        let keyed = key.clone().filter(|_| held || once);
+        // A person answers later. Only with a key can an equal ask then continue the call.
+        let is_keyed = held || once || self.asks_for_credential(agent, &state);
+        let keyed = key.clone().filter(|_| is_keyed);
         if let Some(keyed) = &keyed {
             match self
                 .compare_with_earlier(caller, (&agent.name, gate), proposal, keyed)
@@ -129,7 +131,7 @@ impl Engine {
         // look-up, which reads a bounded number of calls.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
-        session.key_if_held = key.filter(|_| !held && !once);
+        session.key_if_held = key.filter(|_| !is_keyed);
         let task = session.task_id();
         let mut guard = AskerGuard::new(self, task);
         if session.own.asker.is_some() {

@@ -132,17 +132,21 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     }
 }
 
-/// Returns the earlier decision to show to `user`, whose answer came too late.
+/// Returns the earlier decision to show to `user`, whose answer came too late. After a decision that
+/// canceled the task, this is the decision of the request, because it also says what became of the
+/// undecided calls. Otherwise, it is the first of three decisions that exists.
 ///
 /// For an answer to one `call`, these are: the user's own earlier answer, the answer that decided
-/// the call, the last answer. For an answer to the whole request, these are: the user's own earlier
-/// answer, the decision of the request, the last answer; the decision of the request comes first if
-/// it canceled the task, because it then also says what became of the undecided calls.
+/// the call, the last answer. For an answer to the whole request, these are: the decision of the
+/// request, the user's own earlier answer, the last answer. If several approvals are required, the
+/// user's own answer comes first, because each person has one.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
     let whole = WireDecision::of_request(&state);
     let then = state.resolution().and_then(|resolution| resolution.then);
-    let is_canceled = then.is_some_and(|then| then != Then::Continue);
+    if then.is_some_and(|then| then != Then::Continue) {
+        return whole;
+    }
     let shown = |(at, answer): &TimedDecision| WireDecision::of_answer(*at, answer);
     let own = || state.answer_by(user, call).map(shown);
     let last = || row.answers.last().map(shown);
@@ -150,8 +154,8 @@ fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Op
         Some(call) => own()
             .or_else(|| WireDecision::of_call(&state, call))
             .or_else(last),
-        None if is_canceled => whole,
-        None => own().or(whole).or_else(last),
+        None if row.spec.required() > 1 => own().or(whole).or_else(last),
+        None => whole.or_else(own).or_else(last),
     }
 }
 

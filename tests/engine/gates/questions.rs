@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use holdpoint::engine::gate::{GateCall, GateDecision, GateState, Proposal};
+use holdpoint::engine::gate::{GateCall, GateDecision, GateRefusal, GateState, Proposal};
 use holdpoint::engine::{DecisionInput, Engine};
 use holdpoint::task::elicitation::{Elicitation, ServerQuestion};
 use holdpoint::task::id::TaskId;
@@ -278,5 +278,20 @@ both! {
         let call = asks(&engine, &small(LONG)).await;
         assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
         assert_eq!(server.attempts(), 1);
+    }
+
+    async fn repeatable_call_that_needs_a_credential_is_continued_by_an_equal_ask(fixture) {
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| read_only(&yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}")) + CREDENTIAL);
+        harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 1,", 1));
+        let engine = harness.engine(8);
+        let held = asks(&engine, &small(Duration::ZERO)).await;
+        let task = until_asked(&harness, RequestKind::Credentials).await;
+        let other = proposal("refund", r#"{"order":2,"amount":5}"#, Duration::ZERO);
+        assert!(matches!(engine.ask(&agent(), &other).await, Err(GateRefusal::TooManyOpen)));
+        answer(&harness, &engine, task, fills(&json!({"token": "token-0123456789"}))).await;
+        let call = asks(&engine, &small(LONG)).await;
+        assert_eq!((held.task_id, call.task_id, call.outcome), (task, task, Some(Outcome::Succeeded)));
+        assert_eq!(harness.tool.ledger().len(), 1);
     }
 }

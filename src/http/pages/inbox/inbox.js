@@ -81,7 +81,8 @@
     load(row.querySelector("a").pathname, "application/json", "json", (request) => {
       if (!request || request.can_decide) return;
       const isLate = Date.parse(request.expires_at) <= Date.now();
-      const reasons = { pending: isLate ? "expired" : "answered", responded: "decided", resumed: "decided" };
+      const hasVote = request.tool_calls.some((call) => call.approvals[0]);
+      const reasons = { pending: isLate ? "expired" : hasVote ? "answered" : "over", responded: "decided", resumed: "decided" };
       markOver(row.dataset.request, reasons[request.status] ?? request.status, request.decision);
     });
   };
@@ -159,8 +160,8 @@
     for (const row of rows.children) {
       const id = row.dataset.request;
       if (ids.has(id)) markOpen(row);
-      else if (!row.classList.contains("over") && (isOver(id) || !isFirstEvent)) {
-        if (isOver(id)) markOver(id);
+      else if (isOver(id) && !row.classList.contains("over")) {
+        markOver(id);
         readOutcome(row);
       }
     }
