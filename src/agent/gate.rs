@@ -35,8 +35,9 @@ pub struct Gate {
     #[schemars(with = "duration_text::Text")]
     pub hold: Duration,
     /// The time within which an approved call must start, counted from the approval, or from a
-    /// person's last answer to a question about the call. A call starts only while the caller waits
-    /// for the decision, or when the caller proposes the call again. 24 hours at most.
+    /// person's later answer to a question about the call. An approval alone starts nothing: the
+    /// caller must still be waiting, or must propose the call again within this time. 24 hours at
+    /// most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub use_within: Duration,

@@ -96,8 +96,8 @@ pub struct Engine {
     /// The cached agents whose versions the configuration no longer has, by version. At most
     /// `MAX_CACHED` agents.
     cached_agents: Locked<BTreeMap<String, Arc<Agent>>>,
-    /// Whether a version that the configuration no longer has is of a gate, by version. At most
-    /// `MAX_CACHED` versions.
+    /// For digests of definitions that the configuration no longer has: `true` if the definition
+    /// was a gate's, `false` if it was an agent's. At most `MAX_CACHED` entries.
     gate_versions: Locked<BTreeMap<String, bool>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,

@@ -30,8 +30,8 @@ impl StreamRedactor {
         }
     }
 
-    /// Takes the next piece. Returns the redacted text up to the first place where later pieces
-    /// could still complete a secret.
+    /// Takes the next piece. Returns redacted text, which ends before the first place at which a
+    /// secret may have begun that later pieces could complete.
     pub fn push(&mut self, piece: &str) -> String {
         self.held.push_str(piece);
         if self.held.len() < self.next_search_len {

@@ -13,16 +13,16 @@ use super::tool_spec::ToolKind;
 pub enum AskerState {
     /// The asker waits, so an approved call may start.
     Present,
-    /// The asker has left. The call can start once the agent has proposed it again.
+    /// The asker has left. The call can start once it is proposed again.
     Absent,
     /// The time limit for starting the call, or for reporting the outcome of a started call, has
     /// passed.
     Late,
 }
 
-/// Returns the time from which a gate call that may start waits for its asker: the time of the last
-/// answer of a person (to any question about the call) or of the last judgement, whichever is
-/// later. `None` if `items` has neither.
+/// Returns the time at which a gate call, which is free to start, began to wait for its asker. This
+/// is the time of a person's last answer (to any question about the call) or of the last judgement,
+/// whichever is later. `None` if `items` has neither.
 ///
 /// The first approval is not enough: a person may answer a question of the tool's server, or enter
 /// a credential, long after it.

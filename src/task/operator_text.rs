@@ -33,8 +33,8 @@ impl CallSpec {
         (self.operator_text != OperatorText::Nothing).then_some(self.name.as_str())
     }
 
-    /// Returns the summary, or the name of the tool if the summary is not made from a template of
-    /// the configuration. `None` if the configuration does not have the name either.
+    /// Returns the summary if it comes from a template of the configuration; otherwise the tool's
+    /// name if the name comes from the configuration; otherwise `None`.
     #[must_use]
     pub fn operator_summary(&self) -> Option<&str> {
         match self.operator_text {

@@ -44,7 +44,7 @@ pub struct CallSpec {
     pub address: Option<Address>,
     /// One line for the approver, see [`ToolSpec::summarize`].
     pub summary: String,
-    /// The texts of this call that come from the configuration. Not on the wire.
+    /// Which texts of this call come from the configuration. Not on the wire.
     #[serde(default, skip_serializing_if = "OperatorText::is_default")]
     pub operator_text: OperatorText,
     /// Warnings for the approver; empty if the request does not decide the call.

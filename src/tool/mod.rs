@@ -314,7 +314,7 @@ pub enum ToolAnswer {
         /// The status of an HTTP tool's answer; `None` for other tools.
         http_status: Option<u16>,
     },
-    /// The tool reported a failure, or the call provably never reached it.
+    /// The call failed: the tool says so, or the call provably never reached the tool.
     Failed {
         /// The text for the model.
         content: String,

@@ -163,8 +163,8 @@ impl Driver<'_> {
         lasts && self.session.lease.is_none() && own.progress.ending.is_none()
     }
 
-    /// Parks the task until a commit or a time wakes it. The same commit opens the task's requests,
-    /// so no answer to a request can come before the task is parked.
+    /// Parks the task until a later commit or a timer wakes it. The commit that parks the task also
+    /// opens its requests, so no answer can come before the task is parked.
     async fn park(&mut self, events: &[AwaitedEvent]) -> Result<bool, Stop> {
         if events.contains(&AwaitedEvent::Message) && !self.session.has_pending_facts() {
             return Ok(false);

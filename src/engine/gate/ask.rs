@@ -1,7 +1,7 @@
 //! Handles asks. In an ask, a client proposes a call (or names an earlier call) and waits for the
 //! verdict. The REST API, MCP and the protocols of gateways all ask through [`Engine::ask_until`].
-//! The waiting connection is the asker of the call. An asker stores its presence, starts the call
-//! after approval, and ends its presence when it leaves.
+//! As long as its connection waits, the client counts as the present asker of the call. This module
+//! stores the presence, starts the call after an approval, and ends the presence when it is over.
 
 use std::sync::Arc;
 

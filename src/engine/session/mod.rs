@@ -91,8 +91,8 @@ pub(crate) struct TaskSession {
     /// The slot in which the task is driven. A driver without a slot tries to get a slot before an
     /// effect, such as a model call. If it gets no slot, it queues the task.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// The lone drive of this task, in which this process drives no other task. The lone drive ends
-    /// when the task's next item is stored.
+    /// Present while this process drives this task alone. It is dropped when the task's next item is
+    /// stored.
     pub lone_drive: Option<LoneDrive>,
     /// Whether the task has stored an item since it was claimed. While `false`, the driver keeps
     /// its slot, even if another task waits for a lone drive.

@@ -42,7 +42,7 @@ const WINDOW_BYTES: u32 = 1024 * 1024;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// The maximum time for the answer to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often `run_watchdog` looks at a connection while it serves a request.
+/// The time between two looks of `run_watchdog` at a connection that serves a request.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A stream that first returns the bytes in `prefix`, which `read_preface` has read already, and

@@ -49,8 +49,8 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     }
 }
 
-/// Returns the address of the page that a tool's server asks the person to visit; `None` for any
-/// other question.
+/// If a tool's server asks the person to visit a page, returns the address of the page; otherwise
+/// `None`.
 pub(super) fn page_address<'v>(view: &'v View<'_>) -> Option<&'v str> {
     view.request.details.as_ref()?["url"].as_str()
 }
