@@ -35,25 +35,23 @@ pub(super) async fn open(
     };
     let outage = Outage::new(&settings, Arc::clone(clock));
     loop {
-        match Store::open(&settings, Arc::clone(clock)).await {
+        let error = match Store::open(&settings, Arc::clone(clock)).await {
             Ok(store) => {
                 outage.answered();
                 return Ok(store);
             }
-            Err(OpenError::Unavailable { reason, .. })
-                if clock.uptime().saturating_sub(since) < OPEN_TIMEOUT =>
-            {
-                outage.failed(&reason);
-                clock.sleep(Duration::from_secs(1)).await;
-            }
-            Err(error @ OpenError::TableInUse)
-                if clock.uptime().saturating_sub(since) < OPEN_TIMEOUT =>
-            {
-                tracing::warn!("{error}");
-                clock.sleep(Duration::from_secs(1)).await;
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => error,
+        };
+        let is_temporary = matches!(error, OpenError::Unavailable { .. } | OpenError::TableInUse);
+        if !is_temporary || clock.uptime().saturating_sub(since) >= OPEN_TIMEOUT {
+            return Err(error.into());
         }
+        if let OpenError::Unavailable { reason, .. } = &error {
+            outage.failed(reason);
+        } else {
+            tracing::warn!("{error}");
+        }
+        clock.sleep(Duration::from_secs(1)).await;
     }
 }
 

@@ -5,11 +5,15 @@
 use std::fmt::Write as _;
 
 use serde::Deserialize;
+use serde::de::DeserializeSeed as _;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::task::json_members::UniqueMembers;
+use crate::task::json_members::StrictValue;
 pub(crate) use crate::task::mcp_revision::Revision;
+
+/// Maximum nesting of a message.
+const MAX_DEPTH: usize = 128;
 
 fn client_info() -> Value {
     json!({"name": "holdpoint", "version": env!("CARGO_PKG_VERSION")})
@@ -151,8 +155,10 @@ impl Answer {
 impl Message {
     /// Parses one message; `None` if the text is not a valid message.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
-        let UniqueMembers = serde_json::from_slice(text).ok()?;
-        let envelope: Envelope = serde_json::from_slice(text).ok()?;
+        let mut reader = serde_json::Deserializer::from_slice(text);
+        let value = StrictValue(MAX_DEPTH).deserialize(&mut reader).ok()?;
+        reader.end().ok()?;
+        let envelope = Envelope::deserialize(value).ok()?;
         if envelope.jsonrpc != "2.0" {
             return None;
         }

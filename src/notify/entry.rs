@@ -15,7 +15,7 @@ use crate::people::authorization::{may_decide, may_take_any_action};
 use crate::people::directory::Directory;
 use crate::people::person::Person;
 use crate::people::{Caller, Permissions};
-use crate::store::{DeliveryChannel, EventFilter, RequestRow};
+use crate::store::{ClaimedDelivery, DeliveryChannel, EventFilter, RequestRow};
 use crate::task::decision::Door;
 use crate::task::event_name::{REQUEST_CREATED, REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::time::Time;
@@ -186,8 +186,13 @@ impl Entry {
         })
     }
 
-    /// Whether the entry sends messages of this type. A delivery may be older than the entry's
-    /// present settings.
+    /// Whether the entry sends messages of the delivery's type, for its tenant. The delivery may be
+    /// older than the entry's present settings.
+    pub(super) fn sends(&self, claimed: &ClaimedDelivery) -> bool {
+        self.sends_kind(&claimed.kind) && self.event_filter.matches_tenant(&claimed.tenant)
+    }
+
+    /// Whether the entry sends messages of this type.
     pub(super) fn sends_kind(&self, kind: &str) -> bool {
         let is_wanted = self.event_filter.events.contains(kind);
         match self.reminder_kind() {

@@ -255,7 +255,9 @@ impl Sender {
             if !reminder_request.as_ref().is_some_and(open) {
                 return Ok(PreparedMessage::RequestClosed);
             }
-        } else if !self.is_selected(entry, claimed).await? {
+        } else if !entry.sends(claimed)
+            || (entry.selects_requests() && !self.covers_request_of(entry, claimed).await?)
+        {
             return Ok(PreparedMessage::Unselected);
         }
         let (root, number) = (claimed.root, claimed.event_number);
@@ -271,25 +273,19 @@ impl Sender {
         message.await.map(PreparedMessage::Ready)
     }
 
-    /// Whether the entry, as it is configured now, sends a message of this delivery's type about
-    /// its tenant and request. The delivery may be older than the entry's present settings.
-    pub(super) async fn is_selected(
+    /// Whether the entry, as it is configured now, sends messages about the delivery's request. The
+    /// delivery may be older than the entry's present settings.
+    pub(super) async fn covers_request_of(
         &self,
         entry: &Entry,
         claimed: &ClaimedDelivery,
     ) -> Result<bool, ReadError> {
-        let filter = &entry.event_filter;
-        if !entry.sends_kind(&claimed.kind) || !filter.matches_tenant(&claimed.tenant) {
-            return Ok(false);
-        }
-        match claimed.request {
-            Some(id) if entry.selects_requests() || !filter.agents.is_empty() => {
-                let accounts = self.accounts.as_ref();
-                let request = self.readable_request(id).await?;
-                Ok(request.is_some_and(|row| entry.covers(&row, accounts)))
-            }
-            _ => Ok(true),
-        }
+        let Some(id) = claimed.request else {
+            return Ok(true);
+        };
+        let accounts = self.accounts.as_ref();
+        let request = self.readable_request(id).await?;
+        Ok(request.is_some_and(|row| entry.covers(&row, accounts)))
     }
 
     /// Returns a request; `None` if the request does not exist, or is damaged. A damaged request

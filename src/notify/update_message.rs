@@ -75,11 +75,15 @@ impl Sender {
         slack: &SlackChannel,
         claimed: &ClaimedDelivery,
     ) -> Result<UpdateResult, ReadError> {
-        let name = state.entry.name.as_str();
+        let entry = &state.entry;
+        let name = entry.name.as_str();
         let Some(request) = claimed.request else {
             return Ok(UpdateResult::NothingToUpdate(NO_MESSAGE_LISTS_REQUEST));
         };
-        if !self.is_selected(&state.entry, claimed).await? {
+        let reads_request = entry.selects_requests() || !entry.event_filter.agents.is_empty();
+        if !entry.sends(claimed)
+            || (reads_request && !self.covers_request_of(entry, claimed).await?)
+        {
             return Ok(UpdateResult::NothingToUpdate(UNSELECTED));
         }
         let reference = match self.store.message_state(name, request).await? {

@@ -1,11 +1,13 @@
-//! Reads the members of a JSON object, each with the exact text of its value. An object with a
-//! duplicate member is refused, because two parsers could choose different values.
+//! Reads JSON whose objects have no duplicate members, because two parsers could choose different
+//! values: either the whole value, or the members of an object with the exact text of each value.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::value::RawValue;
+use serde_json::{Map, Number, Value};
 
 /// Maximum number of members of an object. The limit bounds the parsing time, because each name is
 /// compared with all names before it.
@@ -13,6 +15,9 @@ const MAX_MEMBERS: usize = 64;
 
 /// Message of the errors for a duplicate member and for too many members.
 pub(crate) const REPEATED_MEMBER: &str = "A member is repeated";
+
+/// Message of the errors of [`StrictValue`] for too many levels.
+pub(crate) const TOO_DEEP: &str = "The JSON is nested too deeply";
 
 /// The members of an object in the order of the text. No name occurs twice.
 #[derive(Debug)]
@@ -45,62 +50,77 @@ impl<'t> Visitor<'t> for MembersVisitor {
     }
 }
 
-/// A JSON value in which no object has a duplicate member, at any depth. Keeps nothing of the value.
-#[derive(Debug)]
-pub(crate) struct UniqueMembers;
+/// Builds a JSON value in which no object has a duplicate member, at any depth. Refuses a text with
+/// more than this many levels of lists and objects.
+pub(crate) struct StrictValue(pub(crate) usize);
 
-impl<'t> Deserialize<'t> for UniqueMembers {
-    fn deserialize<D: Deserializer<'t>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(UniqueMembersVisitor)
+impl<'de> DeserializeSeed<'de> for StrictValue {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        reader.deserialize_any(self)
     }
 }
 
-struct UniqueMembersVisitor;
+impl StrictValue {
+    fn deeper<E: serde::de::Error>(&self) -> Result<usize, E> {
+        self.0.checked_sub(1).ok_or_else(|| E::custom(TOO_DEEP))
+    }
+}
 
-impl<'t> Visitor<'t> for UniqueMembersVisitor {
-    type Value = UniqueMembers;
+impl<'de> Visitor<'de> for StrictValue {
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
     }
 
-    fn visit_unit<E>(self) -> Result<UniqueMembers, E> {
-        Ok(UniqueMembers)
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
     }
 
-    fn visit_seq<A: SeqAccess<'t>>(self, mut list: A) -> Result<UniqueMembers, A::Error> {
-        while list.next_element::<UniqueMembers>()?.is_some() {}
-        Ok(UniqueMembers)
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<UniqueMembers, A::Error> {
-        let mut names = BTreeSet::new();
-        while let Some(name) = map.next_key::<String>()? {
-            let UniqueMembers = map.next_value()?;
-            if !names.insert(name) {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut list = Vec::new();
+        while let Some(value) = members.next_element_seed(StrictValue(depth))? {
+            list.push(value);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut map = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            let value = members.next_value_seed(StrictValue(depth))?;
+            if map.insert(name, value).is_some() {
                 return Err(A::Error::custom(REPEATED_MEMBER));
             }
         }
-        Ok(UniqueMembers)
+        Ok(Value::Object(map))
     }
 }

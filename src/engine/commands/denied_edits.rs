@@ -8,7 +8,7 @@ use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::people::Caller;
-use crate::people::authorization::{is_barred_editor, others_suffice, required_approvals};
+use crate::people::authorization::others_suffice;
 use crate::store::{ReadError, RequestRow};
 use crate::task::request::{CallSpec, RequestSpec};
 use crate::task::text::pointer;
@@ -116,14 +116,13 @@ impl Engine {
             Verdict::Allow => &spec.terms,
             Verdict::Hold => now.terms.as_ref().unwrap_or(&spec.terms),
         };
-        let needs_others =
-            required_approvals(caller, spec) > 1 || is_barred_editor(caller, spec, asked);
+        let has_accounts = !caller.without_accounts;
+        let editor = caller.user_id.as_str();
+        let needs_others = has_accounts && spec.needs_others_after_edit(asked.tool_call_id, editor);
         let approves = !needs_others && *terms == spec.terms;
-        let bars_editor = needs_others || terms.approvers.required > 1;
+        let bars_editor = needs_others || (has_accounts && terms.approvers.required > 1);
         let row = &session.own.row;
-        if !approves
-            && bars_editor
-            && !caller.without_accounts
+        if bars_editor
             && !others_suffice(
                 &self.roster,
                 caller,

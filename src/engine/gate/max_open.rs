@@ -3,12 +3,13 @@
 //! the limit by the calls that they store at the same moment.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::GateRefusal;
 use crate::agent::Agent;
+use crate::engine::runtime::Locked;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::task::call_state::{CallState, Phase};
@@ -20,7 +21,7 @@ type Place = (String, String, UserKey);
 /// The locks of the users who are about to store a pending call. A lock that no proposal holds or
 /// waits for is dropped by the next proposal.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct OpenCallLocks(Mutex<HashMap<Place, Arc<AsyncMutex<()>>>>);
+pub(in crate::engine) struct OpenCallLocks(Locked<HashMap<Place, Arc<Mutex<()>>>>);
 
 /// Held from the count of a user's pending calls until the next pending call is stored.
 pub(super) type OpenCallGuard = OwnedMutexGuard<()>;
@@ -28,7 +29,7 @@ pub(super) type OpenCallGuard = OwnedMutexGuard<()>;
 impl OpenCallLocks {
     async fn lock(&self, place: Place) -> OpenCallGuard {
         let lock = {
-            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = self.0.lock();
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(place).or_default())
         };

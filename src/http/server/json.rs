@@ -9,10 +9,10 @@ use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 use serde_json::value::RawValue;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::problem::{Code, Problem};
-use crate::task::json_members::{Members, REPEATED_MEMBER};
+use crate::task::json_members::{Members, REPEATED_MEMBER, StrictValue, TOO_DEEP};
 
 const MAX_DEPTH: usize = 64;
 
@@ -149,7 +149,6 @@ fn compact(text: &str) -> String {
         .collect()
 }
 
-const TOO_DEEP: &str = "The JSON is nested too deeply";
 const TOO_MANY: &str = "The JSON has too many values";
 
 /// Checks the number of values and the depth of a text, without building a value.
@@ -227,79 +226,6 @@ impl<'de> Visitor<'de> for ValueCounter<'_> {
             members.next_value_seed(self.below()?)?;
         }
         Ok(())
-    }
-}
-
-struct StrictValue(usize);
-
-impl<'de> DeserializeSeed<'de> for StrictValue {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
-        reader.deserialize_any(self)
-    }
-}
-
-impl StrictValue {
-    fn deeper<E: serde::de::Error>(&self) -> Result<usize, E> {
-        self.0.checked_sub(1).ok_or_else(|| E::custom(TOO_DEEP))
-    }
-}
-
-impl<'de> Visitor<'de> for StrictValue {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::String(value.to_owned()))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(Value::String(value))
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let depth = self.deeper()?;
-        let mut list = Vec::new();
-        while let Some(value) = members.next_element_seed(StrictValue(depth))? {
-            list.push(value);
-        }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let depth = self.deeper()?;
-        let mut map = Map::new();
-        while let Some(name) = members.next_key::<String>()? {
-            let value = members.next_value_seed(StrictValue(depth))?;
-            if map.insert(name, value).is_some() {
-                return Err(A::Error::custom(REPEATED_MEMBER));
-            }
-        }
-        Ok(Value::Object(map))
     }
 }
 
