@@ -13,8 +13,11 @@ use serde_json::{Map, Number, Value};
 /// compared with all names before it.
 const MAX_MEMBERS: usize = 64;
 
-/// Message of the errors for a duplicate member and for too many members.
+/// Message of the errors for a duplicate member.
 pub(crate) const REPEATED_MEMBER: &str = "A member is repeated";
+
+/// Message of the errors of [`Members`] for too many members.
+pub(crate) const TOO_MANY_MEMBERS: &str = "An object has too many members";
 
 /// Message of the errors of [`StrictValue`] for too many levels.
 pub(crate) const TOO_DEEP: &str = "The JSON is nested too deeply";
@@ -41,8 +44,11 @@ impl<'t> Visitor<'t> for MembersVisitor {
     fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Members<'t>, A::Error> {
         let mut members: Vec<(String, &'t RawValue)> = Vec::new();
         while let Some((name, text)) = map.next_entry::<String, &'t RawValue>()? {
-            if members.len() >= MAX_MEMBERS || members.iter().any(|(known, _)| *known == name) {
+            if members.iter().any(|(known, _)| *known == name) {
                 return Err(A::Error::custom(REPEATED_MEMBER));
+            }
+            if members.len() >= MAX_MEMBERS {
+                return Err(A::Error::custom(TOO_MANY_MEMBERS));
             }
             members.push((name, text));
         }

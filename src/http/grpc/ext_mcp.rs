@@ -74,7 +74,7 @@ pub(super) async fn check_request(
     if checked.method != TOOLS_CALL {
         gateway.caller(&gate, &checked.headers)?;
         return Ok(if gate.ext_authz.pass_others {
-            pass_with_headers(&[]).into()
+            pass_without_headers().into()
         } else {
             error_result(PERMISSION_DENIED, "Only tools/call passes this gate.", None).into()
         });
@@ -137,7 +137,11 @@ fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<
         None => pass_result(),
     };
     let id = task.to_string();
-    put_mutation(&mut result, &[(CALL_HEADER, &id), (TASK_HEADER, &id)]);
+    let mut mutation = Vec::new();
+    for name in [CALL_HEADER, TASK_HEADER] {
+        put_bytes(&mut mutation, field::SET, &pair(name, id.as_bytes()));
+    }
+    put_bytes(&mut result, field::HEADER_MUTATION, &mutation);
     let mut value = Vec::new();
     let attempt = attempt_id(task, number);
     put_bytes(&mut value, field::STRING_VALUE, attempt.as_bytes());
@@ -259,24 +263,15 @@ fn pass_result() -> Vec<u8> {
     result
 }
 
-/// Returns the result that lets a request pass and sets the headers `set`. If `set` is empty, the
-/// result removes the headers [`CALL_HEADER`] and [`TASK_HEADER`] that the client itself sent.
-fn pass_with_headers(set: &[(&str, &str)]) -> Vec<u8> {
-    let mut result = pass_result();
-    put_mutation(&mut result, set);
-    result
-}
-
-fn put_mutation(result: &mut Vec<u8>, set: &[(&str, &str)]) {
+/// Returns the result that lets a request pass without the headers [`CALL_HEADER`] and
+/// [`TASK_HEADER`], because the client itself may have sent them.
+fn pass_without_headers() -> Vec<u8> {
     let mut mutation = Vec::new();
-    for (name, value) in set {
-        put_bytes(&mut mutation, field::SET, &pair(name, value.as_bytes()));
-    }
-    if set.is_empty() {
-        put_bytes(&mut mutation, field::REMOVE, CALL_HEADER.as_bytes());
-        put_bytes(&mut mutation, field::REMOVE, TASK_HEADER.as_bytes());
-    }
-    put_bytes(result, field::HEADER_MUTATION, &mutation);
+    put_bytes(&mut mutation, field::REMOVE, CALL_HEADER.as_bytes());
+    put_bytes(&mut mutation, field::REMOVE, TASK_HEADER.as_bytes());
+    let mut result = pass_result();
+    put_bytes(&mut result, field::HEADER_MUTATION, &mutation);
+    result
 }
 
 fn error_result(code: u64, reason: &str, mcp_error: Option<&str>) -> Vec<u8> {

@@ -101,9 +101,10 @@ fn response_headers(operation: &mut Map<String, Value>) {
         {
             continue;
         }
-        for success in responses
-            .values_mut()
-            .filter(|response| response.get("content").is_some())
+        let is_success = |status: &str| status.starts_with('2');
+        for (_, success) in responses
+            .iter_mut()
+            .filter(|(status, _)| is_success(status))
         {
             let header = json!({ "description": description, "schema": { "type": "string" } });
             put(success, &["headers", response], header);

@@ -12,7 +12,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::problem::{Code, Problem};
-use crate::task::json_members::{Members, REPEATED_MEMBER, StrictValue, TOO_DEEP};
+use crate::task::json_members::{
+    Members, REPEATED_MEMBER, StrictValue, TOO_DEEP, TOO_MANY_MEMBERS,
+};
 
 const MAX_DEPTH: usize = 64;
 
@@ -49,10 +51,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
 /// Checks the syntax, the depth and the number of values of a text, without building a value. Does
 /// not check for repeated members.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), JsonError> {
-    let mut remaining = MAX_VALUES;
+    check_within(&mut { MAX_VALUES }, bytes)
+}
+
+/// Like [`check`], but takes the number of values from `remaining`.
+fn check_within(remaining: &mut usize, bytes: &[u8]) -> Result<(), JsonError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let counted = ValueCounter {
-        remaining: &mut remaining,
+        remaining,
         depth: MAX_DEPTH,
     }
     .deserialize(&mut reader)
@@ -77,11 +83,9 @@ fn json_error(error: &serde_json::Error) -> JsonError {
             if text.starts_with(TOO_MANY) {
                 return JsonError::TooManyValues;
             }
-            let what = if text.starts_with(REPEATED_MEMBER) {
-                REPEATED_MEMBER
-            } else {
-                TOO_DEEP
-            };
+            let mistakes = [REPEATED_MEMBER, TOO_MANY_MEMBERS];
+            let mistake = mistakes.iter().find(|known| text.starts_with(**known));
+            let what = mistake.unwrap_or(&TOO_DEEP);
             format!("{what}: line {line}, column {column}.")
         }
         serde_json::error::Category::Eof => "The JSON ends too early.".to_owned(),
@@ -93,15 +97,21 @@ fn json_error(error: &serde_json::Error) -> JsonError {
 
 /// Parses a JSON object like [`parse`], but leaves the member `name` unparsed. Returns the other
 /// members, and the unchanged JSON text of `name`. That text is not checked for depth, number of
-/// values or repeated members.
+/// values or repeated members. Accepts at most 64 members. A value that is not an object is parsed
+/// whole.
 pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), JsonError> {
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Ok((parse(bytes)?, None));
+    }
     let Members(members) = serde_json::from_slice(bytes).map_err(|error| json_error(&error))?;
-    let (mut rest, mut aside) = (Map::new(), None);
+    let (mut rest, mut aside, mut remaining) = (Map::new(), None, MAX_VALUES);
     for (member, text) in members {
         if member == name {
             aside = Some(text.get().to_owned());
         } else {
-            rest.insert(member, parse(text.get().as_bytes())?);
+            let text = text.get().as_bytes();
+            check_within(&mut remaining, text)?;
+            rest.insert(member, parse_stored(text)?);
         }
     }
     Ok((Value::Object(rest), aside))
@@ -277,6 +287,30 @@ mod tests {
         let expected = r#"{"z":[1.10,12345678901234567890123,1E2],"t":" \" \\ \u00e9"}"#;
         assert_eq!(member(body, "meta").as_deref(), Some(expected));
         assert_eq!(member(body, "none"), None);
+    }
+
+    #[test]
+    fn object_parsed_without_a_member_keeps_that_members_text_and_the_limits_of_the_whole() {
+        let (rest, raw) = parse_except(br#"{"a":[1],"raw": {"b" :1.0} }"#, "raw").unwrap();
+        assert_eq!(rest.to_string(), r#"{"a":[1]}"#);
+        assert_eq!(raw.as_deref(), Some(r#"{"b" :1.0}"#));
+        assert_eq!(
+            parse_except(b" [] ", "raw"),
+            Ok((Value::Array(Vec::new()), None))
+        );
+        let mistake = |text: &str| match parse_except(text.as_bytes(), "raw").unwrap_err() {
+            JsonError::Invalid(detail) => detail,
+            JsonError::TooManyValues => "too many values".to_owned(),
+        };
+        let members = |count: usize, value: &str| {
+            let members: Vec<_> = (0..count).map(|n| format!("\"m{n}\":{value}")).collect();
+            format!("{{{}}}", members.join(","))
+        };
+        assert!(mistake(&members(65, "1")).starts_with(TOO_MANY_MEMBERS));
+        assert!(mistake(r#"{"raw":1,"raw":2}"#).starts_with(REPEATED_MEMBER));
+        let list = format!("[0{}]", ",0".repeat(MAX_VALUES / 2));
+        assert_eq!(mistake(&members(2, &list)), "too many values");
+        assert!(mistake("[").starts_with("The JSON ends"));
     }
 
     #[test]

@@ -6,8 +6,6 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
-use crate::engine::gate::Delivery;
-use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::edge::RenderedError;
 use crate::http::server::problem::{Code, Problem};
 use crate::task::mcp_revision::Revision;
@@ -138,10 +136,8 @@ pub(super) fn result_message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
-/// Responds with `result`. `delivery` is called when the connection has taken the response, and
-/// records that the client has received the result of a gate call.
-pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
-    json_response(delivered_body(result_message(id, result).into(), delivery))
+pub(super) fn respond(id: &Value, result: &str) -> Response {
+    json_response(result_message(id, result).into())
 }
 
 pub(super) fn json_response(body: Body) -> Response {

@@ -177,7 +177,7 @@ impl McpRequest<'_> {
             (_, _) => Err(RpcError::unknown_method(self.revision)),
         };
         match result {
-            Ok(result) => respond(&self.id, &result.to_string(), None),
+            Ok(result) => respond(&self.id, &result.to_string()),
             Err(error) => error.response(&self.id),
         }
     }
