@@ -1,7 +1,7 @@
-//! Filters the deltas (parts of models' answers) for one stream. Invariants: a delta of an answer
-//! is never sent after the answer was stored or discarded. The events in a model's prompt are sent
-//! before the deltas of the answer to this prompt. Deltas of two model calls are never combined
-//! into one text.
+//! Filters the deltas (parts of models' answers) for one stream. Invariants: the events in a
+//! model's prompt are sent before the deltas of the answer to this prompt. Once the stream has sent
+//! a later event of the task, it sends no delta of the answer except `Reset`. Between the deltas of
+//! two model calls for one turn, it sends a reset, so that clients never join the calls' texts.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,8 @@ use crate::task::id::TaskId;
 pub(crate) struct DeltaFilter {
     /// The `seq` of each task's last stored item, as far as this stream knows.
     stored: HashMap<TaskId, i64>,
-    /// For each task, the turn and the model call of the last delta that was sent.
+    /// For each task, the turn and the model call of the last delta that was sent. A task has no
+    /// entry once the answer itself, or the reset of its deltas, was sent.
     last_sent: HashMap<TaskId, (u32, Uuid)>,
     /// For each known task, whether the task is in the subtree that the stream sends.
     in_subtree: HashMap<TaskId, bool>,
@@ -82,9 +83,9 @@ impl DeltaFilter {
     }
 
     /// Returns the events to send for a delta. Every item up to `delta.after_seq`, the last item in
-    /// the prompt of the model call, must have been sent before. If the task has stored a later
-    /// item, the answer is already stored or discarded, and a delta other than `Reset` causes no
-    /// event.
+    /// the prompt of the model call, must have been sent before. Once the task has a later item, a
+    /// delta other than `Reset` causes no event, because the answer may already be stored or
+    /// discarded.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,
@@ -123,9 +124,8 @@ impl DeltaFilter {
             .collect()
     }
 
-    /// Returns the event for a `Reset` delta, even if the answer is already stored. The event
-    /// retracts the deltas that were sent for the same model call. Returns no event if the last
-    /// sent delta belongs to another model call.
+    /// Returns the event for a `Reset` delta. The event retracts the deltas that were sent for the
+    /// model call of `delta`. Returns no event if `last_sent` does not name this model call.
     fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.last_sent.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();

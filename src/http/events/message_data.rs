@@ -32,9 +32,9 @@ pub(crate) async fn brief(
     to_raw_value(&brief).map_err(|error| ReadError::Corrupt(format!("a request: {error}")))
 }
 
-/// Returns the data of an event, in the form in which the event stream of the tree sends it. For a
-/// reminder of the request that the event opened, `reminder` is the reminder's type: it takes the
-/// place of the event's name, and the request is shown as it is now.
+/// Returns the data of an event, in the form in which the event stream of the tree sends the event.
+/// `reminder` is the type of a reminder about the request that the event opened: the type takes the
+/// place of the event's name, and the request is shown as it is now. `None` for other messages.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be understood.

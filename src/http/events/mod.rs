@@ -1,6 +1,6 @@
 //! Event streams to clients, of two kinds. A stream of a task sends the events of the task and of
 //! all tasks below it. A stream of an inbox (`inbox`) sends the changes of the requests that wait
-//! for a caller. Each event is sent when it is committed.
+//! for a caller. An open stream sends each change as soon as the change is committed.
 //!
 //! A stream of a task subscribes first, then reads the stored events after its start position (an
 //! event number), and then waits for notifications. The tail of the tree (`tail.rs`) reads new

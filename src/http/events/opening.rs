@@ -105,8 +105,8 @@ pub(crate) fn stream_response(body: Body) -> Response {
     response
 }
 
-/// Takes a stream permit if a POST asks for the event stream; otherwise returns `None`. Must be
-/// called before the POST has any effect, so that a refused POST changes nothing.
+/// Takes a stream permit if a POST asks for the event stream and is not a form; otherwise returns
+/// `None`. Must be called before the POST has any effect, so that a refused POST changes nothing.
 ///
 /// # Errors
 /// `too_many` when the caller, or all callers together, have as many streams as allowed.
@@ -121,8 +121,8 @@ pub(crate) fn take_permit(
 }
 
 /// Returns the response with the event stream of the tree that a POST has changed. The stream
-/// begins with the first event that the POST committed. If the POST committed no event, the stream
-/// begins after the tree's last event.
+/// begins with the first event that the POST (or, for a repeated POST, the original) committed. If
+/// there is no such event, the stream begins after the tree's last event.
 pub(crate) async fn open_after_commit(
     http: &Arc<Http>,
     posted: &PostRequest,

@@ -18,15 +18,15 @@ use crate::task::status::TaskStatus;
 #[derive(Debug)]
 pub(crate) struct EventReader {
     pub part: Subtree,
-    /// The event number up to which the stream has written every event of `part`.
+    /// The position: the stream goes on with the first event of `part` after this number.
     pub seen: i64,
     /// The status of the task `part.task` after the last written event; at first, the task's status
     /// when the stream was opened.
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the tail's last event when the stream left the tail (`tail.rs`); 0 if the
-    /// stream never left. [`Self::follow`] checks that the stream has since read up to this number.
+    /// Once the stream has left the tail: the number of the tail's last event right before the last
+    /// read of the rows. 0 until then. [`Self::follow`] checks that `seen` has reached the number.
     tail_head: i64,
 }
 
@@ -93,8 +93,8 @@ impl EventReader {
     /// gets events from the tail instead of reading the rows. Frees the cached journals.
     ///
     /// # Errors
-    /// `Corrupt` when the stream sends the events of a root task and has not written every event
-    /// that the tail had read.
+    /// `Corrupt` when the stream sends the events of a root task and its position is before
+    /// `tail_head`, because then an event is missing.
     pub(super) fn follow(&mut self, http: &Http) -> Result<(), ReadError> {
         self.journals.clear();
         self.mark_read_to(self.tail_head)?;

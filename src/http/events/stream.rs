@@ -176,8 +176,8 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
 }
 
 /// Returns whether the stream's lifetime has time left and the caller may still read. The caller is
-/// checked once every `ACCESS_CHECK_INTERVAL`. If the check itself fails, returns `false`: the
-/// client can connect again, and the new connection is checked.
+/// checked at most once every `ACCESS_CHECK_INTERVAL`. If the check itself fails, returns `false`:
+/// the client can connect again, and the new connection is checked.
 async fn may_continue(source: &mut impl EventSource) -> bool {
     let stream = source.stream();
     let now = stream.http.clock.uptime();

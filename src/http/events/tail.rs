@@ -21,8 +21,8 @@ use crate::http::Http;
 use crate::store::{News, Store, Subtree};
 use crate::task::id::TaskId;
 
-/// The limit of the buffer, in bytes. Before a read adds events to a buffer over the limit, the
-/// oldest events are dropped, even if a follower has not taken them.
+/// The limit of the buffer, in bytes. Before the events of a read are added, the oldest events are
+/// dropped until the buffer is within the limit, even if a follower has not taken them.
 const MAX_KEPT_BYTES: usize = 1024 * 1024;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -198,7 +198,8 @@ impl Buffer {
     }
 
     /// Moves a follower from one event number to another. The follower joins if `from` is `None`,
-    /// and leaves if `to` is `None`. Drops the events that every follower has taken.
+    /// and leaves if `to` is `None`. If the tail has no follower, restarts the buffer at `to`.
+    /// Drops the events that every follower has taken.
     fn move_follower(&mut self, from: Option<i64>, to: Option<i64>) {
         if let Some(to) = to {
             if self.positions.is_empty() {
@@ -255,8 +256,9 @@ impl Follower {
     }
 
     /// Returns the events after `seen`. If `fresh` is true, an empty result comes from a read that
-    /// began after this call. Returns `None` if the tail lacks the events, or if a read fails.
-    /// After `None`, the follower has to read the rows itself and call `join` again.
+    /// began after this call. Returns `None` if the follower has not joined, if the tail lacks the
+    /// events, or if a read fails meanwhile. After `None`, the stream has to read the rows itself
+    /// and call `join`.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,

@@ -76,9 +76,9 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // The events before the deltas that wait now are committed, so a `fresh` read finds these
-        // events. `already_waiting` does not count deltas that arrive later: they may follow a
-        // later commit.
+        // The items in the prompts of the deltas that wait now are committed, so a `fresh` read
+        // finds their events. `already_waiting` does not count a delta that arrives later, because
+        // its prompt may contain items of a later commit.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
@@ -121,8 +121,8 @@ impl TaskStream {
         let waiting_deltas = std::mem::take(&mut self.waiting_deltas);
         if !self.stream.ended {
             for (index, delta) in waiting_deltas.into_iter().enumerate() {
-                // If the read found no event, the stream has already sent every event that precedes
-                // the deltas that waited before the read.
+                // If the read found no event, the stream has already sent every item in the prompts
+                // of the deltas that waited before the read.
                 if index < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {
@@ -143,9 +143,9 @@ impl TaskStream {
         Ok(())
     }
 
-    /// Sends a delta. Drops the delta if its task is outside the subtree that the stream sends.
-    /// Keeps the delta for later if the stream has not yet sent every item in the prompt of the
-    /// model call.
+    /// Drops a delta whose task is outside the subtree that the stream sends. Keeps a delta for
+    /// later if the stream has not yet sent every item in the prompt of the delta's model call.
+    /// Sends any other delta.
     async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
         if !self.is_in_part(delta.task_id).await? {
             return Ok(());

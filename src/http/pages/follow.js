@@ -1,6 +1,7 @@
-// Shows the events of a task on its open page, from the event stream of the task. The page is
-// complete without this script. Texts are inserted as text nodes, never as markup. Codes replace
-// hidden characters, and a box around each text of an agent, a tool or a user names its author.
+// Shows new events on an open page of a request or a task, from the event stream of the task. The
+// page is complete without this script. Texts are inserted as text nodes, never as markup. Codes
+// replace hidden characters. The box around a text of an agent, a tool or a user, or the line above
+// the text, names its author.
 "use strict";
 
 (() => {
@@ -358,11 +359,11 @@
     }
     source.addEventListener("caught_up", () => {
       tries = 0;
-      // Before `caught_up`, events do not refresh the headline. If one of them changed the request
-      // after the page was rendered, refresh the headline now.
+      // Before `caught_up`, events do not refresh the headline, so the first `caught_up` does. An
+      // open request that has not changed since the page was rendered has no headline.
       if (!hasCaughtUp && (initialStatus !== "pending" || !meanwhile.matches(":empty"))) refresh();
       hasCaughtUp = true;
-      // Screen readers read out the entries from now on, because they are new.
+      // Entries that are added from now on are new, so screen readers read them out.
       log.parentElement.setAttribute("aria-busy", "false");
       if (past) past.hidden = true;
       setText(connection, words.live_follows);

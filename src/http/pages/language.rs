@@ -8,7 +8,7 @@ pub(crate) use crate::people::language::Language;
 
 impl Language {
     /// Returns the supported language with the highest quality in the headers. If several languages
-    /// have this quality, returns the first of them. Returns English if the headers name no
+    /// have this quality, returns the first of them. Returns English if the headers accept no
     /// supported language.
     #[must_use]
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {

@@ -1,6 +1,6 @@
 //! The layout of every page: frame, style, `Content-Security-Policy`, and the display of text from
-//! models, tools and people. Pages work without scripts. The pages of the inbox, of requests and of
-//! tasks load a script (`inbox/script.rs`, `follow.rs`).
+//! models, tools and people. Pages work without scripts. Only the inbox, the page of a request and
+//! the page of a task can load a script (`inbox/script.rs`, `follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -70,10 +70,10 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
     }
 }
 
-/// Renders a problem as a page, with the texts of the JSON problem, the earlier decision (if any),
-/// and a link back to the intervention request. `instance` is the id of the HTTP request.
-/// `sign_in_again` is the link to sign in as another user, if another user could succeed.
-/// `link_path` is the path of the sealed link that the reader opened, if any.
+/// Renders a problem as a page, with the texts of the JSON problem. If the problem has the members
+/// `decision` and `request`, also renders the earlier decision and a link back to the request: to
+/// `link_path`, the path of the sealed link that the reader opened, if any. `instance` is the id of
+/// the HTTP request. `sign_in_again` has a link to the sign-in page, if a sign-in could help.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,

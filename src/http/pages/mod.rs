@@ -30,7 +30,8 @@ pub(crate) const PATHS: [&str; 7] = [
     "/grants",
 ];
 
-/// Returns the operations of the pages, without those of the scripts.
+/// Returns the operations of the pages, without the scripts, and without the page of a request
+/// (`api/requests/show.rs`).
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         (&inbox::home::OP, routes!(inbox::home::get_home)),

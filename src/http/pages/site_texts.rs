@@ -1,6 +1,6 @@
 //! The texts of the frame's links, and of the pages of the inbox, of tasks and of standing
 //! decisions, in all languages. Texts about requests and events are in `translations.rs`, because
-//! other pages use them, too.
+//! the page of a request shares them.
 
 use crate::http::pages::language::{Language, texts};
 

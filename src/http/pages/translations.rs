@@ -2,8 +2,8 @@
 //! translation does not compile. Texts of certain pages are in `request/texts.rs` and
 //! `site_texts.rs`.
 //!
-//! [`fill`] replaces `{name}` in a text by a value. [`Translations::translated`] translates a
-//! sentence of the engine by its English text.
+//! [`fill`] replaces `{name}` in a text by a value. [`Translations::translated`] looks up the text
+//! for an English sentence of the API.
 
 use super::language::{Language, texts};
 use crate::http::wire::decision::DecisionAction;

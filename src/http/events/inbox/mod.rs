@@ -2,9 +2,9 @@
 //! each change. The events have no numbers, so a stream cannot be resumed: each connection begins
 //! with the requests that wait at that time.
 //!
-//! Each tenant has one reader (`tail`). The reader learns which requests were changed, and reads
-//! the rows of these requests once for all streams of the process. Each stream derives the event
-//! for its caller from a row (`view`).
+//! In each process, one reader serves all inbox streams of a tenant (`tail`). The reader learns
+//! which requests of the tenant were changed, and reads their rows once for all these streams. Each
+//! stream derives the event for its caller from a row (`view`).
 //!
 //! Invariant: `view` is the only place that decides which event a changed request causes.
 

@@ -128,8 +128,8 @@ impl EventSource for InboxStream {
                 for row in &changes.rows {
                     self.write_change(row)?;
                 }
-                // The row would say what has become of a shown request. Without it, only the inbox
-                // tells.
+                // If the row of a shown request cannot be read, only a new read of the inbox tells
+                // whether the request still waits.
                 let lost = |id: RequestId| changes.unreadable.contains(&id);
                 if self.view.is_outdated() || self.view.ids().any(lost) {
                     self.write_inbox().await?;

@@ -1,14 +1,14 @@
-//! The tail of a tenant: the newest changes of its requests, read once for all inbox streams of
-//! this process. Each stream has a follower, which is its subscription to the tail.
+//! The tail of a tenant: the newest changes of its requests, read once for all inbox streams of the
+//! tenant in this process. Each stream has a follower, which is its subscription to the tail.
 //!
 //! The reader of a tenant learns from notifications which requests any replica has changed, and
-//! reads the rows of these requests. Notifications may be lost, so every
-//! [`SEARCH_INTERVAL`] the reader also searches for changed requests. When the deadline of a shown
-//! request passes, the reader reads the row of the request, because only the database's clock
-//! decides whether the request has expired. The reader stops when its last follower is dropped.
+//! reads the rows of these requests. Notifications may be lost, so every [`SEARCH_INTERVAL`] the
+//! reader also searches for changed requests. When the deadline of a shown request passes, the
+//! reader reads the row of the request, because only the database's clock decides whether the
+//! request has expired. The reader stops when its last follower is dropped.
 //!
-//! Invariant: a follower gets the row of every changed request of its tenant, or learns that the row
-//! cannot be read, or that rows may be missing ([`InboxFollower::next`] returns `None`).
+//! Invariant: for every changed request of its tenant, a follower gets the row, or learns that the
+//! row cannot be read, or that rows may be missing ([`InboxFollower::next`] returns `None`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -34,8 +34,8 @@ const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
 /// How far the search for lost changes looks back from the newest known request. Replicas generate
 /// the ids, so a request may be committed after a request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
-/// How many [`ChangedRequests`] may wait for one follower. A follower with more loses the oldest, and
-/// its stream has to read the inbox again.
+/// How many [`ChangedRequests`] may wait for one follower. A follower with more loses the oldest,
+/// and its stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -78,7 +78,7 @@ struct ShownRequest {
     followers: usize,
     answers: usize,
     /// The deadline. `None` if the request has no deadline, or if the reader has found that the
-    /// request is expired or closed.
+    /// request is expired, closed or unreadable.
     expires_at: Option<Time>,
 }
 
@@ -229,8 +229,8 @@ impl ShownRequests {
         }
     }
 
-    /// Clears the deadline of a shown request whose row cannot be read, so that its passing causes
-    /// no further read.
+    /// Clears the deadline of a shown request whose row cannot be read, so that the passed deadline
+    /// causes no further read.
     fn record_unreadable(&mut self, id: RequestId) {
         if let Some(shown) = self.0.get_mut(&id) {
             shown.expires_at = None;
@@ -406,7 +406,7 @@ impl InboxReader {
     }
 }
 
-/// Returns the smallest id that a request opened at `now` can have.
+/// Returns a lower bound of the ids of the requests that are opened at `now` or later.
 fn first_id_at(now: Time) -> RequestId {
     let milliseconds = u128::try_from(now.0 / 1000).unwrap_or(0);
     RequestId(Uuid::from_u128(milliseconds << 80))

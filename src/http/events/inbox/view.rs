@@ -72,6 +72,8 @@ impl InboxView {
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
+    /// While `more` is set, a waiting request that is not in `open` is reported as changed if it
+    /// has answers, and as created if it has none.
     pub(super) fn update(
         &mut self,
         row: &RequestRow,

@@ -1,5 +1,5 @@
-//! `GET /grants`: the standing decisions that concern a person, newest first. Each standing
-//! decision that the person may end has a form that ends it.
+//! `GET /grants`: the standing decisions that concern a person (for an admin, those of the whole
+//! tenant), newest first. Each standing decision that the person may end has a form that ends it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `GET /inbox/decided`: the requests that a person has answered, newest first. With `all=1`, also
-//! the requests that other people have decided and that the person was permitted to decide.
+//! `GET /inbox/decided`: the requests that a person has answered, the most recently opened first.
+//! With `all=1`, also requests that other people have decided and that the person may decide.
 
 use std::sync::Arc;
 
@@ -70,8 +70,8 @@ pub(crate) async fn get_decided(
     Ok(page(&site, &http, &filter, &rows, all.is_some(), next))
 }
 
-/// Reads a page of decided requests. Also returns the id of the last request that was read, if more
-/// requests may follow.
+/// Reads a page of decided requests. If more requests may follow, also returns the id of the last
+/// request that was considered for this page.
 async fn read(
     http: &Http,
     caller: &Caller,

@@ -27,7 +27,8 @@
   const clock = () => `${new Date().toISOString().slice(11, 19)} UTC`;
   const rowOf = (id) => [...rows.children].find((row) => row.dataset.request === id);
   const isLastPage = !part("inbox-next");
-  // Smaller ids are on earlier pages. "g" is greater than every id.
+  // The first id of this page: requests with smaller ids are on earlier pages. For a page without
+  // rows, "g" is greater than every id.
   const isFirstPage = !new URLSearchParams(location.search).get("cursor");
   const pageStart = isFirstPage ? "" : (rows.firstElementChild?.dataset.request ?? "g");
 
@@ -87,7 +88,7 @@
     });
   };
 
-  // The ids of open requests without a row.
+  // The ids of new open requests that have no row on this page.
   const newRequests = new Set();
   const button = document.createElement("button");
   button.type = "button";
@@ -113,15 +114,16 @@
     if (!button.isConnected) news.append(button);
   };
 
-  // The cursor of the page that begins with a request: the id before it, as 16 bytes in base64.
+  // The cursor of the page that begins with a request: the request's id minus 1, as 16 bytes in
+  // base64.
   const cursorBefore = (id) => {
     const hex = (BigInt(`0x${id.replaceAll("-", "")}`) - 1n).toString(16).padStart(32, "0");
     const bytes = hex.match(/../g).map((byte) => Number.parseInt(byte, 16));
     return btoa(String.fromCharCode(...bytes)).slice(0, 22).replaceAll("+", "-").replaceAll("/", "_");
   };
 
-  // Appends the rows of the page that begins with the first new request. If further pages lie
-  // between, leads to that page.
+  // If this page is the last, appends the rows of the page that begins with the first new request.
+  // Otherwise opens that page.
   const showNewRows = () => {
     const address = new URL(location.href);
     address.searchParams.set("cursor", cursorBefore([...newRequests].sort()[0]));
@@ -154,7 +156,7 @@
 
   const onInbox = ({ open, more, requests }) => {
     const ids = new Set(requests.map((request) => request.request_id));
-    // The event lists the oldest requests, so a request is over if a newer one is listed.
+    // The event lists the oldest requests, so an unlisted request is over if a newer one is listed.
     const isComplete = !more && open <= MAX_LISTED;
     const isOver = (id) => !ids.has(id) && (isComplete || id < requests.at(-1)?.request_id);
     for (const row of rows.children) {

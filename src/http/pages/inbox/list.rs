@@ -1,5 +1,5 @@
-//! `GET /inbox`: the requests that wait for a person, oldest first. On the first page, requests
-//! that expire within an hour come before all others.
+//! `GET /inbox`: the requests that wait for a person, oldest first. On the first page, those of the
+//! [`MAX_SEARCHED_FOR_URGENT`] oldest requests that expire within an hour come before all others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,10 +41,11 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-/// A request that expires within this time comes before all others on the first page.
+/// A request that expires within this time is urgent: its row is marked.
 pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);
 const MAX_ROWS: usize = 50;
-/// How many requests, the oldest first, the page searches for requests that expire soon.
+/// How many of the oldest requests the first page searches for urgent requests, which it shows
+/// before all others.
 const MAX_SEARCHED_FOR_URGENT: usize = 200;
 
 /// The page of the inbox
@@ -80,8 +81,8 @@ struct InboxPage {
     /// waiting.
     open: usize,
     has_more: bool,
-    /// The number of counted requests that come after this page. The next page begins after the
-    /// request `next`; `None` on the last page.
+    /// The number of counted requests that come after this page. The next page begins after the id
+    /// `next`, which is `None` on the last page.
     remaining: usize,
     next: Option<RequestId>,
     has_urgent: bool,
@@ -289,8 +290,8 @@ pub(super) async fn open_requests(
     Ok(http.store.open_requests(&wanted).await?)
 }
 
-/// Returns the requests that expire within [`URGENT_WITHIN`], ordered by deadline. Considers the
-/// oldest [`MAX_SEARCHED_FOR_URGENT`] requests.
+/// Searches the oldest [`MAX_SEARCHED_FOR_URGENT`] requests for those that expire within
+/// [`URGENT_WITHIN`]. Returns at most [`MAX_ROWS`] of them, ordered by deadline.
 fn urgent(requests: &[OpenRequest], now: Time) -> Vec<RequestId> {
     let oldest = requests.iter().take(MAX_SEARCHED_FOR_URGENT);
     let mut soon: Vec<(Time, RequestId)> = oldest

@@ -12,7 +12,8 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::store::RequestRow;
 
-/// Returns the line with the link; `None` if the reader has not answered the request in `row`.
+/// Returns the line; `None` if the reader has not answered the request in `row`. If no other
+/// request waits, the line says so and has no link to a question.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.
@@ -25,7 +26,8 @@ pub(crate) async fn next_question_line(
         return Ok(None);
     };
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
-    // Calls of this request may still wait for the reader. Its page shows them below this line.
+    // Leaves out this request: if calls of it still wait for the reader, the page shows these calls
+    // below the line.
     let mut others: Vec<_> = open.iter().map(|request| request.id).collect();
     others.retain(|id| *id != row.spec.request_id);
     let count = others.len().saturating_sub(1);

@@ -1,5 +1,5 @@
 //! `/l/{token}`: the page of one request, opened by the sealed link in a message. The page has no
-//! script, and no link to another request or to a task.
+//! script, and no hyperlink to another request or to a task.
 //!
 //! Invariant: the link alone identifies the reader as the person to whom the message was sent. The
 //! operations read no key, cookie or session, and create none.
@@ -32,7 +32,7 @@ pub(crate) const PATH_PREFIX: &str = "/l/";
 /// The detail of the problem `link_expired`. It must not reveal anything about the request.
 pub(crate) const EXPIRED_DETAIL: &str = "This link is over. Sign in, or wait for the next message.";
 
-/// The problems of every operation on a link, in addition to the problems of `AuthClass::Link`.
+/// The problems of the operation `get_link_page`.
 const LINK_PROBLEMS: &[Code] = &[Code::NotFound, Code::LinkExpired];
 
 /// The content of the sealed link in the path of an HTTP request. The guard (`server/guard.rs`)
@@ -77,8 +77,9 @@ async fn linked_request(
     }
 }
 
-/// Renders the first line of the page: the person to whom the link was sent, and the note that an
-/// answer on the page counts as that person's.
+/// Renders the first line of the page: the person to whom the link was sent, and the advice to any
+/// other reader to close the page. If the person can decide, the line also says that a decision on
+/// the page counts as that person's.
 pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());

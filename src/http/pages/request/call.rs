@@ -91,7 +91,7 @@ pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
 }
 
 /// Renders how many people have approved a call, and who else may approve it. Empty if one approval
-/// is enough.
+/// is enough, or if the request does not decide the call.
 pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     let words = view.words;
     let (have, required) = (call.approvals.len(), view.required());

@@ -106,8 +106,8 @@ pub(super) fn is_changed(fields: &[ChangeField], submitted: &BTreeMap<String, St
 /// Builds the arguments as JSON text. `submitted` maps the names of members to the submitted texts.
 ///
 /// # Errors
-/// Fails if the text of a member does not fit the schema. The error has the name of each such
-/// member, and a text that describes the expected value.
+/// Fails if the edited text of a member does not fit the member's field. The error has the name of
+/// each such member, and a text that describes the expected value.
 pub(super) fn arguments(
     fields: &[ChangeField],
     submitted: &BTreeMap<String, String>,

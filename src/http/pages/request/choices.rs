@@ -1,4 +1,5 @@
-//! The forms in which a person decides each call separately. They offer the permitted actions.
+//! The forms that decide single calls: a form with a choice for each of several open calls, and
+//! forms that edit the only open call or give its result. Each form offers only permitted actions.
 
 use maud::{Markup, html};
 

@@ -55,8 +55,8 @@ fn approve_text(view: &View<'_>) -> String {
     fill(text, &[("count", &open.to_string())])
 }
 
-/// Returns the text of the button that rejects, which names the consequence that the rule
-/// prescribes.
+/// Returns the text of the button that rejects. If all calls are still open, the text names the
+/// consequence that the rule prescribes.
 fn reject_text(view: &View<'_>) -> String {
     let texts = view.texts;
     let root = view.row.task_id == view.row.root_task_id;
@@ -77,8 +77,8 @@ fn reject_text(view: &View<'_>) -> String {
     }
 }
 
-/// Renders the form in which a person rejects with a consequence other than the rule's; `None` if
-/// this reader may not reject.
+/// Renders the form in which a person rejects and may choose a consequence other than the rule's.
+/// `None` if this reader may not reject.
 pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
     view.allows(Action::Reject).then(|| {
         let body = html! {

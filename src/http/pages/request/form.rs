@@ -349,8 +349,8 @@ impl FormReader {
     }
 
     /// Returns the edited arguments, which a person enters in the schema's fields or as JSON.
-    /// `is_edit` tells whether the person chose the action `edit`. If not, edited arguments are a
-    /// mistake.
+    /// `is_edit` tells whether the person chose the action `edit`. If not, returns `None`, and
+    /// edited arguments are a mistake.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

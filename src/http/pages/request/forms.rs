@@ -92,9 +92,9 @@ pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Marku
     InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
-/// Renders the field in which a person chooses the consequence of a rejection. The default is the
-/// consequence that the rule prescribes for an approval request, and `continue` for any other
-/// request.
+/// Renders the field in which a person chooses the consequence of a rejection. For an approval
+/// request, the default is the consequence that the rule prescribes. For any other request, the
+/// default is `continue`.
 pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let is_approval = view.request.kind == RequestKind::Approval;
@@ -284,8 +284,8 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
     }
 }
 
-/// Returns the names of the fields of the agent's own form, in the order in which the agent wrote
-/// them.
+/// Returns the names of the fields of the form that the agent wrote, in the agent's order; empty if
+/// the agent wrote no form.
 fn names_in_agent_order(view: &View<'_>) -> Vec<String> {
     let call = view.request.tool_calls.first();
     call.filter(|_| view.request.kind == RequestKind::Guidance)

@@ -126,7 +126,8 @@ pub(crate) struct RequestHistory {
     /// The reason why the request was closed without a decision; `None` if the request is open or
     /// decided.
     pub closed: Option<CloseReason>,
-    /// The first terminal status of the task after the request was closed.
+    /// The first terminal status of the task after the request was closed without a decision, if
+    /// any.
     pub status_at_close: Option<TaskStatus>,
     /// The task's last status, if it is terminal.
     pub final_status: Option<TaskStatus>,

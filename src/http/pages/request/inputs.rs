@@ -39,7 +39,7 @@ impl<'v> InputField<'v> {
         element_id(self.form, &self.name)
     }
 
-    /// Returns the submitted text of the field; `None` if the field's form was not submitted.
+    /// Returns the submitted text of the field; `None` if the field or its form was not submitted.
     pub(super) fn submitted_text(&self) -> Option<&'v str> {
         self.view
             .submitted
@@ -129,7 +129,8 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Returns the CSS class for the labels of a guidance request, which the agent wrote.
+    /// Returns the CSS class for labels that the agent wrote. Only a guidance request has such
+    /// labels.
     fn agent_style(&self) -> Option<&'static str> {
         (self.view.request.kind == RequestKind::Guidance).then_some("exact")
     }
@@ -271,7 +272,8 @@ pub(super) fn call_part(name: &str) -> Option<(&str, &str)> {
     name.strip_prefix("call.")?.split_once('.')
 }
 
-/// Renders the list of all mistakes for the top of the page. Each mistake has a link to its field.
+/// Renders the list of all mistakes for the top of the page. A mistake about a field has a link to
+/// the field.
 pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup {
     let words = view.words;
     let secret = view.row.spec.kind == RequestKind::Credentials;

@@ -92,7 +92,7 @@ pub(crate) struct View<'a> {
     /// The form that was submitted with mistakes, if any.
     pub submitted: Option<&'a SubmittedForm>,
     /// The facts that the journal has about the calls since the request was opened. `None` if the
-    /// request is open or the journal is unreadable.
+    /// status of the request is `Pending`, or if the journal is unreadable.
     pub history: Option<RequestHistory>,
     /// The line with a link to the next question. `None` if the reader has not answered this
     /// request. Also `None` if a sealed link opened the page.
@@ -100,10 +100,10 @@ pub(crate) struct View<'a> {
     /// The entries from the journal that the page's history lists.
     timeline: RequestTimeline,
     /// The last message of the user before the question; for a call at a gate, the agent's text
-    /// about the call.
+    /// about the call. `None` if `user_message::load` finds none.
     user_message: Option<UserMessage>,
     /// The state of the client that proposed the call; `None` if the call was not proposed at a
-    /// gate.
+    /// gate, or if the journal is unreadable.
     asker: Option<AskerStatus>,
     /// The path to which the reader returns after signing in as another user.
     pub return_path: String,
@@ -195,8 +195,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Renders `why`, the reason why this reader has nothing to answer. If only other people may
-    /// decide the request, also renders a link to sign in as another user.
+    /// Renders `why`, the reason why this reader has nothing to answer. If a sealed link does not
+    /// permit the action, the text says that a sign-in is needed. If only other people may decide
+    /// the request, the text has a link to sign in as another user.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         if self.link.is_some() && why == self.texts.link_no_answer {
             return link::key_needed_notice(self);

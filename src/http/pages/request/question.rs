@@ -57,7 +57,7 @@ pub(super) fn page_address<'v>(view: &'v View<'_>) -> Option<&'v str> {
 
 /// Renders the address of the page that a tool's server asks the person to visit: the host in ASCII
 /// and (if different) in Unicode, and the whole address. The browser loads nothing from that
-/// address.
+/// address until the person opens it.
 fn page_to_visit(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some((address, url)) =

@@ -26,8 +26,9 @@ const DURATIONS: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// Renders the inputs with which a person asks for a standing decision. `None` if the rule of any
-/// open call offers none, if several approvals are required, or if the reader came by a link.
+/// Renders the inputs with which a person asks for a standing decision. `None` if the reader came
+/// by a link or from Slack, if several approvals are required, if the rule of at least one open
+/// call offers no standing decision, or if the offers have no scope in common.
 pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;

@@ -139,7 +139,7 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
 }
 
 /// Returns the field value for a list whose items have the schema `items`. `None` if `items` is not
-/// an `enum` of non-empty texts.
+/// an `enum` of non-empty texts, or has a keyword other than `enum` and `type`.
 fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     let texts = items.get("enum")?.as_array()?.iter().map(Value::as_str);
     let texts: Vec<&str> = texts.collect::<Option<_>>()?;

@@ -1,5 +1,5 @@
 //! Renders several calls as tables, one for each tool. A table has a row for each call, a column
-//! for each argument, and a sum below each column of numbers.
+//! for each argument, and the sum below a column of numbers that can be added ([`column_sum`]).
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ type NumberedCall<'v> = (usize, &'v RequestedCall);
 /// The members of one call's arguments, by name.
 type ArgumentRow = BTreeMap<String, JsonNode>;
 
-/// The maximum number of columns for arguments. If a tool's calls have more different arguments,
-/// [`summaries`] renders the table.
+/// The maximum number of columns for arguments. If the calls of a tool have more different names of
+/// arguments, [`summaries`] renders the table.
 const MAX_ARGUMENT_COLUMNS: usize = 6;
 
 pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
@@ -214,8 +214,8 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
 }
 
 /// Returns the sum of a column; `None` if the column has a single row, a row without a number, or
-/// numbers that [`sum`] cannot add. If the column's name suggests identifiers, the schema must also
-/// give the type `number`.
+/// numbers that [`sum`] cannot add. Also `None` if the column's name suggests identifiers and the
+/// schema does not give the column the type `number`.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")

@@ -25,7 +25,7 @@ pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
 }
 
 /// Splits a JSON number into its digits, as an integer, and its number of decimal places. `1.20`
-/// gives (120, 2), and `5e3` gives (5, -3).
+/// gives (120, 2), and `5e3` gives (5, -3). `None` for any other text, and for too many digits.
 fn decimal(text: &str) -> Option<(i128, i32)> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),

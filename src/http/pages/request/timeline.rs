@@ -32,7 +32,7 @@ enum TimelineEvent {
 }
 
 impl RequestTimeline {
-    /// Adds an item of the journal if the list shows items of its kind.
+    /// Adds an item of the journal if the list has room for it and shows items of its kind.
     pub(super) fn apply(&mut self, row: &RequestRow, item: &Item) {
         if self.0.len() >= MAX_ENTRIES {
             return;

@@ -16,11 +16,11 @@ use crate::task::item::{Fact, FinishReason, Part, PartType};
 /// How many items of the root task's journal, newest first, [`load`] searches for the message.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
-/// If a message of a user has more characters, the rest is folded.
+/// The maximum number of characters of a user's message that are shown unfolded.
 const MAX_UNFOLDED_CHARS: usize = 240;
-/// If a message of a user has more lines, the rest is folded.
+/// The maximum number of lines of a user's message that are shown unfolded.
 const MAX_UNFOLDED_LINES: usize = 4;
-/// If an agent's text about its call at a gate has more bytes, the rest is folded.
+/// The maximum number of bytes of an agent's text about its call at a gate that are shown unfolded.
 const MAX_UNFOLDED_CONTEXT_BYTES: usize = 2048;
 
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ impl UserMessage {
 }
 
 /// Renders the user's message in a box. If the message is long, only the beginning is shown
-/// unfolded. Empty at a gate.
+/// unfolded. Empty at a gate, and if no message was found.
 pub(super) fn message_figure(view: &View<'_>) -> Markup {
     let message = view.user_message.as_ref();
     let Some(message) = message.filter(|message| !message.is_context) else {

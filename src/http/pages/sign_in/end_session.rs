@@ -1,4 +1,5 @@
-//! `POST /sign-out`: ends the session of the cookie, even if the session has expired.
+//! `POST /sign-out`: ends the session of the cookie, and deletes the cookie even if the session has
+//! expired.
 
 use std::sync::Arc;
 

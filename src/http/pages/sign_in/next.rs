@@ -1,6 +1,6 @@
 //! Checks the path of the page that opens after the sign-in. The path must be one of this service,
-//! so that a link to the sign-in page cannot redirect to another site. A path that a browser could
-//! read differently is refused.
+//! so that a link to the sign-in page cannot redirect to another site. A path that a browser and
+//! this service could read differently is refused.
 
 use url::Url;
 

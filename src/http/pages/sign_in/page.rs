@@ -91,8 +91,8 @@ fn key_form(next: Option<&str>, is_wrong_key: bool, prefix: &str, words: &SignIn
     }
 }
 
-/// Renders the page of a signed-in person, with a link to the requested page and a form to sign in
-/// as another user.
+/// Renders the page of a signed-in person, with a link to the path `next` (if any) and a form to
+/// sign in as another user.
 #[must_use]
 pub(crate) fn signed_in(
     caller: &Caller,

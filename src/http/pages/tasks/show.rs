@@ -1,5 +1,5 @@
-//! `GET /tasks/{task_id}`: a task, its open questions and its newest events or, with `before`, the
-//! events before that number.
+//! `GET /tasks/{task_id}`: a task, its open questions, and one page of its events: the newest, or
+//! with `before` the events before that number.
 
 use std::sync::Arc;
 
@@ -70,8 +70,8 @@ pub(crate) async fn get_task_page(
         0 => Vec::new(),
         _ => match http.store.pending(root, id).await {
             Ok(pending) => pending,
-            // The page leaves out questions that cannot be read. The timeline names the unreadable
-            // entry.
+            // If a question cannot be read, the page leaves out all questions. The timeline names
+            // the unreadable entry.
             Err(ReadError::Corrupt(_)) => Vec::new(),
             Err(error) => return Err(error.into()),
         },

@@ -23,7 +23,8 @@ use crate::task::verdict::{Judgement, Verdict};
 
 /// The number of consecutive event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
-/// The maximum size of one read, in bytes. The last event of the read may exceed the limit.
+/// The maximum size of one read, in bytes. The last event of a read may bring the read over the
+/// limit.
 const MAX_READ_BYTES: i64 = 4 * 1024 * 1024;
 /// The maximum length of a shown text, in characters. The rest is cut off.
 const MAX_TEXT_CHARS: usize = 20_000;
@@ -31,13 +32,13 @@ const MAX_TEXT_CHARS: usize = 20_000;
 #[derive(Debug)]
 pub(super) struct TaskTimeline {
     pub entries: Vec<TimelineEntry>,
-    /// The value of `before` for the page of earlier events; `None` without earlier events.
+    /// The value of `before` for the page of earlier events; `None` without earlier event numbers.
     pub earlier_page: Option<i64>,
     /// The last event number that this page covers. The script continues after this number.
     pub end: i64,
 }
 
-/// An event, or the number of an event that cannot be read.
+/// An event; or, for successive events that cannot be read, the number of the last of them.
 #[derive(Debug)]
 pub(super) enum TimelineEntry {
     Event(Box<Event>),
