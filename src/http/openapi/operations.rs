@@ -23,8 +23,9 @@ pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     }
 }
 
-/// Adds the operation's problems and its authentication. Removes `null` from the types of the
-/// operation's parameters, because a client cannot send `null` in a path, a query or a header.
+/// Adds the operation's problems, its authentication and the headers of its responses. Removes
+/// `null` from the types of the operation's parameters, because a client cannot send `null` in a
+/// path, a query or a header.
 pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     if matches!(
         op.auth,
@@ -68,8 +69,8 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     }
 }
 
-/// Adds headers to the successful responses: `Preference-Applied` if the operation takes `Prefer`,
-/// and `Idempotency-Replayed` if the operation takes `Idempotency-Key`.
+/// Adds headers to the successful responses that have a body: `Preference-Applied` if the operation
+/// takes `Prefer`, and `Idempotency-Replayed` if the operation takes `Idempotency-Key`.
 fn response_headers(operation: &mut Map<String, Value>) {
     let headers = [
         (

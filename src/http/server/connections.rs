@@ -135,7 +135,7 @@ pub(crate) enum ConnectionPhase {
     Head,
     /// The connection serves a request. This phase has no timeout.
     Serving,
-    /// The connection waits for the next request, and no byte has arrived since the last response.
+    /// The connection waits for the next request. On HTTP/1.1, no byte of that request has arrived.
     KeepAlive,
 }
 

@@ -138,8 +138,8 @@ pub(super) fn result_message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
-/// Responds with `result`. `delivery` is called when the connection has taken the response, and
-/// records that the client has received the result of a gate call.
+/// Responds with `result`. When the connection takes the response, `delivery` records that the
+/// client has received the result of a gate call.
 pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
     json_response(delivered_body(result_message(id, result).into(), delivery))
 }

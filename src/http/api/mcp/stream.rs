@@ -1,6 +1,6 @@
-//! The event stream that answers a call which waits for a verdict. The stream contains comments
-//! that keep the connection open, progress notifications if the client asked for them, and the
-//! answer.
+//! The event stream that answers a `tools/call` whose answer does not come at once. The stream
+//! contains comments that keep the connection open, progress notifications if the client asked for
+//! them, and the answer.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -56,7 +56,7 @@ impl Reply {
     }
 }
 
-/// A waiting call that is answered as an event stream.
+/// A call whose answer is not there yet, and is sent as an event stream.
 pub(super) struct CallStream {
     reply: BoxFuture<'static, Reply>,
     clock: Arc<dyn Clock>,
