@@ -105,8 +105,8 @@ fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     with_layers(router, http.clone())
 }
 
-/// Adds the handling of panics, and wraps the whole router in the `edge` middleware. A middleware
-/// on each route would not see the `Allow` header of a 405.
+/// Adds the handling of panics, and wraps the whole router in the `edge` middleware, because a
+/// middleware on each route would not see the `Allow` header of a 405.
 fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())

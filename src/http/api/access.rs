@@ -154,11 +154,11 @@ pub(crate) async fn task_with_requests(
     task.ok_or_else(Problem::not_found)
 }
 
-/// Adds the open requests to a task's row. The row and the requests come from two reads. After a
-/// commit between the two reads, the result could be a Paused task whose request is answered. So if
-/// the number of requests differs from the row's `open_requests`, the function reads the row again,
-/// and, if the row has changed, the requests; in at most 3 rounds. Returns `None` when the task is
-/// gone.
+/// Adds the open requests to a task's row. A commit between the read of the row and the read of the
+/// requests can make them disagree. So the function compares the number of requests with the row's
+/// `open_requests`. If the numbers differ, it reads the row again. If the new row differs from the
+/// old one, it repeats the comparison with newly read requests, in at most 3 rounds. Returns `None`
+/// when the task is gone.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -9,7 +9,7 @@ use super::put;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
 
-/// Adds the response that redirects a browser without a key or a session to the sign-in page.
+/// Adds the response that redirects a browser with neither key nor session to the sign-in page.
 pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     let redirect = json!({
         "description": "The browser has no key and no session: the sign-in page (where `Accept` prefers `text/html`)",

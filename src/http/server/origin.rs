@@ -94,7 +94,8 @@ impl Origins {
     }
 }
 
-/// Parses the value of an `Origin` header. `None` if the value has a path, even `/`.
+/// Parses the value of an `Origin` header. `None` if the value is not an origin of `http` or
+/// `https`, or has a path, even `/`.
 fn header_origin(text: &str) -> Option<Origin> {
     let (_, rest) = text.split_once("://")?;
     if rest.contains('/') {

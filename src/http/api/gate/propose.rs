@@ -201,8 +201,8 @@ fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalB
 }
 
 /// Returns the arguments as text: the bytes of the member `arguments`, or the string
-/// `arguments_text`. Adds a mistake to `errors` if both members or none of them is present, or if
-/// `arguments` is not an object.
+/// `arguments_text`. Adds a mistake to `errors` if not exactly one of these members is present, or
+/// if `arguments` is not an object.
 fn arguments_text(arguments: Option<String>, fields: &mut Fields, errors: &mut Errors) -> String {
     let written = fields.text("arguments_text", errors);
     let arguments = arguments.filter(|text| text != "null");

@@ -34,7 +34,7 @@ pub(crate) const OP: Op = Op {
 
 /// The maximum number of reads for a page without the calls of removed gates. A read may find
 /// versions of such gates that this process has not met before; the next read then leaves out their
-/// calls. After the last read, the calls are removed from the page, which may then be too short.
+/// calls. Calls that the last read finds are removed from its page, which may then be too short.
 const MAX_READS: u32 = 8;
 
 /// List tasks
