@@ -1,12 +1,13 @@
-//! The HTTP server of the service. Each operation has its own file. An operation on a task appends
-//! facts to the task's journal and lets the engine continue. No code of this module calls a model,
-//! a tool or the policy.
+//! The HTTP server of the service. Each operation has its own file. An operation that changes a
+//! task lets the engine append facts to the task's journal and continue. No code of this module
+//! calls a model, a tool or the policy.
 //!
 //! A POST that changes a task is checked in this order:
 //!
 //! 1. the router: 404 for an unknown path, 405 for a wrong method;
 //! 2. `server/guard.rs`: host, origin, announced size, API key;
-//! 3. `api/submit.rs`: the replay of an `Idempotency-Key`, then 404 and 403, then the body;
+//! 3. `api/submit.rs`: the replay of an `Idempotency-Key`, then 404 and 403, then the form of the
+//!    key, then the body;
 //! 4. the engine: 412, 410 and 409.
 
 pub(crate) mod api;
@@ -104,8 +105,8 @@ fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     with_layers(router, http.clone())
 }
 
-/// Adds the handling of panics, and wraps the whole router in the `edge` middleware. A middleware
-/// on each route would not see the `Allow` header of a 405.
+/// Adds the handling of panics, and wraps the whole router in the `edge` middleware, because a
+/// middleware on each route would not see the `Allow` header of a 405.
 fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())

@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     /// enough users besides the editor may approve the edited call.
     pub roster: Roster,
     /// The key for hashes of request bodies. The hashes are keyed because a body may contain
-    /// credentials.
+    /// credentials. `None`: the hashes have no key.
     pub sealer: Option<Sealer>,
     /// Seals and opens the links in messages to people; `None` if messages contain no links.
     pub links: Option<Links>,

@@ -1,6 +1,6 @@
 //! Loads tasks and requests for a caller. A task or request of another tenant gets 404. A task or
-//! request of the caller's own tenant that the caller may not read gets 403. All operations on a
-//! single task or request load it through this module, so they refuse the same callers.
+//! request of the caller's own tenant that the caller may not read gets 403. All operations that
+//! show a task or a request load it through this module, so they refuse the same callers.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -154,10 +154,11 @@ pub(crate) async fn task_with_requests(
     task.ok_or_else(Problem::not_found)
 }
 
-/// Adds the open requests to a task's row. The row and the requests come from two reads, so a
-/// commit between them could show a Paused task whose request is answered. If the number of
-/// requests differs from `open_requests`, the function reads the row again. If the row has changed,
-/// it reads the requests again, in at most 3 rounds. Returns `None` when the task is gone.
+/// Adds the open requests to a task's row. A commit between the read of the row and the read of the
+/// requests can make them disagree. So the function compares the number of requests with the row's
+/// `open_requests`. If the numbers differ, it reads the row again. If the new row differs from the
+/// old one, it repeats the comparison with newly read requests, in at most 3 rounds. Returns `None`
+/// when the task is gone.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,4 +1,4 @@
-//! Serves the OpenAPI document at `/openapi.json`, and a page that shows the document at `/docs`.
+//! Serves the OpenAPI document at `/openapi.json`, and at `/docs` a page that shows the document.
 //! The binary contains the page's assets (such as scripts and styles) in compressed form. The
 //! assets load nothing from other hosts.
 

@@ -132,14 +132,15 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     }
 }
 
-/// Returns the earlier decision to show to `user`, whose answer came too late. After a decision that
-/// canceled the task, this is the decision of the request, because it also says what became of the
-/// undecided calls. Otherwise, it is the first of three decisions that exists.
+/// Returns the earlier decision to show to `user`, whose answer came too late. If a decision has
+/// canceled the task, returns the decision of the request, because this decision also says what
+/// became of the undecided calls. Otherwise, returns the first of these that exists:
 ///
-/// For an answer to one `call`, these are: the user's own earlier answer, the answer that decided
-/// the call, the last answer. For an answer to the whole request, these are: the decision of the
-/// request, the user's own earlier answer, the last answer. If several approvals are required, the
-/// user's own answer comes first, because each person has one.
+/// - for an answer to one `call`: the user's own earlier answer, the answer that decided the call,
+///   the newest answer to the request;
+/// - for an answer to the whole request: the decision of the request, the user's own earlier
+///   answer, the newest answer to the request. If several approvals are required, the first two
+///   change places, because each person has an answer of their own.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
     let whole = WireDecision::of_request(&state);

@@ -1,6 +1,6 @@
 //! Builds the response to a POST that changes a task: either the task or an event stream. The task
-//! is sent after the wait that `Prefer` asks for. The event stream begins with the first event that
-//! the POST caused.
+//! is sent when it no longer runs, or when the time has passed that `Prefer` or the configuration
+//! gives. The event stream begins with the first event that the POST caused.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Waits until a task no longer runs. A commit of this process ends the wait at once. Commits of
-//! other replicas are found by polling, and after the first poll also by notifications of the
-//! database. A shutdown ends the wait early.
+//! Waits until a task no longer runs. If this process commits the end or the pause of the task, the
+//! wait ends at once. Commits of other replicas are found by polling, and after the first poll also
+//! by notifications of the database. A shutdown ends the wait early.
 
 use std::sync::Arc;
 use std::time::Duration;

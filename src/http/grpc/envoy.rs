@@ -131,8 +131,8 @@ fn read_call(checked: &CheckedHttpRequest) -> Result<Message, RefusalReason> {
             "The gateway has sent a part of the body.".to_owned(),
         ));
     }
-    // The upstream decodes the body as the headers say. It would then run other bytes than those
-    // that are judged here.
+    // The upstream would decode the body as its headers say, and run other bytes than those that
+    // are judged here.
     if header("content-encoding").is_some_and(|(_, value)| !is_identity(value)) {
         return Err(RefusalReason(
             "The body must not have a Content-Encoding.".to_owned(),
@@ -148,9 +148,9 @@ fn is_identity(encoding: &[u8]) -> bool {
     encoding.trim_ascii().eq_ignore_ascii_case(b"identity")
 }
 
-/// Whether a `Content-Type` names no charset other than UTF-8. Refuses every value that two parsers
-/// could read differently: a second value after a comma, a charset in any unusual spelling. A
-/// semicolon inside of quotes counts as the beginning of a parameter.
+/// Returns whether a `Content-Type` names the charset UTF-8 or none. Returns false for every value
+/// that two parsers could read differently: a second value after a comma, a charset in any unusual
+/// spelling. A semicolon inside of quotes counts as the beginning of a parameter.
 fn is_utf_8(content_type: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(content_type) else {
         return false;

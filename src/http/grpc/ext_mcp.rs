@@ -107,7 +107,7 @@ pub(super) async fn check_request(
     })
 }
 
-/// Returns the call in a request, and the tool's name at the gate: `<upstream>__<tool>`.
+/// Returns the call in a request, and the tool's name at the gate: `<service>__<tool>`.
 fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), RefusalReason> {
     let service = match checked.services.as_slice() {
         // The tool `b` of the service `a_` and the tool `_b` of the service `a` would both be named
@@ -190,8 +190,9 @@ pub(super) async fn check_response(
     Ok(pass_result().into())
 }
 
-/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores the report if
-/// the call does not belong to the tenant and the gate of the gateway's key.
+/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores a call of
+/// another tenant than the gateway's key, a call at another gate than the gateway's, and a call of
+/// an owner for whom the key may not act.
 async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
     let Ok(Some(row)) = gateway.http.store.task(task).await else {
         return;

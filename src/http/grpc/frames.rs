@@ -190,8 +190,8 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
 
 const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
 
-/// A response body of one data frame and the trailers. `delivery` records that the answer was
-/// delivered. It runs after the connection has taken the data.
+/// A response body of one data frame and the trailers. After the connection has taken the data,
+/// `delivery` records that the answer was delivered.
 struct UnaryBody {
     data: Option<Bytes>,
     delivery: Option<Delivery>,

@@ -1,6 +1,6 @@
 //! Reads the JSON-RPC request that a gateway asks about. Refuses messages that two parsers could
-//! read differently: repeated members, member names that differ from a known name in case, batches,
-//! and truncated bodies.
+//! read differently: repeated members, member names that differ from a known name only in case,
+//! batches, and truncated bodies.
 
 use std::collections::BTreeMap;
 
@@ -117,7 +117,7 @@ pub(super) fn with_arguments(params: &[u8], arguments: &str) -> Option<Vec<u8>> 
     serde_json::to_vec(&members).ok()
 }
 
-/// Returns the members of an object. Refuses a member name that differs from a `known` name in
+/// Returns the members of an object. Refuses a member name that differs from a `known` name only in
 /// case, because a lenient parser would read such a name as the known name.
 fn members<'v>(
     value: &'v Value,

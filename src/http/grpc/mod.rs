@@ -259,13 +259,13 @@ impl Gateway {
         }
     }
 
-    /// Returns the caller on whose behalf the gateway asks: the user in the request header that the
-    /// gate's setting `user_header` names. Without the setting or the header, returns the key's own
-    /// user.
+    /// Returns the caller on whose behalf the gateway asks. The gate's settings `user_header` and
+    /// `groups_header` name the request headers with the user and the groups. Without `user_header`
+    /// or the header that it names, returns the key's own user.
     ///
     /// # Errors
-    /// `PermissionDenied` if the request repeats a header or names groups without a user, or if the
-    /// key may not speak for that user.
+    /// `PermissionDenied` if the request repeats one of these headers or names groups without a
+    /// user, if the key may not act for the user, or if a header is malformed.
     fn caller(&self, gate: &OpenGate, headers: &CheckedHeaders) -> Result<Caller, GrpcStatus> {
         let Some(user_header) = &gate.ext_authz.user_header else {
             return Ok(self.key_caller.clone());

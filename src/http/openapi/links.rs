@@ -1,5 +1,5 @@
-//! The links of the OpenAPI document. A link leads from an operation's response to another
-//! operation, which takes an id or a cursor from the response.
+//! The links of the OpenAPI document. A link leads from an operation's response to an operation
+//! that takes an id or a cursor from this response.
 
 use serde_json::{Map, Value, json};
 
@@ -28,7 +28,7 @@ const PENDING_REQUEST_ID: &str = "$response.body#/pending/0/request_id";
 /// the response.
 type Link = (&'static str, &'static str, &'static str);
 
-/// The links in the responses of the operation `from` that have a status in `statuses`.
+/// The links in those responses of the operation `from` whose status is in `statuses`.
 struct LinkedResponse {
     from: &'static str,
     statuses: &'static [&'static str],

@@ -9,7 +9,7 @@ use super::put;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
 
-/// Adds the response that redirects a browser without a key or a session to the sign-in page.
+/// Adds the response that redirects a browser with neither key nor session to the sign-in page.
 pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     let redirect = json!({
         "description": "The browser has no key and no session: the sign-in page (where `Accept` prefers `text/html`)",
@@ -23,8 +23,9 @@ pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     }
 }
 
-/// Adds the operation's problems and its authentication. Removes `null` from the types of the
-/// operation's parameters, because a client cannot send `null` in a path, a query or a header.
+/// Adds the operation's problems, its authentication and the headers of its responses. Removes
+/// `null` from the types of the operation's parameters, because a client cannot send `null` in a
+/// path, a query or a header.
 pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     if matches!(
         op.auth,
@@ -68,8 +69,8 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     }
 }
 
-/// Adds headers to the successful responses: `Preference-Applied` if the operation takes `Prefer`,
-/// and `Idempotency-Replayed` if the operation takes `Idempotency-Key`.
+/// Adds headers to the successful responses that have a body: `Preference-Applied` if the operation
+/// takes `Prefer`, and `Idempotency-Replayed` if the operation takes `Idempotency-Key`.
 fn response_headers(operation: &mut Map<String, Value>) {
     let headers = [
         (

@@ -34,7 +34,7 @@ const REQUEST_BODIES: &[&str] = &[
     "Problem",
 ];
 
-/// Marks every member of a response's component as required.
+/// Marks every member of a component as required, except in the [`REQUEST_BODIES`].
 pub(super) fn require_members(name: &str, schema: &mut Value) {
     if REQUEST_BODIES.contains(&name) {
         return;

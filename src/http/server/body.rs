@@ -247,8 +247,9 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
 }
 
 impl PostRequest {
-    /// Frees the memory of the body, and drops the idempotency key. An operation calls this as soon
-    /// as it no longer needs the body, because the response may take minutes.
+    /// Frees the memory of the body. Drops the idempotency key, too, because the key holds the
+    /// body's bytes. An operation calls this as soon as it no longer needs the body and the key,
+    /// because the response may take minutes.
     pub(crate) fn release_body(&mut self) {
         self.bytes = Bytes::new();
         self.key = Ok(None);
@@ -285,7 +286,7 @@ impl PostRequest {
     }
 
     /// Like [`PostRequest::json`], but refuses an empty body and leaves the member `member`
-    /// unchecked. `read` gets the other members, the unchanged JSON text of `member`, and the
+    /// unparsed. `read` gets the other members, the unchanged JSON text of `member`, and the
     /// body's bytes.
     ///
     /// # Errors

@@ -135,7 +135,7 @@ pub(crate) enum ConnectionPhase {
     Head,
     /// The connection serves a request. This phase has no timeout.
     Serving,
-    /// The connection waits for the next request, and no byte has arrived since the last response.
+    /// The connection waits for the next request. On HTTP/1.1, no byte of that request has arrived.
     KeepAlive,
 }
 
@@ -196,8 +196,8 @@ impl ConnectionSlot {
         self.multiplexed.load(Ordering::Relaxed)
     }
 
-    /// Records that bytes were received. Bytes that arrive while no request is served begin the
-    /// next request.
+    /// Records that bytes were received while no request is served. On HTTP/1.1, such bytes begin
+    /// the next request.
     pub(crate) fn note_received(&self) {
         if !self.is_serving() {
             self.has_received.store(true, Ordering::Relaxed);

@@ -78,8 +78,8 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(caller) = authenticated {
-        // If the response is a problem, the outermost layer (`edge.rs`) may render it as a page.
-        // Such a page names the caller.
+        // If the response is a problem, the outermost layer (`edge.rs`) may render it as a page,
+        // which may name the caller.
         response.extensions_mut().insert(caller);
     }
     Ok(response)

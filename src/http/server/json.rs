@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 64;
 /// The maximum number of values in a text, including nested values.
 pub(crate) const MAX_VALUES: usize = 100_000;
 
-/// The reason why a text was refused. The reason gives the position of the mistake, and never
+/// The reason why a text was refused. The reason may give the position of the mistake, but never
 /// repeats the content of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {
@@ -95,7 +95,8 @@ fn json_error(error: &serde_json::Error) -> JsonError {
     })
 }
 
-/// Parses a JSON object like [`parse`], but leaves the member `name` unparsed. Returns the other
+/// Parses a JSON object with at most 64 members. The member `name` stays unparsed; each other
+/// member is parsed by [`parse`], which applies its limits to this member alone. Returns the other
 /// members, and the unchanged JSON text of `name`. That text is not checked for depth, number of
 /// values or repeated members. Accepts at most 64 members. A value that is not an object is parsed
 /// whole.
@@ -125,7 +126,7 @@ pub(crate) fn is_json(bytes: &[u8]) -> bool {
 
 /// Returns the JSON text of the member `name` of the object in `bytes`, without white space between
 /// tokens; `None` without the member. Numbers keep every digit, which parsed doubles would lose.
-/// `bytes` must be a text that [`parse`] accepts.
+/// `bytes` must be a text that [`parse`] or [`parse_except`] accepts.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;

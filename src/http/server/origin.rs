@@ -52,8 +52,9 @@ impl Origins {
         }
     }
 
-    /// Returns whether the request may proceed: its method changes nothing, or nothing shows that a
-    /// page of a foreign origin (neither the service's own nor a configured origin) sent it.
+    /// Returns whether the request may proceed. A request whose method changes nothing may proceed.
+    /// Any other request may if its `Origin` is the service's own or a configured origin, or if it
+    /// has no `Origin` and `Sec-Fetch-Site` does not tell of a page of another origin.
     #[must_use]
     pub(crate) fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
@@ -93,7 +94,8 @@ impl Origins {
     }
 }
 
-/// Parses the value of an `Origin` header. `None` if the value has a path, even `/`.
+/// Parses the value of an `Origin` header. `None` if the value is not an origin of `http` or
+/// `https`, or has a path, even `/`.
 fn header_origin(text: &str) -> Option<Origin> {
     let (_, rest) = text.split_once("://")?;
     if rest.contains('/') {

@@ -1,4 +1,4 @@
-//! Problem documents (RFC 9457), the bodies of all error responses. The function that fails gives
+//! Problem documents (RFC 9457), the bodies of error responses. The function that fails gives
 //! the error code, a text for people, and the members of that code. The middleware in `edge.rs`
 //! adds the other members, because it knows the request's id and the types that the client accepts.
 

@@ -77,7 +77,7 @@ impl Query {
     }
 
     /// Takes a parameter that may appear once, and parses its value with `read`. A repetition and a
-    /// refused value are mistakes. Returns `None` if the query does not have the parameter.
+    /// refused value are mistakes. Returns `None` if the query has no value that `read` accepts.
     pub(crate) fn one<T>(
         &mut self,
         name: &str,

@@ -24,7 +24,7 @@ pub(crate) struct TimeoutStream<I> {
     io: I,
     clock: Arc<dyn Clock>,
     slot: Arc<ConnectionSlot>,
-    /// Runs while a write is pending.
+    /// The timer of the pending write; `None` if no write is pending.
     timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     timed_out: bool,
 }

@@ -91,7 +91,8 @@ impl RecentKeys {
         }
     }
 
-    /// Counts a wrong key. Over the limit, returns the time that the source has to wait.
+    /// Counts a wrong key. Over the limit, returns the time that the source has to wait; within the
+    /// limit, `None`.
     fn count(&mut self, now: Duration) -> Option<Duration> {
         self.drop_old(now);
         let over_limit = self.at.len() >= MAX_WRONG_KEYS;

@@ -1,6 +1,6 @@
-//! `POST /v1/gate/calls`: proposes a call and waits for the verdict. If the call is allowed, the
-//! POST also claims the permit to run the call. A repeated POST with the same `Idempotency-Key`
-//! continues the same call.
+//! `POST /v1/gate/calls`: proposes a call and waits for the verdict. If the call is allowed and the
+//! client runs it, the POST also claims the permit to run the call. A repeated POST with the same
+//! `Idempotency-Key` continues the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,7 +201,8 @@ fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalB
 }
 
 /// Returns the arguments as text: the bytes of the member `arguments`, or the string
-/// `arguments_text`. If both or neither is present, adds a mistake to `errors`.
+/// `arguments_text`. Adds a mistake to `errors` if not exactly one of these members is present, or
+/// if `arguments` is not an object.
 fn arguments_text(arguments: Option<String>, fields: &mut Fields, errors: &mut Errors) -> String {
     let written = fields.text("arguments_text", errors);
     let arguments = arguments.filter(|text| text != "null");

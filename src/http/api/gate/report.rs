@@ -25,7 +25,8 @@ const MAX_CONTENT_BYTES: usize = 1024 * 1024;
 pub(crate) const OP: Op = Op {
     id: "report_gate_outcome",
     auth: AuthClass::Key,
-    // A JSON escape is at most six bytes long, and stands for at least one byte of the content.
+    // A JSON escape is at most six bytes long, and stands for at least one byte of the content. All
+    // other members together have 64 KiB.
     max_body_bytes: 6 * MAX_CONTENT_BYTES + 64 * 1024,
     problems: &[
         Code::BadJson,

@@ -1,6 +1,6 @@
-//! Reads a client's JSON-RPC 2.0 message. A body contains exactly one message. Invariant: a member
-//! that is repeated outside of `arguments` makes the message invalid. A member that is repeated
-//! inside of `arguments` makes the call invalid.
+//! Reads a client's JSON-RPC 2.0 message. A body contains exactly one message. Invariant: a message
+//! that repeats a member outside of `arguments` is refused here. This module does not look into
+//! `arguments`: the gate judges a call whose `arguments` repeat a member as invalid.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -96,9 +96,10 @@ fn to_rpc_error(error: JsonError) -> RpcError {
     })
 }
 
-/// Returns the protocol revision of a message. In the revision 2026-07-28, headers repeat the
-/// revision, the method and the tool, for proxies that do not read the body. Refuses a message of
-/// this revision without these headers, and a message whose headers contradict the body.
+/// Returns the protocol revision of a message. Refuses a message whose headers contradict its body.
+/// In the revision 2026-07-28, headers repeat the revision, the method and the called tool, for
+/// proxies that do not read the body: a message of this revision without these headers is refused.
+/// A request of this revision also needs its revision and the client's capabilities in `_meta`.
 pub(super) fn check_headers(
     incoming: &Incoming,
     headers: &HeaderMap,
@@ -151,7 +152,8 @@ pub(super) fn check_headers(
     Ok(revision)
 }
 
-/// Returns the value of a header; `None` without the header. Fails if the header is sent twice.
+/// Returns the value of a header; `None` without the header. Fails if the header is sent twice or
+/// its value is not visible ASCII.
 fn single_header<'h>(
     headers: &'h HeaderMap,
     name: &'static str,

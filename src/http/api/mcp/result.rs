@@ -37,8 +37,9 @@ pub(super) struct ResultWriter {
 }
 
 impl ResultWriter {
-    /// Returns the result as JSON text. If an MCP server ran the call during this request, the text
-    /// is that server's own result with added members.
+    /// Returns the result as JSON text. If the call is pending and the client repeats the request
+    /// by itself, the text asks for the repetition. If an MCP server ran the call during this
+    /// request, the text is that server's own result with additions.
     pub(super) fn result(
         &self,
         answer: &GateAnswer,
@@ -107,10 +108,10 @@ impl ResultWriter {
         }
     }
 
-    /// Writes the result of a call that succeeded from its stored text `content`. The text ends
-    /// with the structured content on a line of its own, unless the text is that content (see
-    /// `mcp/content.rs`). Content that does not fit the tool's `outputSchema` is left out, and the
-    /// call has succeeded all the same.
+    /// Writes the result of a call that succeeded from its stored text `content`. The structured
+    /// content is the whole text or, else, the last line, where `mcp/content.rs` puts it. If
+    /// neither fits the tool's `outputSchema`, the result has no structured content, but still says
+    /// that the call has succeeded.
     fn tool_result(&self, content: &str) -> Value {
         let mut result = json!({"content": [text_block(content)], "isError": false});
         let last_line = || content.rsplit_once('\n').map(|(_, line)| line);
@@ -144,8 +145,9 @@ impl ResultWriter {
     }
 
     /// Returns the MCP server's own result `raw` with additions: the content block `edit`, if there
-    /// is one, and the members that this revision needs. Returns `None` if `raw` is not an object,
-    /// or if `edit` is set and `raw` has no list `content`.
+    /// is one, and the members `_meta` and (if the revision needs it) `resultType`, where `raw` has
+    /// none. Returns `None` if `raw` is not an object, or if `edit` is set and `raw` has no list
+    /// `content`.
     fn pass_through(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
         let raw = match edit {
             Some(block) => with_content_block(raw, &block.to_string())?,
@@ -191,7 +193,7 @@ fn with_content_block(raw: &str, block: &str) -> Option<String> {
     let content = members.get("content")?.get();
     let blocks: Vec<&RawValue> = serde_json::from_str(content).ok()?;
     let comma = if blocks.is_empty() { "" } else { "," };
-    // `content` borrows from `raw`, so the end address of `content` gives a position in `raw`.
+    // `content` borrows from `raw`, so its end address gives the position of its `]` in `raw`.
     let end = (content.as_ptr().addr() + content.len()).checked_sub(raw.as_ptr().addr() + 1)?;
     let (before, after) = raw.split_at_checked(end)?;
     Some(format!("{before}{comma}{block}{after}"))

@@ -1,6 +1,6 @@
-//! The event stream that answers a call which waits for a verdict. The stream contains comments
-//! that keep the connection open, progress notifications if the client asked for them, and the
-//! answer.
+//! The event stream that answers a `tools/call` whose answer does not come at once. The stream
+//! contains comments that keep the connection open, progress notifications if the client asked for
+//! them, and the answer.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 pub(super) struct Reply {
     /// The HTTP status of a response in JSON. An event stream always has the status 200.
     pub(super) status: StatusCode,
-    /// Further headers of a response in JSON. An event stream has none of them.
+    /// The headers of a response in JSON, besides `Content-Type`. An event stream has none of them.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     /// The JSON-RPC message; empty if the client has canceled the request, which then gets no
     /// answer.
@@ -56,7 +56,7 @@ impl Reply {
     }
 }
 
-/// A waiting call that is answered as an event stream.
+/// A call whose answer is sent as an event stream.
 pub(super) struct CallStream {
     reply: BoxFuture<'static, Reply>,
     clock: Arc<dyn Clock>,

@@ -18,7 +18,7 @@ use crate::task::units::parse_duration;
 
 const MAX_REASON_BYTES: usize = 4 * 1024;
 
-/// Reads the answer in a body. `text` is the body as it was sent, and `path_action` is the action
+/// Reads the answer in a body. `text` is the JSON text of `body`, and `path_action` is the action
 /// in the path, if any.
 ///
 /// # Errors

@@ -137,7 +137,8 @@ fn list_response(
 
 /// Reads requests until the page has an entry or no more requests follow. Also ends after
 /// [`MAX_READS`] reads, or if the store has stopped its search early (`Page::scanned_to`). If
-/// `inbox` is true, skips requests that the caller may not decide.
+/// `inbox` is true, lists only requests that the caller can decide now. Otherwise lists every
+/// request of the filter's trees, or, without trees, the requests that concern the caller.
 async fn list_page(
     http: &Http,
     caller: &Caller,

@@ -64,7 +64,7 @@ pub(crate) async fn cancel_task(
 /// only after the check that the caller may cancel the task.
 ///
 /// # Errors
-/// Fails with one of the problems that [`OP`] lists.
+/// Fails with the problem of the first check that fails, or with the engine's refusal.
 pub(crate) async fn cancel(
     http: &Arc<Http>,
     posted: &PostRequest,

@@ -32,8 +32,9 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// How often a page is read to leave out the calls of removed gates. Each read finds versions of
-/// gates that the process has not met before; the last read may give a page with fewer tasks.
+/// The maximum number of reads for a page without the calls of removed gates. A read may find
+/// versions of such gates that this process has not met before; the next read then leaves out their
+/// calls. Calls that the last read finds are removed from its page, which may then be too short.
 const MAX_READS: u32 = 8;
 
 /// List tasks

@@ -1,4 +1,5 @@
-//! Reads a user's message and its data from a body. The message is a text or a list of parts.
+//! Reads a user's message from a body, and the members beside it: context, metadata and session id.
+//! The message is a text or a list of parts.
 
 use std::collections::BTreeMap;
 
