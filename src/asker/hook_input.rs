@@ -49,7 +49,8 @@ fn event(name: &str) -> Option<HookEvent> {
     }
 }
 
-/// Collects the names of the event from the members of the input, as far as the input can be read.
+/// Collects the value of each member `hook_event_name`, up to the place at which the input can no
+/// longer be read.
 struct EventNames<'n>(&'n mut Vec<String>);
 
 impl<'t> Visitor<'t> for EventNames<'_> {

@@ -28,7 +28,7 @@ const DENIED: u8 = 10;
 /// The exit code for a call that is not decided yet.
 const PENDING: u8 = 11;
 /// The time that a hook may run beyond its wait for a decision. It must exceed `REPORT_TIMEOUT` in
-/// `asker/client.rs`, the longest attempt to send a report.
+/// `asker/client.rs`, the maximum duration of one attempt to send a report.
 const GRACE: Duration = Duration::from_secs(8);
 /// The maximum wait of a hook. The coding agents kill a hook after 600 s.
 const MAX_WAIT: Duration = Duration::from_mins(9);

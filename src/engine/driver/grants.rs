@@ -125,8 +125,9 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision is in force and has a use left for this call. Earlier calls of
-    /// this task that rely on the standing decision and have not started reserve a use each.
+    /// Whether a standing decision is in force and has a use left for this call. A call that has
+    /// used the standing decision before needs no further use. Each earlier call of this task that
+    /// relies on the standing decision and has not started reserves one use.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {

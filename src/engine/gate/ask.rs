@@ -1,7 +1,7 @@
 //! Handles asks. In an ask, a client proposes a call (or names an earlier call) and waits for the
 //! verdict. The REST API, MCP and the protocols of gateways all ask through [`Engine::ask_until`].
 //! As long as its connection waits, the client counts as the present asker of the call. This module
-//! stores the presence, starts the call after an approval, and ends the presence when it is over.
+//! stores the presence, starts the call after an approval, and ends the presence with the wait.
 
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub struct GateAnswer {
     /// The handle by which the HTTP layer reports that the client has received the result. `Some`
     /// if the answer has a result that was not delivered yet.
     pub delivery: Option<Delivery>,
-    /// The bytes of the result as the MCP server wrote them. `None` if another process received the
-    /// result, or if no connection waited for the call when the result arrived.
+    /// The bytes of the result as the MCP server wrote them. `None` for any other result, if
+    /// another process received the result, or if no connection waited when the result arrived.
     pub raw: Option<Arc<str>>,
 }
 

@@ -15,7 +15,7 @@ use crate::store::{CommitError, ReadError};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 
-/// The maximum number of earlier agent versions about which a process caches a fact.
+/// The maximum number of entries in each of a process's caches of earlier agent versions.
 const MAX_CACHED: usize = 256;
 
 impl Engine {
