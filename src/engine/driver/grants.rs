@@ -1,8 +1,8 @@
 //! Allows a held call if a person's standing decision covers it. Invariant: a standing decision
 //! covers calls of the rule that offered it, until this rule, the tool or the giver's rights
-//! change. Every judgement checks this. If the check fails right before the call starts, people are
-//! asked about the call. The commit of the start also checks that the standing decision is not
-//! revoked, expired or used up.
+//! change. Every judgement checks these three conditions. If the check fails right before the call
+//! starts, people are asked about the call. The commit of the start also checks that the standing
+//! decision is not revoked, expired or used up.
 
 use super::{Driver, Stop};
 use crate::store::{CoverableCall, GrantRow, ReadError};

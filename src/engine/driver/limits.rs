@@ -104,7 +104,7 @@ impl Driver<'_> {
             self.session.own.progress.turns,
         );
         // The tree is read after the registration, so that it has every answer stored before the
-        // registration. `is_unanswered` drops registered calls whose answer the tree has.
+        // registration. `is_unanswered` excludes calls whose answer the tree already has.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {

@@ -85,9 +85,9 @@ pub struct GateCall {
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call's last start or request. If the call has neither, the digest of the
-    /// call under the current configuration; `None` if the call is invalid or only counted, or if
-    /// its tool is gone.
+    /// The digest of the call's last start or request. Without either, the digest of the call under
+    /// the current configuration, or `None` if the call is invalid or its tool is gone. Always
+    /// `None` if the call is only counted.
     pub digest: Option<String>,
     pub decision: GateDecision,
     pub state: GateState,

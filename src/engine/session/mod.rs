@@ -181,8 +181,8 @@ impl TaskSession {
         self.own.row.parent.is_some() || self.own.progress.sub_agent_starts > 0
     }
 
-    /// Merges a newer snapshot of the tree. Returns `false`, with the session unchanged, if the
-    /// snapshot lacks the session's task or has another version of the task than the session.
+    /// Merges a newer snapshot of the tree. Returns `false` if the snapshot lacks the session's
+    /// task or the task's items, or has another version of the task than the session.
     pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {
         let task = self.task_id();
         let same = tree
