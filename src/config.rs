@@ -385,7 +385,7 @@ fn is_from_file(root: &Node, path: &[&str]) -> bool {
     )
 }
 
-/// Resolves `path`, the value at `place`, against `directory` if the value comes from the file.
+/// Resolves `path`, the value at `place`, against `directory` if `is_from_file` holds for `place`.
 fn resolve_path(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     if is_from_file(root, place) {
         directory.join(path).display().to_string()

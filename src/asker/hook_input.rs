@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::task::json_members::Members;
 
-/// The maximum size of the input of a hook that may block a call, in bytes. Longer standard input is
-/// refused.
+/// The maximum size in bytes of the input of a hook that may block a call, and of the arguments
+/// that `gate call` reads. Longer standard input is refused.
 pub const MAX_INPUT_BYTES: usize = 4 * 1024 * 1024;
 /// The maximum size of the input of a hook after a call, in bytes. It exceeds [`MAX_INPUT_BYTES`],
 /// because this input also has the output of the tool.
@@ -106,7 +106,7 @@ impl<'t> HookInput<'t> {
     pub fn is_after_call(text: &str) -> bool {
         let mut names = Vec::new();
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        // The input may be damaged or cut after the name of the event.
+        // An error is ignored: the input may be damaged or cut after the name of the event.
         let _ = deserializer.deserialize_map(EventNames(&mut names));
         matches!(names.as_slice(), [name] if event(name).is_some_and(HookEvent::is_after_call))
     }

@@ -199,7 +199,8 @@ fn hook_answer(
     runtime()?.block_on(hook::answer(&client, &ask, &text))
 }
 
-/// Returns the first bytes of standard input: `max_bytes`, and one more if there is more input.
+/// Returns the first `max_bytes` bytes of standard input, and one more byte if there is more input,
+/// so that the caller can refuse an input that is too long.
 fn read_standard_input(max_bytes: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let max_bytes = u64::try_from(max_bytes).unwrap_or(u64::MAX);

@@ -241,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Drives a task while this process drives no other task.
+    /// Drives a task. For at most the duration of a lease, this process drives no other task.
     async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
         let other_tasks = lone.other_tasks();
         let slot = tokio::select! {
