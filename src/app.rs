@@ -231,9 +231,9 @@ impl Replica {
         })
     }
 
-    /// Shuts down as on SIGTERM: reports not ready, begins no new work, answers waiting HTTP
-    /// requests, and waits up to `DRAIN_TIMEOUT` for calls in flight. The replica listens until the
-    /// calls have ended, so that `/readyz` can report "not ready" meanwhile.
+    /// Shuts down as on SIGTERM: begins no new work, reports not ready, answers waiting HTTP
+    /// requests, and waits up to `DRAIN_TIMEOUT` for calls and messages in flight. The replica
+    /// listens during this wait, so that `/readyz` can report "not ready".
     pub async fn stop(self) {
         // `biased` stops the engine and the sender first, so that no call and no message begins
         // after `/readyz` has reported the shutdown.

@@ -160,7 +160,7 @@ const SECTIONS: [&str; 14] = [
 ];
 
 /// Loads a configuration. `check_modules` adds the mistakes that other modules find in their
-/// settings. It is called even if mistakes were found before.
+/// settings. `load` calls it in every case, except if the text cannot be parsed.
 ///
 /// # Errors
 /// Fails if there is a mistake. The error is the report of all mistakes.
@@ -308,7 +308,7 @@ fn read_sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
 }
 
 /// Completes the settings: the models' names, the tools' unexpanded definitions, relative paths,
-/// the database's URL, and the variables that a shell tool's environment passes on.
+/// the database's URL, and the variables that are passed on to shell tools and MCP servers.
 fn complete_settings(
     config: &mut Config,
     root: &Node,
@@ -385,7 +385,7 @@ fn is_from_file(root: &Node, path: &[&str]) -> bool {
     )
 }
 
-/// Resolves `path`, the value at `place`, against `directory` if the value comes from the file.
+/// Resolves `path`, the value at `place`, against `directory` if `is_from_file` holds for `place`.
 fn resolve_path(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     if is_from_file(root, place) {
         directory.join(path).display().to_string()
@@ -402,7 +402,7 @@ fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> Path
 }
 
 /// Fills in, from the environment of this process, each variable of `env` that has no value. `env`
-/// is the environment of a command, and `place` is its path in the configuration.
+/// is the environment of a command, and `place` is the path of `env` in the configuration.
 fn pass_on_variables(
     place: &[&str],
     env: &mut shell::Env,

@@ -133,9 +133,9 @@ const CONNECTION_LOST: &str = "the connection was lost before there was a comple
 /// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing of the request was sent: it could not be built, no connection was made (name
-    /// resolution, TCP or TLS failed), the peer closed the connection or time ran out before the
-    /// write, or the `SendPermit` refused the request.
+    /// Nothing of the request was sent: the request could not be built, or no connection was made
+    /// (name resolution, TCP or TLS failed). Or, before the write, the peer closed the connection,
+    /// the time ran out, or the `SendPermit` refused the request.
     #[error("{0}")]
     NotSent(&'static str),
     /// A part of the request may have been sent, so its outcome is unknown.
@@ -212,8 +212,9 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
 /// Sends a request and waits until the response begins, at most `within`.
 ///
 /// # Errors
-/// Fails with any [`Failure`]. A timeout while connecting is `Lost`, although nothing was sent.
-/// This suffices, because callers send only requests that may be repeated.
+/// Fails with any [`Failure`]. If `within` ends while the client connects, the failure is `Lost`,
+/// although nothing was sent.
+/// Callers do not need the difference, because they send only requests that may be repeated.
 pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::from_error(&error)),

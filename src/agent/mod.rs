@@ -119,8 +119,8 @@ impl Agents {
     /// # Errors
     /// - `Damaged`: `definition` cannot be read, does not match the digest `version`, or belongs to
     ///   another agent.
-    /// - `Missing`: a `${…}` in `definition` cannot be expanded, or expands to an unknown tool
-    ///   name.
+    /// - `Missing`: a `${…}` in `definition` cannot be expanded, or expands to the name of a tool
+    ///   that `definition` lacks.
     /// - `Missing`: one of `definition` and `current` is an agent, and the other is a gate.
     pub fn pinned(
         &self,

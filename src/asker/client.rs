@@ -1,6 +1,6 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
-//! Invariants: an answer in which the status, the decision and the tool contradict each other is an
-//! error. All proposals of one call have one idempotency key.
+//! Invariants: an answer is an error if its status does not fit its decision, or if its tool is not
+//! the proposed tool. All proposals of one call have the same idempotency key.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// The maximum duration of one attempt to send a report. It must be shorter than `GRACE` in
-/// `cli/gate.rs`: a hook that outlasts its wait by `GRACE` ends with the exit code that blocks the
-/// call.
+/// `cli/gate.rs`: the process of a hook gives up its work `GRACE` after the end of its wait, and
+/// the wait may be zero.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Serialize)]
@@ -84,7 +84,7 @@ pub struct ServiceAnswer {
     pub outcome: Option<String>,
     /// One line about the verdict, for a model or a person.
     pub message: String,
-    /// The people who approved the call; empty if a rule allowed the call.
+    /// The people who approved the call; empty if no person has approved the call.
     pub by: Vec<String>,
     /// The permit to run the call. Without a permit, the asker must not run the call.
     pub permit: Option<Permit>,
@@ -151,9 +151,9 @@ pub enum AskError {
 pub struct GateClient {
     net: Net,
     settings: AskerSettings,
-    /// The name by which the service knows this process. If the answer with a permit is lost, this
-    /// process sends its request again. The service recognizes the name and gives the permit to
-    /// this process again.
+    /// The name by which the service knows this process. If an answer with a permit was lost and
+    /// this process sends its request again, the service recognizes the name and gives the permit
+    /// to this process again.
     runner: String,
 }
 

@@ -1,6 +1,6 @@
-//! Builds the answers of the hook to a coding agent. Claude Code and Codex block a call only on
-//! exit code 2 or on a well-formed refusal. If a hook fails in any other way, the coding agent runs
-//! the call. A hook that gets no verdict therefore ends with exit code 2.
+//! Builds the hook's answers to a coding agent. Claude Code and Codex block a call on exit code 2
+//! and on a well-formed refusal. After any other failure of the hook, Codex and older versions of
+//! Claude Code run the call. A hook that gets no verdict therefore ends with exit code 2.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::task::json_members::Members;
 
-/// The maximum size of the input of a hook that may block a call, in bytes. Longer standard input is
-/// refused.
+/// The maximum size in bytes of the input of a hook that may block a call, and of the arguments
+/// that `gate call` reads. Longer standard input is refused.
 pub const MAX_INPUT_BYTES: usize = 4 * 1024 * 1024;
 /// The maximum size of the input of a hook after a call, in bytes. It exceeds [`MAX_INPUT_BYTES`],
 /// because this input also has the output of the tool.
@@ -49,7 +49,8 @@ fn event(name: &str) -> Option<HookEvent> {
     }
 }
 
-/// Collects the names of the event from the members of the input, as far as the input can be read.
+/// Collects the value of each member `hook_event_name`, up to the place at which the input can no
+/// longer be read.
 struct EventNames<'n>(&'n mut Vec<String>);
 
 impl<'t> Visitor<'t> for EventNames<'_> {
@@ -78,8 +79,8 @@ pub struct HookInput<'t> {
 }
 
 impl<'t> HookInput<'t> {
-    /// Parses the input. An unknown event with a call that has no result is refused, because the
-    /// host may be about to run the call.
+    /// Parses the input. An input with an unknown event is refused if it has a call without a
+    /// result, because the host may be about to run the call.
     ///
     /// # Errors
     /// Fails if the input is malformed or refused. The error is one line for a person.
@@ -105,7 +106,7 @@ impl<'t> HookInput<'t> {
     pub fn is_after_call(text: &str) -> bool {
         let mut names = Vec::new();
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        // The input may be damaged or cut after the name of the event.
+        // An error is ignored: the input may be damaged or cut after the name of the event.
         let _ = deserializer.deserialize_map(EventNames(&mut names));
         matches!(names.as_slice(), [name] if event(name).is_some_and(HookEvent::is_after_call))
     }

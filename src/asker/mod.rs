@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::task::units;
 
-/// The base URL of the service if `HOLDPOINT_URL` is unset.
+/// The base URL of the service if `HOLDPOINT_URL` is unset or empty.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The default of `HOLDPOINT_WAIT`. It is below 60 s because older versions of the coding agents
 /// kill their hooks after 60 s.

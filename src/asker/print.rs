@@ -7,14 +7,15 @@ use serde_json::{Map, Value, json};
 
 use super::hook::Host;
 
-/// The seconds by which the host's timeout for the hook exceeds the hook's own wait. A hook must
-/// end before this timeout, because the host runs the call if the timeout ends the hook.
+/// The time in seconds that the host's timeout allows a hook beyond the hook's wait for a decision.
+/// A hook that only reports has no such wait. A hook that proposes must end before the timeout,
+/// because the host runs the call if the timeout ends the hook.
 const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
 /// The end of the hook command that proposes a call. It turns each failure of the hook into exit
-/// code 2 and a text on standard error, because Codex, and Claude Code before 2.1.295, run the call
-/// after any other failure. Codex also ignores `onFailure`, and runs the call if nothing is on
-/// standard error.
+/// code 2 and a text on standard error. Codex, and Claude Code before 2.1.295, run the call after a
+/// failure with any other exit code. Codex also runs the call if standard error is empty, and it
+/// ignores `onFailure`.
 const BLOCK_ON_FAILURE: &str =
     "|| sh -c 'echo The hook has no answer, so the call is blocked. >&2; exit 2'";
 

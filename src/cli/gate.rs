@@ -28,7 +28,7 @@ const DENIED: u8 = 10;
 /// The exit code for a call that is not decided yet.
 const PENDING: u8 = 11;
 /// The time that a hook may run beyond its wait for a decision. It must exceed `REPORT_TIMEOUT` in
-/// `asker/client.rs`, the longest attempt to send a report.
+/// `asker/client.rs`, the maximum duration of one attempt to send a report.
 const GRACE: Duration = Duration::from_secs(8);
 /// The maximum wait of a hook. The coding agents kill a hook after 600 s.
 const MAX_WAIT: Duration = Duration::from_mins(9);
@@ -199,7 +199,8 @@ fn hook_answer(
     runtime()?.block_on(hook::answer(&client, &ask, &text))
 }
 
-/// Returns the first bytes of standard input: `max_bytes`, and one more if there is more input.
+/// Returns the first `max_bytes` bytes of standard input, and one more byte if there is more input,
+/// so that the caller can refuse an input that is too long.
 fn read_standard_input(max_bytes: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let max_bytes = u64::try_from(max_bytes).unwrap_or(u64::MAX);

@@ -77,7 +77,8 @@ fn lock(options: &LockOptions, environment: &Environment) -> Result<u8, (u8, Str
     finish(options, &config, &reviewed)
 }
 
-/// If the servers' tools differ from the lock file and the person agrees, writes the lock file.
+/// If the servers' tools differ from the lock file, writes the lock file once the person has
+/// agreed, by `--yes` or at the prompt. With `--check`, returns an error instead.
 fn finish(
     options: &LockOptions,
     config: &McpConfig,

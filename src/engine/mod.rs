@@ -52,7 +52,8 @@ pub struct Settings {
     /// passed.
     pub lease: Duration,
     /// The number of lost leases after which a task fails. A lost lease counts only if the task got
-    /// no new item during the lease, and if the process drove no other task meanwhile.
+    /// no new item during the lease, and if the lease began with a lone drive (a drive beside which
+    /// the process drives no other task).
     pub takeovers: i32,
 }
 

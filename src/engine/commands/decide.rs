@@ -340,8 +340,8 @@ impl Engine {
     }
 
     /// Whether the tool of one of `calls`, or the form of the requested credential, has changed
-    /// since the request was opened. Returns `false` without a check if the answer does not depend
-    /// on the tool (`depends_on_tool`). A `retry` always depends on the tool, because the tool runs
+    /// since the request was opened. Returns `false` without a check if no answer to this kind of
+    /// request depends on the tool (`depends_on_tool`), except for a `retry`, which runs the tool
     /// again.
     fn is_tool_changed(
         &self,
@@ -366,7 +366,7 @@ impl Engine {
 
     /// Closes a request because a tool of its calls, or its credential form, has changed. The
     /// driver then judges the calls again. Returns `false`, and writes nothing, if another commit
-    /// came first.
+    /// came first or the database refused the change.
     async fn withdraw_for_changed_tool(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -382,7 +382,7 @@ impl Engine {
     }
 
     /// Fails a task whose stored request or agent version is damaged, so that none of the task's
-    /// calls runs. Returns `false`, and writes nothing, if another commit came first.
+    /// calls runs. Returns `false` if the commit failed, for example because another came first.
     async fn fail_damaged_task(
         &self,
         mut session: TaskSession,

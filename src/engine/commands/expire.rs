@@ -1,5 +1,5 @@
-//! Closes requests whose deadline has passed. Their tasks then continue, or are canceled if the
-//! rule says so.
+//! Closes requests whose deadline has passed. The task of such a request then continues, or is
+//! canceled if the request's terms say so (`on_expiry`).
 
 use std::sync::Arc;
 

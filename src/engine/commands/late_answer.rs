@@ -10,8 +10,8 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::Fact;
 use crate::tool::{LateSlot, ToolAnswer};
 
-/// An attempt that timed out. `answer` holds the future that waits for the tool's answer, if the
-/// answer can still come.
+/// An attempt with an unknown outcome. `answer` holds the future that waits for the tool's answer
+/// if the attempt timed out and the answer can still come.
 pub(in crate::engine) struct LateAttempt {
     pub call: CallId,
     pub attempt: u32,

@@ -66,8 +66,8 @@ impl Driver<'_> {
 
     /// Finds the first missing credential of each of these calls. As long as the tree may open
     /// requests, opens one request for each missing credential, about the first call that lacks it.
-    /// A call becomes invalid if the configuration does not define the credential. Returns `true`
-    /// if a credential is missing.
+    /// A call becomes invalid if the configuration does not define the credential for this agent.
+    /// Returns `true` if a credential is missing.
     pub(crate) fn request_missing_credentials(
         &mut self,
         calls: &[CallId],

@@ -351,7 +351,7 @@ impl DeltaStream {
 
     /// Publishes the rest of the complete answer, if parts of the answer have arrived before. If
     /// the published deltas are not a prefix of the answer, retracts them instead. Returns the ids
-    /// of the answer's calls, which equal the ids in the deltas.
+    /// of the answer's calls. Deltas that were not retracted have the same ids.
     pub(crate) fn finish(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }

@@ -88,7 +88,8 @@ impl Driver<'_> {
     }
 
     /// Returns the terms of a request with a server's question. If the call's rule names the tool
-    /// exactly, the rule's terms apply. Otherwise the owner answers, within the rule's deadline.
+    /// exactly, the rule's terms apply. Otherwise the owner answers, and only the deadline and its
+    /// consequence come from the rule.
     fn elicitation_terms(&self, state: &CallState, server: &str, text: &str) -> Terms {
         let of_rule = state.terms();
         let names_tool = state

@@ -1,8 +1,8 @@
 //! Allows a held call if a person's standing decision covers it. Invariant: a standing decision
 //! covers calls of the rule that offered it, until this rule, the tool or the giver's rights
-//! change. Every judgement checks this. If the check fails right before the call starts, people are
-//! asked about the call. The commit of the start also checks that the standing decision is not
-//! revoked, expired or used up.
+//! change. Every judgement checks these three conditions. If the check fails right before the call
+//! starts, people are asked about the call. The commit of the start also checks that the standing
+//! decision is not revoked, expired or used up.
 
 use super::{Driver, Stop};
 use crate::store::{CoverableCall, GrantRow, ReadError};
@@ -125,8 +125,9 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision is in force and has a use left for this call. Earlier calls of
-    /// this task that rely on the standing decision and have not started reserve a use each.
+    /// Whether a standing decision is in force and has a use left for this call. A call that has
+    /// used the standing decision before needs no further use. Each earlier call of this task that
+    /// relies on the standing decision and has not started reserves one use.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {

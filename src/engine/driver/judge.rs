@@ -1,7 +1,7 @@
 //! Judges each call by its arguments and the policy: when the model proposes the call, and again
 //! right before the call starts. Invariant: the second judgement can only be stricter than the
-//! first. A held call runs after a person has approved it, or under a standing decision (an earlier
-//! approval that also covers later calls, see `grants.rs`).
+//! first. A held call runs only after a person has approved it, or under a standing decision (an
+//! earlier approval that also covers later calls, see `grants.rs`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -59,8 +59,9 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Judges a call. Checks the arguments, whether a person has rejected an equal call, the
-    /// policy, the standing decisions, the tool's quarantine, and whether history is missing.
+    /// Judges a call. Checks, in this order: the turn and the tool, whether a person has rejected
+    /// an equal call, the arguments and the policy, the standing decisions, lost history, and the
+    /// tool's quarantine.
     async fn judgement(&self, state: &CallState, judged_at: JudgedAt) -> Result<Judgement, Stop> {
         if let Some(reason) = self.invalid_reason(state) {
             return Ok(Judgement::invalid(reason));
@@ -448,7 +449,9 @@ pub(super) fn other_tool(agent: &Agent, name: &str) -> Option<CatalogEntry> {
     judged.then(|| Catalog::unconfigured(name)).flatten()
 }
 
-/// Holds or denies a call if the tool's server has changed the tool since its review.
+/// Makes a judgement stricter if the tool's server has changed the tool since its review. An
+/// allowed or held call is denied if `change.denied`; otherwise an allowed call
+/// is held, and a held call loses its offer of a standing decision.
 fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -> Judgement {
     let Some(change) = change else {
         return judgement;

@@ -1,7 +1,7 @@
 //! Checks limits before a model is called or a sub-agent starts. A task must stay within the limits
-//! of its own agent and of its ancestors' agents. `max_model_calls`, `max_tasks` and
-//! `max_rejections` bound sums over the subtree of the agent's task since the user's last message.
-//! `max_calls` and `max_children` bound each turn in the subtree.
+//! of its own agent and of its ancestors' agents. The limits of a task's agent apply to the task's
+//! whole subtree: `max_model_calls`, `max_tasks` and `max_rejections` bound sums over the subtree
+//! since the user's last message; `max_calls` and `max_children` bound each turn in the subtree.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ impl Driver<'_> {
             self.session.own.progress.turns,
         );
         // The tree is read after the registration, so that it has every answer stored before the
-        // registration. `is_unanswered` drops registered calls whose answer the tree has.
+        // registration. `is_unanswered` excludes calls whose answer the tree already has.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {

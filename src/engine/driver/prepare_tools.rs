@@ -54,8 +54,8 @@ impl Driver<'_> {
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools must be compared again. `start` returns the reason why a call
-    /// may start; its argument says whether a person approved the call.
+    /// Returns the calls whose tools must be compared again. Given whether a person approved a
+    /// call, `start` returns the reason why the call may start.
     fn stale_tools(
         &self,
         calls: &[CallId],

@@ -14,9 +14,8 @@ const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
     /// Whether this driver stops before the next effect, and leaves the effect to another process
-    /// or a later driver. True if the driver gets no slot, and while the service stops. Once the
-    /// driver has stored an item, also true if this process is to drive another task alone
-    /// (`LoneDrives`).
+    /// or a later driver. True in three cases: the driver gets no slot; the service stops; or the
+    /// driver has stored an item, and this process is to drive another task alone (`LoneDrives`).
     pub(super) async fn gives_way(&mut self) -> bool {
         if self.session.slot.is_none() {
             self.session.slot = self.slot().await;

@@ -29,8 +29,9 @@ type Attempt = (Arc<dyn Tool>, Invocation);
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
-    /// Starts and sends the calls that get a slot of their tool and that may still run. The driver
-    /// then asks `next_step` again about the other calls.
+    /// Starts and sends the calls that get a slot of their tool. Starts none of these calls if one
+    /// of them may no longer run or lacks a credential. In each case, the driver then asks
+    /// `next_step` again.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();

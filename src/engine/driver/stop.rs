@@ -2,10 +2,10 @@
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Another commit changed the task first. The session now has the new journal, and the driver
-    /// asks `next_step` again.
+    /// Another commit changed the task first, or a restore of the database made the task's history
+    /// uncertain. The session now has the new journal, and the driver asks `next_step` again.
     Reloaded,
-    /// Another driver has the task, the command that opened the session was refused, the task
-    /// cannot be read, or the service has gone down.
+    /// Another driver has the task, the command that opened the session was refused, the database
+    /// refused a change, the task cannot be read, or the service has gone down.
     Lost,
 }

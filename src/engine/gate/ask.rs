@@ -1,7 +1,7 @@
 //! Handles asks. In an ask, a client proposes a call (or names an earlier call) and waits for the
 //! verdict. The REST API, MCP and the protocols of gateways all ask through [`Engine::ask_until`].
 //! As long as its connection waits, the client counts as the present asker of the call. This module
-//! stores the presence, starts the call after an approval, and ends the presence when it is over.
+//! stores the presence, starts the call after an approval, and ends the presence with the wait.
 
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub struct GateAnswer {
     /// The handle by which the HTTP layer reports that the client has received the result. `Some`
     /// if the answer has a result that was not delivered yet.
     pub delivery: Option<Delivery>,
-    /// The bytes of the result as the MCP server wrote them. `None` if another process received the
-    /// result, or if no connection waited for the call when the result arrived.
+    /// The bytes of the result as the MCP server wrote them. `None` if no MCP server wrote the
+    /// result, if another process received it, or if no connection waited when it arrived.
     pub raw: Option<Arc<str>>,
 }
 
@@ -293,9 +293,9 @@ impl Waiter<'_> {
         }
     }
 
-    /// Answers a settled call. If the client names the call by key or id, every ask gets the
-    /// result. An ask whose own driver has run the call gets the result, too. Otherwise a fenced
-    /// commit reserves the result for one ask.
+    /// Answers a settled call. An ask gets the result at once if it names the call by key or id, or
+    /// if its own driver has run the call. Of all other asks, a single ask gets the result: a
+    /// fenced commit reserves the result for it.
     async fn answer_settled(
         &mut self,
         mut session: TaskSession,

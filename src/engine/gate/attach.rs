@@ -210,9 +210,9 @@ impl Engine {
         Ok(newest.and_then(|(_, caution)| caution))
     }
 
-    /// Whether a person has rejected the ended call `row` and has approved one of the `equal` calls,
-    /// which has not ended yet, after that. The proposal then continues the approved call: a client
-    /// that gets the older rejection would not ask again.
+    /// Whether a person has rejected the ended call `row`, and a person has later approved another
+    /// of the `equal` calls, which has not ended yet. If so, the proposal must continue the
+    /// approved call, because a client that gets the older rejection would not ask again.
     async fn is_overruled(&self, row: &EqualCall, equal: &[&EqualCall]) -> Result<bool, Refusal> {
         let mut open = equal.to_vec();
         open.retain(|other| other.is_decided && !other.status.is_terminal());

@@ -1,6 +1,6 @@
-//! Keeps `max_open` under concurrent proposals: of one user at one gate, one new pending call at a
-//! time is counted and stored. Each process has its own locks, so that several replicas may exceed
-//! the limit by the calls that they store at the same moment.
+//! Keeps `max_open` under concurrent proposals: a lock for each user and gate lets one proposal at
+//! a time count the user's pending calls and store a new pending call. Each process has its own
+//! locks, so several replicas that store calls at the same moment may together exceed the limit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ type Place = (String, String, UserKey);
 #[derive(Debug, Default)]
 pub(in crate::engine) struct OpenCallLocks(Locked<HashMap<Place, Arc<Mutex<()>>>>);
 
-/// Held from the count of a user's pending calls until the next pending call is stored.
+/// Held from the count of a user's pending calls until the proposed call is stored.
 pub(super) type OpenCallGuard = OwnedMutexGuard<()>;
 
 impl OpenCallLocks {
@@ -38,10 +38,10 @@ impl OpenCallLocks {
 }
 
 impl Engine {
-    /// Counts the caller's pending calls at the gate `agent`, if the proposed call will be pending,
-    /// too. Until the returned guard is dropped, this process counts for no other such proposal of
-    /// the caller. So the guard is held until the proposed call is stored. Returns `None` for a call
-    /// that will not be pending: it waits for no other proposal.
+    /// If the proposed call will be pending, counts the caller's pending calls at the gate `agent`.
+    /// The returned guard must be held until the proposed call is stored: until then, this process
+    /// counts for no other proposal of the same user at this gate. If the proposed call will not be
+    /// pending, returns `None` at once.
     ///
     /// # Errors
     /// `TooManyOpen` if `max_open` calls are pending; `Unavailable` when the database does not

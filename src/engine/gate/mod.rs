@@ -58,8 +58,8 @@ pub struct Proposal {
     pub runner: Option<String>,
     /// The maximum time that the asker waits for the verdict.
     pub wait: Duration,
-    /// The time after `wait` in which the asker still counts as waiting. It is not zero only for a
-    /// client that asks again by itself.
+    /// The time after `wait` in which the asker still counts as waiting, because it asks again by
+    /// itself. Zero for a client that does not ask again by itself.
     pub returns_within: Duration,
     /// A cell in which `Engine::ask` shows the request that the call waits for.
     pub progress: AskProgress,
@@ -116,7 +116,7 @@ pub enum GateRefusal {
     /// `call_in_hand`: another runner has the permit.
     #[error("another runner has the permit of this call")]
     InHand(Box<GateCall>),
-    /// `call_settled`: the report differs from the stored outcome.
+    /// `call_settled`: the report contradicts an earlier report.
     #[error("the call is settled")]
     Settled(Box<GateCall>),
     /// `too_many`: the caller has as many pending calls as the gate's `max_open`.

@@ -153,9 +153,9 @@ impl Engine {
     }
 
     /// Stores `asker` as the new presence: whether a client waits for the call of `task`. Does
-    /// nothing if the row stores no presence, or if the result has been delivered. The first try
-    /// uses `session`, if given; later tries load the task. Ignores failures, because the stored
-    /// presence ends by itself.
+    /// nothing if the row stores no presence, or says that the result or the permit was delivered.
+    /// The first try uses `session`, if given; later tries load the task. Ignores failures, because
+    /// the stored presence ends by itself.
     pub(super) async fn set_asker(
         &self,
         task: TaskId,

@@ -108,7 +108,7 @@ impl Engine {
         let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
         let key = keyed_call(proposal);
-        // A person answers later. Only with a key can an equal ask then continue the call.
+        // Equal asks must find a call that waits for a person, and a call that must run only once.
         let is_keyed = held || once || self.asks_for_credential(agent, &state);
         let keyed = key.clone().filter(|_| is_keyed);
         if let Some(keyed) = &keyed {

@@ -44,20 +44,19 @@ enum ReportEffect {
     Nothing,
     /// The report adds facts, which are now pending in the session.
     Stores,
-    /// The call has another reported outcome, so the report is refused.
+    /// The report contradicts an earlier report, so the report is refused.
     Conflicts,
 }
 
 impl Engine {
     /// Stores the outcome of a call that its asker (the client that proposed the call) has run.
-    /// Returns the call. Also returns `true` if an earlier report had the same key, so that nothing
-    /// was stored.
+    /// Returns the call, and whether an earlier report had the same key. If so, nothing was stored.
     ///
     /// # Errors
     /// `NotFound`, `Forbidden` and `Unavailable` as for [`Engine::read_call`]; `Forbidden` also if
     /// the caller may not ask at gates; `KeyReused` if an earlier report with the same key had
     /// another body; `Invalid` if no permit was given for the call, or if `attempt` is not the last
-    /// attempt at the call; `Settled` if another outcome is stored.
+    /// attempt at the call; `Settled` if the report contradicts an earlier report.
     pub async fn report(
         self: &Arc<Self>,
         caller: &Caller,

@@ -15,7 +15,7 @@ use crate::store::{CommitError, ReadError};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 
-/// The maximum number of earlier agent versions about which a process caches a fact.
+/// The maximum number of entries in each of a process's caches of earlier agent versions.
 const MAX_CACHED: usize = 256;
 
 impl Engine {
@@ -63,9 +63,9 @@ impl Engine {
         gates.map(|(version, _)| version.clone()).collect()
     }
 
-    /// Returns those of the rows' versions that are of gates, according to their definitions. So a
-    /// call is recognized although its gate was removed from the configuration. A row whose stored
-    /// definition is missing or unreadable is of an agent.
+    /// Returns the agent versions of `rows` whose definitions are of gates. So a gate call is
+    /// recognized even if its gate was removed from the configuration. A version whose stored
+    /// definition is missing or unreadable counts as an agent's.
     ///
     /// # Errors
     /// Fails with `Unavailable` if a stored definition must be read and the database does not

@@ -85,8 +85,7 @@ impl Engine {
 
     /// Whether the task may not be driven any more, because it has lost its lease too often without
     /// a new item. `fruitless` is the number of these losses. The first [`LONE_DRIVE_AFTER`] losses
-    /// came beside other tasks; up to `Settings::takeovers` more came while the task was driven
-    /// alone.
+    /// came beside other tasks; all later losses came after a lone drive had begun.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= LONE_DRIVE_AFTER + self.settings.takeovers
     }

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::Locked;
 use crate::task::id::CallId;
 
-/// The maximum time from the commit that starts a call until the call is sent. A replica that
-/// cancels a task cannot know whether another replica is about to send a started call. The
-/// canceling replica therefore answers the cancel only after this time.
+/// The maximum time from the commit that starts a call until the permit to send the call. A replica
+/// that cancels a task cannot know whether another replica is about to send a started call. The
+/// canceling replica therefore answers the cancel only after this time and [`TIME_TO_WIRE`].
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
 /// The assumed maximum time from the permit to send a call until the first byte of the call is on
 /// the wire.

@@ -23,13 +23,13 @@ use crate::task::id::TaskId;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The time between two cleanups. A cleanup removes expired idempotency keys, browser sessions,
 /// credentials and standing decisions. It stores the `UserKey` (the form for comparisons) of each
-/// new user id, and adds rows that an older version of the service did not write.
+/// new user id, and corrects rows that replicas of an older version do not maintain.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
 /// The maximum time that a claim waits for a free slot. During this wait, the worker closes no
 /// overdue request.
 const CLAIM_WAIT: Duration = Duration::from_millis(250);
-/// The number of lease durations that must pass after a lone drive (a drive of one task alone)
-/// could not begin, before the next lone drive.
+/// If a lone drive (a drive of one task alone) could not begin, the next lone drive begins only
+/// after this number of lease durations.
 const POSTPONEMENT_LEASES: u32 = 4;
 
 impl Engine {
@@ -241,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Drives a task while this process drives no other task.
+    /// Drives a task. For at most the duration of a lease, this process drives no other task.
     async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
         let other_tasks = lone.other_tasks();
         let slot = tokio::select! {
@@ -275,8 +275,9 @@ impl Engine {
         }
     }
 
-    /// Sleeps for `count` times the duration of a lease, counted from this call and not from the
-    /// first poll: a driver that is polled before it may already have called a model.
+    /// Sleeps for `count` times the duration of a lease. The time counts from this call, not from
+    /// the first poll of the returned future: `select!` polls a driver before this future, and the
+    /// driver may then already have called a model.
     fn sleep_leases(&self, count: u32) -> impl Future<Output = ()> + Send + '_ {
         let end = self.clock.uptime() + self.settings.lease * count;
         async move {

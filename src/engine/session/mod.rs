@@ -59,8 +59,9 @@ pub(crate) struct TaskSession {
     /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
     /// belong to such a connection.
     pub ask: Option<(Uuid, String)>,
-    /// The key by which equal calls find this gate call, if the first commit opens a request for
-    /// its approval. `None` if the call has its key already, or gets none.
+    /// The key by which equal calls can find this gate call. The first commit stores the key only
+    /// if it opens a request for the call's approval. `None` if the call has its key already, or
+    /// gets none.
     pub key_if_held: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.
@@ -94,8 +95,8 @@ pub(crate) struct TaskSession {
     /// Present while this process drives this task alone. It is dropped when the task's next item is
     /// stored.
     pub lone_drive: Option<LoneDrive>,
-    /// Whether the task has stored an item since it was claimed. While `false`, the driver keeps
-    /// its slot, even if another task waits for a lone drive.
+    /// Whether this session has stored an item of the task. While `false`, the driver keeps its
+    /// slot, even if another task waits for a lone drive.
     pub has_saved_items: bool,
 }
 
@@ -130,9 +131,9 @@ impl TaskSession {
         }
     }
 
-    /// Adds the key by which equal calls are found to a gate call that is not stored yet, and that a
-    /// person must approve although it was allowed at first: its tool was found to have changed
-    /// right before the start.
+    /// Gives a gate call that is not stored yet its key, by which equal calls are found. The call
+    /// got no key when it was proposed, because it was allowed. The judgement right before the
+    /// start then held it, for example because its tool has changed.
     pub(crate) fn identify_held_call(&mut self) {
         if let Some(Guard::New(new)) = &mut self.own.guard
             && let Some(key) = self.key_if_held.take()
@@ -180,8 +181,8 @@ impl TaskSession {
         self.own.row.parent.is_some() || self.own.progress.sub_agent_starts > 0
     }
 
-    /// Merges a newer snapshot of the tree. Returns `false`, with the session unchanged, if the
-    /// snapshot lacks the session's task or has another version of the task than the session.
+    /// Merges a newer snapshot of the tree. Returns `false` if the snapshot lacks the session's
+    /// task or the task's items, or has another version of the task than the session.
     pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {
         let task = self.task_id();
         let same = tree
@@ -428,8 +429,8 @@ impl TaskSession {
     /// Returns a context in which `running` holds the calls whose last attempt may still be
     /// running. An attempt that a replica runs counts as running until `has_ended` returns true for
     /// the replica, or until `grace` (the duration of a lease) after the tool's timeout. An attempt
-    /// that an asker runs counts as running until the tool's timeout, or until the asker returns
-    /// the permit.
+    /// that an asker runs counts as running until its permit ends, or until the asker returns the
+    /// permit.
     pub(crate) fn step_context(
         &self,
         grace: Duration,

@@ -129,8 +129,8 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // A call in `Approved` is one that a person chose to `retry`. Until the new attempt
-            // starts, the tool's answer to the earlier attempt still counts as the result.
+            // A person chose to `retry` the call in `Approved`. Until the new attempt starts, the
+            // tool's answer to the earlier attempt still counts as the result.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }

@@ -11,8 +11,8 @@ use crate::task::status::TaskStatus;
 
 impl TaskSession {
     /// Returns the task and its open requests in the state that they have right after the next
-    /// commit. `None` if the commit does not stop the task. Also `None` if the tree has other
-    /// tasks, because the session may not know their requests.
+    /// commit. `None` if the commit does not stop the task. Also `None` if the session does not
+    /// know all open requests, or may not know them because the tree has other tasks.
     pub(crate) fn stopped(&self, lease: &LeaseChange) -> Option<StoppedTask> {
         let own = &self.own;
         if self.has_tree() || !stops(own.pending_items()) {

@@ -3,10 +3,10 @@
 //!
 //! Invariants: a commit that changes the counters of a task also changes the counters of all the
 //! task's ancestors. The commit fails as `Stale` if an ancestor whose `busy` or `open_requests`
-//! changes has another version than the session has read. Otherwise two tasks that pause at the
-//! same time could each count the other as busy. A commit that starts a task fails as `Stale` if
-//! any ancestor of the task has another version. Otherwise two tasks that start sub-agents at the
-//! same time could together exceed a limit.
+//! changes has another version than the session has read: without this check, two tasks that pause
+//! at the same time could each count the other as busy. A commit that starts a task fails as
+//! `Stale` if any ancestor of the task has another version than the session has read: without this
+//! check, two tasks that start sub-agents at the same time could together exceed a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
