@@ -166,7 +166,8 @@ record! {
     }
 }
 
-/// The stored rows that the batch may change, as of the beginning of the transaction.
+/// The stored rows that the batch may change, as of the beginning of the transaction, except that
+/// `grants` is reduced by each accepted change.
 struct StoredState {
     at: i64,
     /// The remaining uses of each standing decision; without revoked and expired standing

@@ -24,8 +24,8 @@ use crate::task::id::{RequestId, TaskId};
 /// How many deltas a listener may fall behind. Beyond this number, it misses the oldest deltas.
 const DELTA_BUFFER: usize = 64;
 const MAX_OUTGOING_DELTAS: usize = 1024;
-/// The maximum number of trees to which other replicas may subscribe, and of tenants to whose
-/// inboxes they may subscribe.
+/// The maximum number of trees to which other replicas may subscribe. Also the maximum number of
+/// tenants to whose inboxes they may subscribe.
 const MAX_REMOTE_SUBSCRIPTIONS: usize = 100_000;
 /// How long a subscription of another replica lasts without renewal, and how long another replica
 /// is assumed to exist after its last message.
@@ -190,9 +190,9 @@ pub(super) struct Outgoing {
     /// the root's status.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
     pub(super) deltas: Vec<Arc<Delta>>,
-    /// The trees that this replica subscribes to.
+    /// The trees for which this replica announces its subscription.
     pub(super) subscriptions: BTreeSet<TaskId>,
-    /// The tenants whose inboxes this replica subscribes to.
+    /// The tenants for whose inboxes this replica announces its subscription.
     pub(super) inboxes: BTreeSet<String>,
     /// Requests that commits have opened, answered or closed, by tenant.
     pub(super) requests: BTreeMap<String, BTreeSet<RequestId>>,
@@ -225,8 +225,8 @@ impl Feed {
         self.with_channels(root, |channels| channels.news.subscribe())
     }
 
-    /// Returns a listener for the news and deltas of a tree. It does not count as a subscriber, so
-    /// other replicas are not asked for notifications.
+    /// Returns a listener for the news and deltas of a tree. The listener does not count as a
+    /// subscriber, so other replicas are not asked for notifications.
     pub(super) fn listen_locally(&self, root: TaskId) -> Listener {
         self.with_channels(root, |channels| Listener {
             news: channels.news.subscribe(),
@@ -457,8 +457,8 @@ impl Feed {
             .collect()
     }
 
-    /// Records the number of the tree's last event in the database. If the number is new, publishes
-    /// news.
+    /// Records the number of the tree's last event, as just read from the database. If this number
+    /// was not known, publishes news.
     pub(super) fn set_last_event(&self, root: TaskId, last_event: i64) {
         if let Some(channels) = lock(&self.trees).channels.get_mut(&root)
             && channels.last_event.replace(last_event) != Some(last_event)
