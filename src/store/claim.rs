@@ -159,7 +159,7 @@ pub(super) struct LastServed {
 const MAX_STATEMENTS_PER_CLAIM: usize = 16;
 
 /// The maximum number of tenants in `LastServed::users`. Beyond this number, every second tenant is
-/// removed. The next claim of a removed tenant begins with the tenant's first user.
+/// removed. For a removed tenant, the next claim begins with the tenant's first user.
 const MAX_REMEMBERED_TENANTS: usize = 1000;
 
 impl LastServed {

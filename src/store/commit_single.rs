@@ -4,9 +4,10 @@
 //!
 //! A line of the subquery `n` is one change. `LINE_RANGES` gives, for each change, the line numbers
 //! of its items, requests, approvers, decisions and key in their lists. So the statement joins no
-//! two lists, and its cost is linear in the number of changes. The update itself compares the
-//! task's version. Therefore tasks are locked before the update only in two cases: a change of the
-//! batch answers or closes a request, or a change sets `asker_until` of a stored task.
+//! two lists, and its cost is nearly linear in the number of changes (see `MAX_BATCH_LINES`). The
+//! update itself compares the task's version. Therefore tasks are locked before the update only in
+//! two cases: a change of the batch answers or closes a request, or a change sets `asker_until` of
+//! a stored task.
 //!
 //! Invariant: task rows are locked in order of id, by `locked` or by the update, whose lines are
 //! sorted by id. Request rows are locked after the task rows. If tasks are locked before the

@@ -1,5 +1,5 @@
 //! The pool of connections to Postgres. A connection is checked before use if it was idle for long,
-//! or if another connection broke while it was idle. The check of a dead connection ends after
+//! or if another connection broke during this idle time. The check of a dead connection ends after
 //! `PING_TIMEOUT`.
 
 use std::sync::{Arc, Mutex, PoisonError};

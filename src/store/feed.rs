@@ -1,8 +1,8 @@
 //! Notifies readers of the commits to a tree, and of the deltas of models' answers in the tree. The
 //! notification of a commit says whether the root runs, so that readers need not read the root's
-//! row after every commit. A missed notification delays its reader but loses nothing, because the
-//! rows hold the state. The relay (`relay.rs`) sends notifications to the replicas that have
-//! subscribed to them. Readers of inboxes subscribe to a tenant instead of a tree
+//! row after every commit. A missed notification of a commit delays its reader but loses nothing,
+//! because the rows hold the state. The relay (`relay.rs`) sends notifications to the replicas that
+//! have subscribed to them. Readers of inboxes subscribe to a tenant instead of a tree
 //! (`feed/inbox.rs`).
 
 mod inbox;
@@ -186,8 +186,8 @@ impl OtherReplicas {
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// The trees with commits. The value says whether the root runs; `None` if no commit has set
-    /// the root's status.
+    /// The trees with commits since the last message. The value says whether the root runs; `None`
+    /// if none of these commits set the root's status.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
     pub(super) deltas: Vec<Arc<Delta>>,
     /// The trees for which this replica announces its subscription.
@@ -201,7 +201,7 @@ pub(super) struct Outgoing {
 }
 
 /// Records subscriptions of another replica, and removes those that have ended. A known
-/// subscription is always renewed. A new subscription is dropped if `limit` are recorded.
+/// subscription is always renewed. A new subscription is dropped if `limit` others are recorded.
 fn record<K: Eq + Hash>(
     known: &mut HashMap<K, Instant>,
     keys: impl IntoIterator<Item = K>,

@@ -299,8 +299,8 @@ impl Store {
         self.inner.feed.forget(root);
     }
 
-    /// Whether a channel to the tree, from [`Store::watch`] or [`Store::listen`], is open in this
-    /// process.
+    /// Whether this process holds a receiver from [`Store::watch`], or a [`Listener`], for the
+    /// tree.
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)
     }
