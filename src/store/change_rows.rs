@@ -307,7 +307,7 @@ impl Rows {
     }
 
     /// Stores the number of new events in the root's line, because the root's row counts the events
-    /// of the tree. Adds a line for the root if the change has none.
+    /// of the tree. Adds a line for the root if the change has no such line.
     fn count_events(&mut self) {
         let events = i64::try_from(self.items.len()).unwrap_or(0);
         if events == 0 {

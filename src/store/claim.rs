@@ -32,9 +32,9 @@ const SET_BEGUN: Sql = sql!(
 ///
 /// The two texts differ because only Postgres has row locks and the table `claimable_task`.
 /// Postgres first locks the rows in order of id, as every writer of several rows does. A claim
-/// looks at a task once `claimable_task.due_at` has passed. If less than half a lease is left until
-/// then, the renewal moves `due_at` to the end of the new lease. Otherwise the renewal skips this
-/// write.
+/// looks at a task once `claimable_task.due_at` has passed. If `due_at` is less than half a lease
+/// away, the renewal moves it to the end of the new lease. Otherwise the renewal leaves `due_at` as
+/// it is, which saves a write.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -92,8 +92,9 @@ record! {
         task_id: Uuid,
         tenant: String,
         user_id: String,
-        /// Whether the claim has taken the task. On Postgres, the row is locked after the search.
-        /// The locked row may show that the task must not be claimed (see [`CLAIM`]).
+        /// Whether the claim has taken the task. `false` only on Postgres, where the claim finds a
+        /// task first and locks its row later. The locked row may show that the task must not be
+        /// claimed (see [`CLAIM`]).
         taken: bool,
         sleeps: bool,
         takeovers: i64,
@@ -117,10 +118,10 @@ pub struct ClaimedTask {
 pub enum Drive {
     /// The process drives the task concurrently with other tasks.
     Fresh,
-    /// Like `Fresh`, but an earlier lease has expired. The process must call [`Store::set_begun`]
-    /// when work begins, so that this lease counts as fruitless if it expires, too.
+    /// Like `Fresh`, but a lease has expired since the task's last item. The process must call
+    /// [`Store::set_begun`] when work begins, so that the new lease is fruitless if it expires.
     Takeover,
-    /// The process drives the task alone: no other task at the same time. It must call
+    /// The process drives the task alone: no other task at the same time. The process must call
     /// [`Store::set_begun`] when work begins.
     Alone,
     /// The claim has put the task to sleep, because the expired lease was fruitless, and so was
@@ -158,7 +159,7 @@ pub(super) struct LastServed {
 const MAX_STATEMENTS_PER_CLAIM: usize = 16;
 
 /// The maximum number of tenants in `LastServed::users`. Beyond this number, every second tenant is
-/// removed. The next claim of a removed tenant begins with the tenant's first user.
+/// removed. For a removed tenant, the next claim begins with the tenant's first user.
 const MAX_REMEMBERED_TENANTS: usize = 1000;
 
 impl LastServed {
@@ -194,7 +195,8 @@ impl LastServed {
 }
 
 /// Returns the name that a claim has served last: a tenant, or a user of one tenant. `names` has
-/// the name of each claimed task. `last` is the name that the previous claim served last.
+/// the tenant, or the user, of each claimed task. `last` is the name that the previous claim served
+/// last.
 ///
 /// A claim goes through the names in rounds, one task of each name per round. Each round begins
 /// after `last`, goes in alphabetical order, and wraps around. Only the most frequent names are in

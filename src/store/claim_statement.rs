@@ -1,9 +1,10 @@
 //! The statement that claims tasks. It serves tenants in turns: one task of each tenant, then a
-//! second task of each tenant, and so on. Within a tenant, it serves the users in turns, each with
-//! the user's oldest task. So a user with a thousand waiting tasks does not crowd out other users.
+//! second task of each tenant, and so on. Within a tenant, it serves the users in turns, and the
+//! tasks of each user from the oldest on. So a user with a thousand waiting tasks does not crowd
+//! out other users.
 //!
-//! The statement steps through an index on (tenant, user, task). So its cost depends on the number
-//! of tasks that it may claim, not on the number of tasks that wait.
+//! The statement steps through an index on (tenant, user, task). So its cost depends on the maximum
+//! number of tasks to claim (`$4`), not on the number of tasks that wait.
 //!
 //! A lease is fruitless if it expires after work has begun. A new item resets the count of
 //! fruitless leases. After the second and each further fruitless lease, the task sleeps for 1, 2, 4
@@ -22,10 +23,10 @@
 
 use super::db::Sql;
 
-/// Finds the candidates for a claim: four times as many queued tasks as may be claimed, because
-/// other processes may claim some of them at the same moment. `$queued` stands for the FROM and
-/// WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of each `tenant`,
-/// with the `user_id` of the tenant's user whose task was claimed last.
+/// Finds the candidates for a claim: four times as many queued tasks as the claim may take (`$4`),
+/// because other processes may claim some of them at the same moment. `$queued` stands for the FROM
+/// and WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of each
+/// `tenant`, with the `user_id` of the tenant's user whose task was claimed last.
 ///
 /// The tables `tenants` and `users` list names in ascending order, beginning after the name that
 /// was served last, and wrapping around at the end. Each tenant gets an equal share of the
@@ -92,8 +93,8 @@ macro_rules! queued {
 }
 
 /// Puts all tasks that may be claimed into the order in which they are claimed: the candidates, the
-/// tasks of `over`, whose lease or sleep has ended, and the task of `lone`. `lone` has at most one
-/// task, which is to be driven alone.
+/// tasks of `over`, whose lease has expired or whose wake-up time has come, and the task of `lone`.
+/// `lone` has at most one task, which is to be driven alone.
 macro_rules! first {
     () => {
         "due as (
@@ -119,11 +120,11 @@ macro_rules! first {
 /// one writer at a time, and its statement reads `agent_task` directly.
 ///
 /// On Postgres the statement first selects rows of `claimable_task`, whose `due_at` may be too
-/// early and whose `alone` may be out of date. It then locks these tasks in `agent_task` and checks
-/// them. If a task must not be claimed, the statement corrects the row of `claimable_task` and
-/// returns `taken` as false. The statement skips tasks that another writer has locked, because
-/// another process is driving or claiming them. So a claim never waits for a lock, and cannot
-/// deadlock.
+/// early and whose `alone` may be out of date. The statement then locks the tasks of these rows in
+/// `agent_task` and checks them. If a task must not be claimed, the statement corrects the row of
+/// `claimable_task` and returns `taken` as false. The statement skips tasks that another writer has
+/// locked, because another process is driving or claiming them. So a claim never waits for a lock,
+/// and cannot deadlock.
 pub(super) const CLAIM: Sql = Sql {
     postgres: concat!(
         "

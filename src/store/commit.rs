@@ -1,7 +1,8 @@
 //! The committer writes every [`Change`]. It has one or two writers, each with a queue. A writer
-//! takes the queued changes, up to the limits of a batch, and writes them as one batch. It waits
-//! for no timer, so a single change is not delayed. Two changes of one root are never written at
-//! the same time: they wait for the same writer, and a batch has at most one change of each root.
+//! takes the queued changes, up to the limits of a batch, and writes them as one batch. A writer
+//! waits for no timer, so a single change is not delayed. Two changes of one root are never written
+//! at the same time, because they wait for the same writer, and a batch has at most one change of
+//! each root.
 //!
 //! Invariant: `Committed` means that the change is durable. An error other than `Unknown` means
 //! that the change was not written. The failure of one change never makes another change fail.
@@ -221,9 +222,10 @@ impl Committer {
     }
 
     /// Handles a failed batch in the background. If the commit results were lost, looks the changes
-    /// up. Otherwise sends each change alone, so that a change that cannot be stored fails no other
-    /// change. A batch of one change is sent again only after a lock conflict. Meanwhile the writer
-    /// goes on with other roots, so a change that waits for a lock delays only its own root.
+    /// up. Otherwise, if the batch has several changes, sends each change alone, so that a change
+    /// that cannot be stored fails no other change. Sends a batch of one change again only after a
+    /// lock conflict, and else reports the failure. Meanwhile the writer goes on with other roots,
+    /// so a change that waits for a lock delays only its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || is_lock_conflict(&failure));
@@ -259,7 +261,8 @@ impl Committer {
         });
     }
 
-    /// Publishes the change if it was written, and sends the result to the caller of `commit`.
+    /// Publishes a written change, except if it only changes the presence of an asker. Sends the
+    /// result to the caller of `commit`.
     fn finish(&self, waiting: QueuedChange, result: CommitReply) {
         let QueuedChange {
             rows,
@@ -343,7 +346,7 @@ impl Committer {
 
     /// Handles a lost commit result: looks the change up by its first item, and sends the change
     /// again if the item is missing. The repeated statement cannot write the change twice: it waits
-    /// for the locks of the first statement, and then finds the change stale.
+    /// for the locks of the first statement, and finds the change stale if the first has committed.
     async fn find_or_repeat(&self, rows: &Arc<Rows>) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {

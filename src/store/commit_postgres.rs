@@ -302,8 +302,8 @@ pub(super) async fn write(
     send(db, extras.statement(), &extras.lists(), batch, repeated).await
 }
 
-/// Sends the statement of a batch, whose parameters are the columns of `lists`. Returns the results
-/// as [`write`] does.
+/// Sends the statement `sql` for a batch. The parameters are [`Value::Now`] and the columns of
+/// `lists`. Returns the results as [`write`] does.
 pub(super) async fn send(
     db: &Db,
     sql: Sql,

@@ -4,14 +4,16 @@
 //!
 //! A line of the subquery `n` is one change. `LINE_RANGES` gives, for each change, the line numbers
 //! of its items, requests, approvers, decisions and key in their lists. So the statement joins no
-//! two lists, and its cost is linear in the number of changes. The update itself compares the
-//! task's version. Therefore tasks are locked before the update only in two cases: a change of the
-//! batch answers or closes a request, or a change sets `asker_until` of a stored task.
+//! two lists, and its cost is nearly linear in the number of changes (see `MAX_BATCH_LINES`). The
+//! update itself compares the task's version. Therefore tasks are locked before the update only in
+//! two cases: a change of the batch answers or closes a request, or a change sets `asker_until` of
+//! a stored task.
 //!
-//! Invariant: task rows are locked in order of id, because the lines are sorted, and before request
-//! rows. If tasks are locked before the update, the time of the changes is read under the locks. A
-//! change is refused if its task has another version than the change expects, or if its request is
-//! not in the state that the change requires.
+//! Invariant: task rows are locked in order of id, by `locked` or by the update, whose lines are
+//! sorted by id. Request rows are locked after the task rows. If tasks are locked before the
+//! update, the time of the changes is read under the locks. A change is refused if its task has
+//! another version than the change expects, or if its request is not in the state that the change
+//! requires.
 
 use std::sync::OnceLock;
 
@@ -281,8 +283,8 @@ const CREDENTIALS_DELETED: &str = "
 )";
 
 /// Writes the rows of `claimable_task`. Like a renewal (see `claim.rs`), leaves the row of a leased
-/// task as it is while at least half of the lease is left. A row that the snapshot shows still
-/// exists, because a commit that deletes the row parks the task and increments the task's version.
+/// task as it is if its `due_at` is at least half a lease away. A row that the snapshot shows still
+/// exists: a commit that deletes it increments the task's version, so this change would be stale.
 const CLAIMABLE_STORED: &str = "
 , stored_claimable as (
     insert into claimable_task ({claimable_task.columns})

@@ -67,9 +67,9 @@ update intervention_request as r
   from {request_updates u}
  where r.request_id = u.request_id and (u.status is not null or (u.resumed and r.status = 'responded'))";
 
-/// Deletes the expired row of a key that the batch stores again. The row may have another spelling
-/// of the person's user id. Then `INSERT_KEYS` would add a second row, but each key of a person
-/// must have one row.
+/// Deletes the expired row of a key that the batch stores again. If this row has another spelling
+/// of the person's user id, `INSERT_KEYS` would not replace it but add a second row. Each key of a
+/// person must have one row.
 const DELETE_SPENT_KEYS: &str = "
 delete from idempotency where rowid in (
     select i.rowid from {keys y} cross join idempotency i
@@ -166,7 +166,8 @@ record! {
     }
 }
 
-/// The stored rows that the batch may change, as of the beginning of the transaction.
+/// The stored rows that the batch may change, as of the beginning of the transaction, except that
+/// `grants` is reduced by each accepted change.
 struct StoredState {
     at: i64,
     /// The remaining uses of each standing decision; without revoked and expired standing

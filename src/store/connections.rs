@@ -1,5 +1,5 @@
 //! The pool of connections to Postgres. A connection is checked before use if it was idle for long,
-//! or if another connection broke while it was idle. The check of a dead connection ends after
+//! or if another connection broke during this idle time. The check of a dead connection ends after
 //! `PING_TIMEOUT`.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,11 +51,12 @@ impl ConnectionFailures {
         }
     }
 
-    /// Whether a connection that was idle for `idle_for` may be used. If the connection may be
-    /// dead, sends a ping first.
+    /// Whether a connection that was idle for `idle_for` may be used. Returns `false` at once if
+    /// another connection did not answer in time meanwhile. Sends a ping first if another
+    /// connection broke meanwhile, or `idle_for` is at least `CHECK_AFTER_IDLE`.
     ///
     /// # Errors
-    /// Fails if the connection does not answer. The connection must then be discarded.
+    /// Fails if the connection does not answer the ping. The connection must then be discarded.
     pub(super) async fn is_usable(
         &self,
         connection: &mut PgConnection,
@@ -76,7 +77,7 @@ impl ConnectionFailures {
     }
 }
 
-/// Whether `moment` is at most `idle_for` ago.
+/// Whether `moment` is set, and at most `idle_for` ago.
 fn is_within(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
     moment
         .lock()
@@ -89,7 +90,7 @@ pub(super) fn timed_out() -> sqlx::Error {
 }
 
 /// A pool of connections to Postgres with the same settings. A connection returns to the pool after
-/// a complete answer. After an error of the server, it must first answer a ping. It is closed if it
+/// a complete answer, or, if the answer is an error, after a ping. A connection is closed if it
 /// broke, if it does not answer the ping, or if the statement's future was dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
@@ -245,7 +246,7 @@ impl CheckedOut {
 }
 
 impl Drop for CheckedOut {
-    /// Runs when the statement's future was dropped. The server still runs the statement, so the
+    /// If the statement's future was dropped, the server still runs the statement. So the
     /// connection counts as part of the pool until the answer comes or `ABANDONED_TIMEOUT` ends.
     /// Otherwise, clients that hang up could make the pool open more connections than its maximum.
     fn drop(&mut self) {

@@ -27,8 +27,8 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[TASK_ROW, BODIES];
 
-/// The maximum number of reported tasks that are kept. Further reports are dropped, and repeated by
-/// the next read of the task.
+/// The maximum number of reported tasks that are kept, and of ids that are remembered as logged. A
+/// further report is dropped, and the next read of its task repeats it.
 const MAX_REPORTS: usize = 1000;
 
 /// The data of a task that can be read without decoding its journal.

@@ -242,8 +242,8 @@ impl Db {
         }
     }
 
-    /// Reads on Postgres, and repeats the read if the connection is lost. All attempts together
-    /// have the time limit of one statement.
+    /// Reads on Postgres, and repeats the read if the connection is lost. Begins no further attempt
+    /// once the time limit of one statement has passed.
     async fn read_postgres(
         &self,
         pool: &Pool,

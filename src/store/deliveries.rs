@@ -75,7 +75,8 @@ pub struct Attempt {
     pub http_status: Option<u16>,
     /// The reason for the failure, a fixed text; empty after a success.
     pub problem: &'static str,
-    /// The wait that the receiver asked for: without a resend, no attempt is made earlier.
+    /// The wait that the receiver asked for; `None` if it asked for none. Only a resend ends this
+    /// wait early.
     pub retry_after: Option<Duration>,
     /// How long the attempt took.
     pub took: Duration,
@@ -91,7 +92,7 @@ pub enum NextState {
     Sent,
     /// The message is sent again after this pause.
     Again(Duration),
-    /// The message is not sent again.
+    /// The message was not accepted, and no further attempt is made.
     Dead,
     /// The message was not sent, because it no longer has a recipient.
     Dropped,
@@ -163,9 +164,10 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
 };
 
 /// Records one attempt to send deliveries that were claimed with one lease. An attempt that ends as
-/// dropped does not count, because nothing was sent. In place of the lease, a delivery that is due
-/// again gets the end of the wait for which the receiver asked. `coalesce` makes the planner find
-/// the rows by their ids, not by the partial index on due deliveries.
+/// dropped does not count, because nothing was sent. If the deliveries are due again and the
+/// receiver asked for a wait, `lease_until` becomes the end of this wait; otherwise null.
+/// `coalesce` makes the planner find the rows by their ids, not by the partial index on due
+/// deliveries.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end,
         lease_until = case when $4 = 'due' then m.at + nullif($10, 0) end,
@@ -180,14 +182,14 @@ const RECORD: Sql = sql!(
 .by_key();
 
 /// Finds out whether an entry has deliveries that wait for another attempt after a failure, and for
-/// longer than their receiver asked. Leaves out the excluded deliveries.
+/// longer than their receiver asked. Leaves out the deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
 );
 
-/// Makes the deliveries that `HAS_WAITING` finds due now, or at the end of the wait for which their
-/// receiver asked.
+/// Makes due all deliveries that meet the condition of `HAS_WAITING`: now, or at the end of the
+/// wait for which their receiver asked.
 const MAKE_WAITING_DUE: Sql = sql!(
     "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
       where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
@@ -324,7 +326,7 @@ impl Store {
         self.claim_by_kind(target, limit, lease, &[]).await
     }
 
-    /// Like [`Self::claim_deliveries`], but claims the deliveries that change an earlier message.
+    /// Like [`Self::claim_deliveries`], but claims only deliveries that change an earlier message.
     ///
     /// # Errors
     /// The errors of [`Self::claim_deliveries`].
@@ -357,7 +359,7 @@ impl Store {
         Ok(claimed.into_iter().map(ClaimRecord::claimed).collect())
     }
 
-    /// Records one attempt at deliveries that were claimed together with the lease `lease_until`.
+    /// Records one attempt at deliveries that were claimed together, under the lease `lease_until`.
     /// Returns the ids of the deliveries for which the attempt was recorded. Records nothing for a
     /// delivery that has ended, or that another process has claimed since.
     ///
@@ -392,7 +394,7 @@ impl Store {
 
     /// Makes an entry's deliveries due now if they wait for another attempt after a failure, except
     /// the deliveries `except`. A delivery whose receiver asked to wait becomes due at the end of
-    /// that wait. Returns the number of deliveries that become due earlier.
+    /// that wait. Returns the number of deliveries that become due earlier than before.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -189,7 +189,7 @@ const LIST: Sql = sql!(
       order by delivery_id desc limit $3"
 );
 
-/// Makes a delivery due now. A delivery that is already due keeps its number of attempts and its
+/// Makes a delivery due now. A delivery in the state `due` keeps its number of attempts and its
 /// lease, because a process may be sending it. The wait for which its receiver asked ends.
 pub(super) const RESEND: Sql = sql!(
     "update delivery set
@@ -201,8 +201,8 @@ pub(super) const RESEND: Sql = sql!(
 )
 .by_key();
 
-/// Makes at most one batch of deliveries due now. Selects them by entry, state and earliest time of
-/// creation.
+/// Makes at most one batch of deliveries due now. Selects them by tenant, entry, state and earliest
+/// time of creation.
 ///
 /// The two texts differ because `SQLite` has no row locks.
 pub(super) const RESEND_ALL: Sql = Sql {
@@ -330,8 +330,8 @@ impl Store {
         Ok(!found.is_empty())
     }
 
-    /// Makes all deliveries that match the filter due now, as [`Self::resend`] does. Returns their
-    /// number.
+    /// Makes due now, as [`Self::resend`] does, every delivery that matches the filter. Returns the
+    /// number of these deliveries.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some of the deliveries may have become due

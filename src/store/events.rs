@@ -89,8 +89,8 @@ const REQUEST_AFTER: Sql = sql!(
 );
 
 /// Selects an event by its number, and the columns of the tree's root that a message shows. Selects
-/// nothing if the change `$3` did not write the event. `after` is the body of the item that set the
-/// task's status last, as of the end of this change.
+/// nothing if the change `$3` did not write the event. `after` is the body of the item that last
+/// set the status of the event's task, as of the end of this change.
 const MESSAGE_EVENT: Sql = sql!(
     "with found (task_id, seq) as (
         select task_id, seq from agent_task_item where task_id = $1 and seq = $2 and event_number = seq

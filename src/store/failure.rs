@@ -68,8 +68,8 @@ impl Failure {
         }
     }
 
-    /// Whether the database was not reached, or the connection was lost. `false` if this process
-    /// has closed the pool.
+    /// Whether the statement was not sent, or its outcome is unknown (see `is_result_lost`).
+    /// `false` if this process has closed the pool.
     pub(super) fn is_unreached(&self) -> bool {
         let closed = matches!(self.error, DriverError::Sqlx(sqlx::Error::PoolClosed));
         (!self.sent || self.is_result_lost()) && !closed
@@ -109,7 +109,7 @@ impl Failure {
     }
 }
 
-/// The reason why a change was not written.
+/// The reason why a commit was not confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
     /// The stored rows no longer allow the change, mostly because another commit changed them
@@ -128,7 +128,7 @@ pub enum CommitError {
     Unknown,
 }
 
-/// The reason why a read failed.
+/// The reason why a read failed, or a write other than a commit.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The database does not answer, or answers with an error.

@@ -1,8 +1,8 @@
 //! Notifies readers of the commits to a tree, and of the deltas of models' answers in the tree. The
 //! notification of a commit says whether the root runs, so that readers need not read the root's
-//! row after every commit. A missed notification delays its reader but loses nothing, because the
-//! rows hold the state. The relay (`relay.rs`) sends notifications to the replicas that have
-//! subscribed to them. Readers of inboxes subscribe to a tenant instead of a tree
+//! row after every commit. A missed notification of a commit delays its reader but loses nothing,
+//! because the rows hold the state. The relay (`relay.rs`) sends notifications to the replicas that
+//! have subscribed to them. Readers of inboxes subscribe to a tenant instead of a tree
 //! (`feed/inbox.rs`).
 
 mod inbox;
@@ -24,8 +24,8 @@ use crate::task::id::{RequestId, TaskId};
 /// How many deltas a listener may fall behind. Beyond this number, it misses the oldest deltas.
 const DELTA_BUFFER: usize = 64;
 const MAX_OUTGOING_DELTAS: usize = 1024;
-/// The maximum number of trees to which other replicas may subscribe, and of tenants to whose
-/// inboxes they may subscribe.
+/// The maximum number of trees to which other replicas may subscribe. Also the maximum number of
+/// tenants to whose inboxes they may subscribe.
 const MAX_REMOTE_SUBSCRIPTIONS: usize = 100_000;
 /// How long a subscription of another replica lasts without renewal, and how long another replica
 /// is assumed to exist after its last message.
@@ -186,13 +186,13 @@ impl OtherReplicas {
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// The trees with commits. The value says whether the root runs; `None` if no commit has set
-    /// the root's status.
+    /// The trees with commits since the last message. The value says whether the root runs; `None`
+    /// if none of these commits set the root's status.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
     pub(super) deltas: Vec<Arc<Delta>>,
-    /// The trees that this replica subscribes to.
+    /// The trees for which this replica announces its subscription.
     pub(super) subscriptions: BTreeSet<TaskId>,
-    /// The tenants whose inboxes this replica subscribes to.
+    /// The tenants for whose inboxes this replica announces its subscription.
     pub(super) inboxes: BTreeSet<String>,
     /// Requests that commits have opened, answered or closed, by tenant.
     pub(super) requests: BTreeMap<String, BTreeSet<RequestId>>,
@@ -201,7 +201,7 @@ pub(super) struct Outgoing {
 }
 
 /// Records subscriptions of another replica, and removes those that have ended. A known
-/// subscription is always renewed. A new subscription is dropped if `limit` are recorded.
+/// subscription is always renewed. A new subscription is dropped if `limit` others are recorded.
 fn record<K: Eq + Hash>(
     known: &mut HashMap<K, Instant>,
     keys: impl IntoIterator<Item = K>,
@@ -225,8 +225,8 @@ impl Feed {
         self.with_channels(root, |channels| channels.news.subscribe())
     }
 
-    /// Returns a listener for the news and deltas of a tree. It does not count as a subscriber, so
-    /// other replicas are not asked for notifications.
+    /// Returns a listener for the news and deltas of a tree. The listener does not count as a
+    /// subscriber, so other replicas are not asked for notifications.
     pub(super) fn listen_locally(&self, root: TaskId) -> Listener {
         self.with_channels(root, |channels| Listener {
             news: channels.news.subscribe(),
@@ -457,8 +457,8 @@ impl Feed {
             .collect()
     }
 
-    /// Records the number of the tree's last event in the database. If the number is new, publishes
-    /// news.
+    /// Records the number of the tree's last event, as just read from the database. If this number
+    /// was not known, publishes news.
     pub(super) fn set_last_event(&self, root: TaskId, last_event: i64) {
         if let Some(channels) = lock(&self.trees).channels.get_mut(&root)
             && channels.last_event.replace(last_event) != Some(last_event)

@@ -28,8 +28,8 @@ const MAX_DELIVERIES: i64 = 1000;
 const RETENTION: Duration = Duration::from_hours(1);
 
 /// Claims the due deliveries of an entry, for a limited number of people. Leaves out deliveries
-/// that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a person's next message
-/// has to wait, puts off the person's deliveries until then.
+/// that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a person's `next_at` is
+/// in the future, makes the person's deliveries due at `next_at` instead.
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
@@ -143,8 +143,8 @@ record! {
 
 impl Store {
     /// Claims the due deliveries of an entry to at most `limit` people, for the duration `lease`.
-    /// Returns one list of deliveries for each message. If a person's next message has to wait,
-    /// puts off the person's deliveries until then.
+    /// Returns one list of deliveries for each message. If a person may not get the next message
+    /// yet, puts off the person's deliveries until that message may be sent.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed

@@ -107,8 +107,8 @@ pub struct GrantFilter {
     /// The tenant of the standing decisions.
     pub tenant: String,
     /// Selects the standing decisions that this person gave, those in the person's trees, and those
-    /// given in requests that the person may decide. `None` selects all standing decisions of the
-    /// tenant.
+    /// given in requests that the person may decide. `None`, or a person who decides everything,
+    /// selects all standing decisions of the tenant.
     pub person: Option<Viewer>,
     /// The id of a standing decision. If set, selects older standing decisions, which have smaller
     /// ids.
@@ -124,9 +124,9 @@ const BATCH: usize = 1000;
 const MAX_COVERING: i64 = 32;
 
 /// Finds standing decisions by their basis (see `Offer::basis`) and by the owner of their tree,
-/// newest first. Leaves out those that cannot cover the call: revoked and expired ones, those of
-/// another scope, and used up ones unless the call itself has used them. So the limit leaves out
-/// none that counts, however many newer ones the owner has.
+/// newest first. Leaves out those that cannot cover the call, so that they do not fill the limit:
+/// revoked and expired ones, those given for another agent or another tree, and used up ones,
+/// except those that the call itself has used.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
@@ -143,7 +143,7 @@ const IDS: Sql = sql!(
 );
 
 /// Selects, among the given ids, the standing decisions that a person gave, those in the person's
-/// trees, and those whose request the person may decide. A flag selects all the given ids instead.
+/// trees, and those whose request the person may decide. If `$3` is true, selects all given ids.
 const MATCHING: Sql = sql!(
     "select g.grant_id, g.tenant, g.owner, g.root_task_id, g.scope, g.agent, g.tool, g.rule, g.basis, g.given_by, g.via,
             g.given_groups, g.door, g.request_id, g.created_at, g.expires_at, g.uses, g.used, g.revoked_by,
@@ -301,7 +301,7 @@ impl Store {
 
     /// Reads the standing decisions that may cover a call: the newest first, at most 32. Leaves out
     /// revoked and expired standing decisions, and used up ones unless the call has used them. Does
-    /// not check whether the owner has sent a message since.
+    /// not check whether a later message of the user has ended them.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

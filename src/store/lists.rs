@@ -123,7 +123,7 @@ impl LineRanges<'_> {
 
 /// Converts the new presence of an asker (the client that proposed a gate call) to a number for
 /// SQL: the waiting time in microseconds if the asker waits, -1 if the asker has left, or
-/// `ASKER_UNTIL_DELIVERED` if the result was delivered.
+/// `ASKER_UNTIL_DELIVERED` if the result or a permit was delivered.
 fn asker(asker: AskerPresence) -> i64 {
     match asker {
         AskerPresence::PresentFor(time) => micros(time),

@@ -134,7 +134,7 @@ struct Inner {
     last_served: Mutex<claim::LastServed>,
     /// The tasks that were reported as unreadable since the last [`Store::take_unreadable`].
     unreadable: Mutex<BTreeSet<TaskId>>,
-    /// The ids of the damaged entries of lists that were logged.
+    /// The ids of the damaged list entries that were already logged, so that each is logged once.
     logged_damage: Mutex<BTreeSet<Uuid>>,
     /// Stops the writers and the relay when the last handle is dropped.
     _stop_on_drop: DropGuard,
@@ -280,9 +280,9 @@ impl Store {
         self.commit_and_publish(change, None).await
     }
 
-    /// Like [`Store::commit`]. `stopped` is the root's state after a change that stops the root.
-    /// The watchers of the tree in this process get this state with the notification of the commit,
-    /// and need not read the database.
+    /// Like [`Store::commit`]. `stopped`, if given, is the root's state after a change that stops
+    /// the root. The watchers of the tree in this process get this state with the notification of
+    /// the commit, and need not read the database.
     ///
     /// # Errors
     /// The errors of [`Store::commit`].
@@ -299,8 +299,8 @@ impl Store {
         self.inner.feed.forget(root);
     }
 
-    /// Whether a channel to the tree, from [`Store::watch`] or [`Store::listen`], is open in this
-    /// process.
+    /// Whether this process holds a receiver from [`Store::watch`], or a [`Listener`], for the
+    /// tree.
     pub fn is_watched(&self, root: TaskId) -> bool {
         self.inner.feed.is_watched(root)
     }
@@ -314,8 +314,8 @@ impl Store {
     /// Stores an agent's definition under its digest; called at every start.
     ///
     /// # Errors
-    /// [`CommitError`] if the definition may not have been stored. The call may be repeated after
-    /// every error.
+    /// [`CommitError`] if it is not certain that the definition was stored. The caller may repeat
+    /// the call after every error.
     pub async fn store_agent_version(
         &self,
         digest: &str,
@@ -365,9 +365,9 @@ impl Store {
         self.db().probe::<At>(READY).await.is_some()
     }
 
-    /// Returns a receiver that is notified of each commit of this process to the tree of `root`. It
-    /// also reliably gets the commits of other replicas while the tree has a listener from
-    /// [`Store::listen`].
+    /// Returns a receiver that is notified of each commit of this process to the tree of `root`.
+    /// While this process has a listener from [`Store::listen`] for the tree, the receiver is also
+    /// notified of the commits of other replicas. Otherwise it may miss those commits.
     pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<News> {
         self.inner.feed.watch(root)
     }

@@ -270,7 +270,7 @@ impl Store {
         self.inner.committer.set_event_filters(filters);
     }
 
-    /// Waits until a commit of this process writes a [`Notice`] or makes a delivery due.
+    /// Waits until this process has written a [`Notice`] or made a delivery due.
     pub async fn wait_for_notice(&self) {
         self.inner.feed.wait_for_notice().await;
     }

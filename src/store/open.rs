@@ -70,8 +70,8 @@ pub(super) async fn open(
     })
 }
 
-/// The planner settings for statements that are planned once, perhaps on empty tables. They allow
-/// nothing but nested loops over indexes, so that a plan stays good when the tables grow.
+/// The planner settings for statements that are planned once, perhaps on empty tables. The settings
+/// allow nothing but nested loops over indexes, so that a plan stays good when the tables grow.
 pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),

@@ -193,10 +193,9 @@ impl IdsFirst for OpenList<'_> {
 }
 
 impl Store {
-    /// Reads one page of the open requests that the filter's person may decide and has not
-    /// answered, oldest first. The filter's kinds, agents and sessions apply, too. Each page looks
-    /// at a limited number of requests, so it may have fewer than the filter's `limit` although
-    /// more follow.
+    /// Reads one page of the open requests that the filter's person can still answer, oldest first.
+    /// The filter must select the status `Pending` alone. Each page looks at a limited number of
+    /// requests, so it may have fewer than the filter's `limit` although more follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

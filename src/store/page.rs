@@ -1,5 +1,5 @@
-//! Reads lists page by page. The statement of a list first adds up the sizes of the matching rows,
-//! and then loads the rows that fit in the page.
+//! Reads lists page by page. The statements for tasks and for requests first add up the sizes of
+//! the matching rows, and then load the rows that fit in the page.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{ReadError, Store};
 
-/// The maximum number of bytes that are read from the database for a page. A larger first row is
-/// also read.
+/// The maximum number of bytes that one statement reads for a page. A larger first row is also
+/// read.
 pub(super) const MAX_PAGE_BYTES: i64 = 4 * 1024 * 1024;
 
 /// One page of a list, with the position of the next page.
@@ -18,8 +18,8 @@ pub struct Page<T> {
     pub rows: Vec<T>,
     /// Whether more rows may follow.
     pub more: bool,
-    /// The last id that was looked at, if it lies beyond the last row of the page. The next page
-    /// then begins after this id.
+    /// The last id that was looked at, if the next page begins after this id. `None` if the next
+    /// page begins after the last row of this page.
     pub scanned_to: Option<Uuid>,
 }
 
@@ -46,8 +46,8 @@ impl<T> Page<T> {
         }
     }
 
-    /// Drops the rows that `keep` refuses. The next page begins where it began before. `id` returns
-    /// the id of a row.
+    /// Drops the rows that `keep` refuses. The next page begins at the same id as without the drop.
+    /// `id` returns the id of a row.
     #[must_use]
     pub fn retain(mut self, id: impl Fn(&T) -> Uuid, keep: impl Fn(&T) -> bool) -> Self {
         self.scanned_to = self.scanned_to.or(self.rows.last().map(id));

@@ -147,8 +147,8 @@ pub struct RequestFilter {
     /// The tenant of the requests.
     pub tenant: String,
     /// The person who may decide the requests: as a named user, as a member of a group, or as the
-    /// owner if the owner is an approver. Unless only pending requests are selected, the requests
-    /// that the person has answered are selected, too. `None` selects the requests of all people.
+    /// owner if the owner is an approver. If `statuses` is not `Pending` alone, also selects the
+    /// requests that the person has answered. `None` selects the requests of all people.
     pub person: Option<Viewer>,
     /// The statuses of the requests; empty for all statuses.
     pub statuses: Vec<RequestStatus>,

@@ -76,8 +76,8 @@ const OF_TREES: Sql = sql!(
       order by r.request_id limit $3"
 );
 
-/// Reads, among the given ids, the requests that match the filter. A flag says whether requests
-/// past their deadline can match.
+/// Reads, among the given ids, the requests that match the filter. `$8` says whether requests past
+/// their deadline can match.
 const MATCHING: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -113,8 +113,8 @@ record! {
 pub(super) const OWNER: &str = "owner";
 
 pub(super) enum Source {
-    /// The requests that a person may decide, found by this statement and the person's keys (see
-    /// `Store::keys`).
+    /// The requests of a person, found by this statement (`INBOX` or `OF_PERSON`) and the person's
+    /// keys (see `Store::keys`).
     Keys(Sql, Vec<[String; 2]>),
     /// All open requests of the tenant.
     Open,
@@ -194,9 +194,10 @@ impl IdsFirst for RequestList<'_> {
 }
 
 impl Store {
-    /// Reads one page of requests, oldest first. Leaves out requests that cannot be decoded. A page has limits for the number of its requests,
-    /// for their bytes, and for the number of requests that are looked at. So it may have fewer
-    /// requests than the filter's `limit` although more follow.
+    /// Reads one page of requests, oldest first. Leaves out requests that cannot be decoded. A page
+    /// has limits for the number of its requests, for their bytes, and for the number of requests
+    /// that are looked at. So it may have fewer requests than the filter's `limit` although more
+    /// follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

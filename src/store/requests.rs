@@ -86,7 +86,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
     FIND_INVOLVED,
 ];
 
-/// How many requests one step of [`Store::pending_of`] reads where some cannot be decoded.
+/// The page size with which [`Store::pending_of`] reads again if a request cannot be decoded.
 const READABLE_PER_READ: i64 = 200;
 
 record! {
@@ -225,9 +225,9 @@ impl Store {
         .await
     }
 
-    /// Reads the open requests of whole trees of a tenant. The requests of each tree are in the
-    /// order in which they were opened. Leaves out requests that cannot be decoded; the others are
-    /// then in the order of their ids.
+    /// Reads the open requests of whole trees of a tenant, tree by tree, and in each tree in the
+    /// order in which they were opened. If a request cannot be decoded, leaves it out, and returns
+    /// the others in the order of their ids.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -235,7 +235,8 @@ impl ResendTarget {
 
 impl ResendKey {
     /// Returns the first parameters of the statements that store the key: the time, the columns of
-    /// the key, and a number of deliveries.
+    /// the key, and `count`: on Postgres [`ResendTarget::least`], on `SQLite` the number of
+    /// deliveries that became due.
     fn values(&self, now: Value, count: i64) -> Vec<Value> {
         let text = |text: &str| Value::Text(text.to_owned());
         let person = self.user.folded();

@@ -77,7 +77,8 @@ pub(super) struct TaskLine {
     pub(super) agent_version: Option<String>,
     pub(super) lease: i64,
     pub(super) lease_owner: Option<String>,
-    /// The duration of the lease, or the time until a parked task wakes, in microseconds.
+    /// The duration of the lease, or the time until a parked task wakes, in microseconds; `None` if
+    /// the change sets neither.
     pub(super) lease_time: Option<i64>,
     /// Whether the asker, the client that proposed a gate call, still waits. `None` if unchanged.
     pub(super) asker: Option<AskerPresence>,

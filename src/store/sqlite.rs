@@ -198,8 +198,8 @@ pub(super) fn records<R: Record>(
     decoded(&mut prepared(connection, sql, values)?.raw_query())
 }
 
-/// Runs a statement for each line of a list. The parameters are the columns of the line. If the
-/// statement has one more parameter, it gets the time `at`.
+/// Runs a statement for each line of a list. The parameters are the columns of the line, and then,
+/// if the statement has one more parameter, the time `at`.
 pub(super) fn execute_each(
     connection: &Connection,
     sql: &str,

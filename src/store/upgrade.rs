@@ -11,9 +11,9 @@ use super::record::record;
 use super::{ReadError, Store};
 
 /// Reads the next page of tasks, and returns the page's last task. Adds the missing
-/// `claimable_task` row of each task on the page, and lowers each `due_at` that is too late. If
-/// another transaction changes a task meanwhile, the stored `due_at` may be too early. This does no
-/// harm, because a claim checks the task itself and corrects the row.
+/// `claimable_task` rows of the tasks that may be claimed now or later, and lowers each `due_at`
+/// that is too late. If another transaction changes a task meanwhile, the stored `due_at` may be
+/// too early. This does no harm, because a claim checks the task itself and corrects the row.
 const CLAIMABLE: Sql = Sql {
     postgres: "
 with upgraded as materialized (
