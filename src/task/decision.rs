@@ -151,7 +151,7 @@ impl CallAnswer {
         }
     }
 
-    /// Whether this answer alone decides the call, however many approvals are required.
+    /// Whether the call is decided with this answer. If false, the approvals must be counted.
     #[must_use]
     pub fn settles(&self) -> bool {
         self.leave || !matches!(self.action, Action::Approve | Action::Retry)
@@ -209,8 +209,8 @@ pub struct Decision {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The consequence for the task. In an answer that closes the request, this is the consequence
-    /// that takes effect. In any other answer, it is the consequence that the person chose for a
-    /// rejection.
+    /// that takes effect; `None` if the answer rejects no call. In any other answer, this is the
+    /// consequence that the person chose for a rejection, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The form as the person filled it in. In the answer to a credentials request, every value in

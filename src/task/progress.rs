@@ -86,7 +86,7 @@ pub struct Progress {
     /// user message.
     pub refused_repeats: u32,
     /// `seq` of the last item of the uncertain history. Later items may have been lost when a
-    /// backup was restored or a standby was promoted. 0 if no items can be lost.
+    /// backup was restored or a standby was promoted. 0 if no history is uncertain.
     pub uncertain_seq: i64,
     /// Whether the last user message belongs to the uncertain history.
     pub message_uncertain: bool,

@@ -137,7 +137,8 @@ pub struct Judgement {
     /// Rule that gave the verdict, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Reason that the rule gives. For an invalid call, the reason why the call is invalid.
+    /// Reason for the verdict, if any: the rule's own reason, followed by notices of this service,
+    /// for example that a rule could not be evaluated, or why the call is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Terms of the request; `Some` if `verdict` is `hold` or `human`. Not on the wire.
