@@ -63,7 +63,7 @@ pub struct BufferedResponse {
 /// The limits within which a body is read.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
-    /// A response whose connection is lost after this many bytes counts as received.
+    /// A response that breaks off after at least this many bytes of its body counts as received.
     pub enough_bytes: usize,
     /// The maximum number of bytes that are kept.
     pub max_bytes: usize,
@@ -133,9 +133,9 @@ const CONNECTION_LOST: &str = "the connection was lost before there was a comple
 /// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing of the request was sent: it could not be built, no connection was made (name
-    /// resolution, TCP or TLS failed), the peer closed the connection or time ran out before the
-    /// write, or the `SendPermit` refused the request.
+    /// Nothing of the request was sent. The request could not be built, no connection was made
+    /// (name resolution, TCP or TLS failed), the `SendPermit` refused the request, or the write had
+    /// not begun when the peer closed the connection or the time ran out.
     #[error("{0}")]
     NotSent(&'static str),
     /// A part of the request may have been sent, so its outcome is unknown.
