@@ -141,7 +141,7 @@ pub struct CallState {
     /// Whether the client that may run the last attempt has given up this permission, by reporting
     /// that the outcome is unknown.
     pub is_permit_returned: bool,
-    /// The last questions of the tool's server, with the answers for the next attempt.
+    /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
     /// Whether the call was proposed before the last restore of a backup or promotion of a standby.
     /// If true, later events of the call may be lost (see `restore.rs`).

@@ -260,7 +260,7 @@ pub struct TaskRow {
     pub error: Option<super::failure::Failure>,
     /// Id of the process that holds the lease, if any.
     pub lease_owner: Option<String>,
-    /// End of the lease, by the database's clock.
+    /// End of the lease, by the database's clock; `None` without a lease.
     pub lease_until: Option<Time>,
     /// Whether the task sleeps until a commit wakes it. Such a task has no lease, and no worker may
     /// claim it.

@@ -175,8 +175,8 @@ pub struct Edit {
 pub struct Vote {
     /// User id of the approver.
     pub by: String,
-    /// If an API key that may speak for others (`act_as`) gave the approval, the user id of the
-    /// key's user.
+    /// If an API key spoke for the approver (`act_as`), the user id of the key's user; otherwise
+    /// `None`.
     pub via: Option<String>,
     /// The approver's groups at the time of the approval. The list is empty if `via` is `None`,
     /// because the current groups then come from the configuration.
@@ -194,8 +194,8 @@ pub struct Decision {
     pub action: Action,
     /// User id of the person who answered.
     pub by: String,
-    /// If an API key that may speak for others (`act_as`) gave the answer, the user id of the key's
-    /// user.
+    /// If an API key spoke for the person who answered (`act_as`), the user id of the key's user;
+    /// otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
     /// The person's groups; empty if `via` is `None`. Not on the wire.

@@ -28,7 +28,7 @@ impl OperatorText {
 }
 
 impl CallSpec {
-    /// Returns the name of the tool; `None` if the configuration does not have it.
+    /// Returns the name of the tool; `None` if the name does not come from the configuration.
     #[must_use]
     pub fn operator_name(&self) -> Option<&str> {
         (self.operator_text != OperatorText::Nothing).then_some(self.name.as_str())

@@ -73,7 +73,7 @@ pub enum Ending {
     Settled,
     /// By a failure after which the task cannot continue.
     Failed(Failure),
-    /// By a cancellation. A person, a deadline or an ancestor caused it.
+    /// By a cancellation that a person, a deadline or an ancestor caused.
     Canceled,
 }
 

@@ -144,14 +144,14 @@ pub struct Judgement {
     /// Terms of the request; `Some` if `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// The rejected earlier call that this call repeats, if any. The reason of its rejection is
+    /// The rejected earlier call that this call repeats, if any. The reason of that rejection is
     /// also the reason for refusing this call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
-    /// The standing decision that the rule offers about the held call. Not on the wire.
+    /// The standing decision that the rule offers about the held call, if any. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Box<Offer>>,
-    /// The standing decision that allows the call, although its rule would hold it.
+    /// The standing decision, if any, that allows the call although its rule would hold the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant_id: Option<GrantId>,
 }
