@@ -89,8 +89,8 @@ impl Net {
         })
     }
 
-    /// Returns the client for requests that may be repeated, such as model calls. It reuses
-    /// connections.
+    /// Returns the client for requests that may be repeated, such as model calls. The
+    /// client reuses connections.
     #[must_use]
     pub fn repeatable(&self) -> &Client {
         &self.reusable
@@ -138,7 +138,7 @@ pub enum Failure {
     /// not begun when the peer closed the connection or the time ran out.
     #[error("{0}")]
     NotSent(&'static str),
-    /// A part of the request may have been sent, so its outcome is unknown.
+    /// A part of the request may have been sent, so the outcome of the request is unknown.
     #[error("{0}")]
     Lost(&'static str),
 }
@@ -192,8 +192,8 @@ pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
-/// Returns an error and its causes. `io::Error::source` skips the wrapped error;
-/// `io::Error::get_ref` returns it.
+/// Returns an error and its causes. The cause of an `io::Error` is the error that it wraps, which
+/// `io::Error::get_ref` returns and `io::Error::source` skips.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);
@@ -213,7 +213,7 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
 ///
 /// # Errors
 /// Fails with any [`Failure`]. A timeout while connecting is `Lost`, although nothing was sent.
-/// This suffices, because callers send only requests that may be repeated.
+/// The callers need no finer distinction, because they send only requests that may be repeated.
 pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::from_error(&error)),
