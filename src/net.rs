@@ -63,7 +63,7 @@ pub struct BufferedResponse {
 /// The limits within which a body is read.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
-    /// A response whose connection is lost after this many bytes counts as received.
+    /// A response that breaks off after at least this many bytes of its body counts as received.
     pub enough_bytes: usize,
     /// The maximum number of bytes that are kept.
     pub max_bytes: usize,
@@ -89,8 +89,8 @@ impl Net {
         })
     }
 
-    /// Returns the client for requests that may be repeated, such as model calls. It reuses
-    /// connections.
+    /// Returns the client for requests that may be repeated, such as model calls. The
+    /// client reuses connections.
     #[must_use]
     pub fn repeatable(&self) -> &Client {
         &self.reusable
@@ -133,12 +133,12 @@ const CONNECTION_LOST: &str = "the connection was lost before there was a comple
 /// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing of the request was sent: the request could not be built, or no connection was made
-    /// (name resolution, TCP or TLS failed). Or, before the write, the peer closed the connection,
-    /// the time ran out, or the `SendPermit` refused the request.
+    /// Nothing of the request was sent. The request could not be built, no connection was made
+    /// (name resolution, TCP or TLS failed), the `SendPermit` refused the request, or the write had
+    /// not begun when the peer closed the connection or the time ran out.
     #[error("{0}")]
     NotSent(&'static str),
-    /// A part of the request may have been sent, so its outcome is unknown.
+    /// A part of the request may have been sent, so the outcome of the request is unknown.
     #[error("{0}")]
     Lost(&'static str),
 }
@@ -192,8 +192,8 @@ pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
-/// Returns an error and its causes. `io::Error::source` skips the wrapped error;
-/// `io::Error::get_ref` returns it.
+/// Returns an error and its causes. The cause of an `io::Error` is the error that it wraps, which
+/// `io::Error::get_ref` returns and `io::Error::source` skips.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);
@@ -212,9 +212,8 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
 /// Sends a request and waits until the response begins, at most `within`.
 ///
 /// # Errors
-/// Fails with any [`Failure`]. If `within` ends while the client connects, the failure is `Lost`,
-/// although nothing was sent.
-/// Callers do not need the difference, because they send only requests that may be repeated.
+/// Fails with any [`Failure`]. A timeout while connecting is `Lost`, although nothing was sent.
+/// The callers need no finer distinction, because they send only requests that may be repeated.
 pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::from_error(&error)),

@@ -3,8 +3,8 @@
 //! byte of the request is written before the permit is given. After the permit,
 //! [`SendGate::has_begun`] returns true.
 //!
-//! If an earlier request has used the connection, the first write also fails if the socket is not
-//! silent: the peer has then closed the connection, or has sent bytes that belong to no request.
+//! On a reused connection, the first write also fails if the socket is not silent: the peer has
+//! then closed the connection, or has sent bytes that belong to no request.
 //! The wrapper asks the socket itself, because Tokio may not have seen such bytes yet.
 
 use std::io;

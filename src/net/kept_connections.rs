@@ -3,8 +3,9 @@
 //!
 //! A peer may close a kept connection just as a request is written, and then the outcome of the
 //! request is unknown. So only requests that may be repeated use a kept connection, and a
-//! connection is kept for a shorter time than common servers do (2 to 75 seconds). If a peer closes
-//! a kept connection nevertheless, later requests to the peer get new connections for a while.
+//! connection is kept for a shorter time than common servers keep it (2 to 75 seconds). If a kept
+//! connection fails nevertheless, the same user's later requests to this origin get new connections
+//! for a while.
 //!
 //! If a peer sends bytes between two responses, the connection is closed. Limitation: an incomplete
 //! TLS record is not noticed.
@@ -22,7 +23,7 @@ use super::open_connection::OpenConnection;
 const KEEP_TIME: Duration = Duration::from_secs(1);
 /// The maximum age of a kept connection, so that a change of the host's addresses takes effect.
 const MAX_AGE: Duration = Duration::from_secs(30);
-/// How long requests get new connections after their peer has closed a kept one.
+/// How long requests with a [`KeptKey`] get new connections after a kept one has failed.
 const AVOID_TIME: Duration = Duration::from_mins(10);
 /// The maximum number of connections that a process keeps. `http/server/descriptors.rs` reserves
 /// their descriptors.
@@ -53,7 +54,7 @@ pub(super) struct KeptConnections {
 struct State {
     /// For each key, the kept connections, each with the time since which it is kept, oldest first.
     connections: BTreeMap<KeptKey, Vec<(Instant, OpenConnection)>>,
-    /// The keys whose requests get new connections, each with the time at which this ends.
+    /// The keys whose requests get new connections, each with the time until which they do.
     avoided: BTreeMap<KeptKey, Instant>,
     /// Whether a Tokio task is running that closes expired connections.
     is_reaped: bool,
@@ -80,14 +81,14 @@ impl KeptConnections {
         }
     }
 
-    /// Whether requests with this key get new connections, because a peer has closed a kept one.
+    /// Whether requests with this key get new connections now, because a kept one has failed.
     pub(super) fn is_avoided(&self, key: &KeptKey) -> bool {
         let until = self.lock().avoided.get(key).copied();
         until.is_some_and(|until| until > Instant::now())
     }
 
-    /// Takes the most recently kept connection, with the time until which it may be used. `None` if
-    /// no connection is kept, or if the peer has closed the connection.
+    /// Takes the key's most recently kept connection, with the time until which it may be used.
+    /// `None` if no connection is kept for the key, or if the peer has closed that connection.
     pub(super) fn take(&self, key: &KeptKey) -> Option<(OpenConnection, Instant)> {
         let mut state = self.lock();
         state.close_expired(self.keep_time);

@@ -167,7 +167,8 @@ impl Net {
     /// # Errors
     /// Fails with:
     /// - [`Failure::NotSent`] if the request could not be built, no connection was made, the permit
-    ///   refused the request, or the peer closed the connection or time ran out before the write.
+    ///   refused the request, or the write had not begun when the peer closed the connection or the
+    ///   time ran out.
     /// - [`Failure::Lost`] if the request was or may have been written, but no complete response
     ///   arrived.
     pub async fn send_single_into(

@@ -47,8 +47,8 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// Whether `caller` may take any action on a request of this kind. A caller with a link has the
-/// `link_actions` of the kind.
+/// Whether `caller` may take at least one action on a request of this kind. A caller with a link
+/// may take only the kind's `link_actions`.
 #[must_use]
 pub fn may_take_any_action(caller: &Caller, kind: RequestKind) -> bool {
     caller.door != Some(Door::Link) || !kind.properties().link_actions.is_empty()

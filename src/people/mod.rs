@@ -16,15 +16,16 @@ use crate::task::user::UserId;
 /// The user id of every caller in a service without accounts.
 pub const LOCAL_USER: &str = "local";
 
-/// The authenticated sender of an HTTP request, or the person who answers in a chat.
+/// The authenticated sender of an HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user for whom the operation is done: the key's user. If the key has `act_as`, the
-    /// request may name another user.
+    /// The user for whom the operation is done: the key's user, or the person of the link. A
+    /// request with an `act_as` key may name another user.
     pub user_id: UserId,
     /// The tenant of the key or of the person. All data of other tenants is hidden from the caller.
     pub tenant: String,
-    /// The user's groups: from the configuration or, with a key with `act_as`, from the request.
+    /// The user's groups: from the request if the key speaks for another person, otherwise from the
+    /// configuration.
     pub groups: Vec<String>,
     /// The key's user if the key speaks for another person, otherwise `None`.
     pub via: Option<String>,

@@ -2,9 +2,10 @@
 //! expression reads, those of them that have no type or several types, and the parts of the
 //! expression whose types never fit together.
 //!
-//! Invariant: an expression is refused as a mistake if it reads a member without a type or with
-//! several types in the tool's schema. An expression whose evaluation always fails (its types do
-//! not fit, or its result is not boolean) causes a warning, because it never allows a call.
+//! Invariant: an expression is refused as a mistake if it reads `args` as a whole, a member by a
+//! computed name, or a member that the tool's schema does not declare with exactly one type. A part
+//! whose types never fit together causes only a warning, and so does a result that is never
+//! boolean: the evaluation fails there, and a failed evaluation never allows a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -188,8 +188,8 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Replaces a text, or each text in a list, by the text of its `UserKey`. The evaluator does
-    /// this for both sides of a comparison with the user's id, so that another spelling of an id
-    /// does not evade a rule.
+    /// this for both sides of a comparison or a text search that involves the user's id, so that
+    /// another spelling of an id does not evade a rule.
     fn with_user_keys(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;

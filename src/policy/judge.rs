@@ -22,8 +22,9 @@ const MAX_STEPS: u32 = 1_000_000;
 enum Opinion {
     /// No rule matches.
     None,
-    /// The decision of the first matching rule. The judgement's reason tells whether this rule, or
-    /// an `allow` rule before this rule, could not be evaluated.
+    /// The decision of the first matching rule. A `hold` or `deny` rule that cannot be evaluated
+    /// counts as matching. The judgement's reason tells whether this rule, or an `allow` rule
+    /// before this rule, could not be evaluated.
     Rule(Decide, Judgement),
     /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. The text
     /// is the reason why the call is held.

@@ -80,8 +80,8 @@ impl BytePairs {
 struct Match<'r> {
     start: usize,
     end: usize,
-    /// The length of the longest secret that was found in the range. `placeholder` stands for this
-    /// secret.
+    /// The length in bytes of the longest single match that was merged into this range.
+    /// `placeholder` stands for the secret of that match.
     longest: usize,
     placeholder: &'r str,
 }

@@ -111,9 +111,9 @@ impl Progress {
         }
     }
 
-    /// Discards the results that people supplied in the approval request `open`, because a decision
-    /// of this request ends the task. The outcome of these calls becomes `Canceled`. Rejected calls
-    /// keep their results.
+    /// Cancels the calls whose results people supplied in the approval request `open`, because a
+    /// decision of this request ends the task. The results are discarded, and the outcome becomes
+    /// `Canceled`. Rejected calls keep their results.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, _) in open
             .decided
@@ -269,9 +269,9 @@ impl Progress {
                 continue;
             }
             state.phase = match (reason, open.spec.kind) {
-                // The outcome of the call is still unknown, so a new request asks for it. After a
-                // change of the tool, the new request opens at once. After a failure of the task,
-                // the new request opens when the task continues. A canceled task opens no request,
+                // The outcome of the call stays unknown. After a change of the tool, a new request
+                // asks for the outcome at once. After a failure of the task, a new request asks
+                // for it when the task continues. After a cancellation, no request asks for it,
                 // because the cancellation writes a result of the call.
                 (CloseReason::ToolChanged | CloseReason::Canceled, RequestKind::Reconcile) => {
                     state.phase_after_reconcile_closed()

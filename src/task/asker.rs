@@ -24,8 +24,8 @@ pub enum AskerState {
 /// is the time of a person's last answer (to any question about the call) or of the last judgement,
 /// whichever is later. `None` if `items` has neither.
 ///
-/// The first approval is not enough: a person may answer a question of the tool's server, or enter
-/// a credential, long after it.
+/// The time of the first approval would be too early: much later, a person may still answer a
+/// question of the tool's server, or enter a credential.
 #[must_use]
 pub(crate) fn startable_since(items: &[Item]) -> Option<Time> {
     let newest = items.iter().rev();

@@ -16,7 +16,7 @@ use super::verdict::{Judgement, Terms};
 /// The phase of a call, from the proposal to the written result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Phase {
-    /// The model proposed the call, and the policy has not judged the call yet.
+    /// The policy has not judged the call yet, or must judge the call again.
     New,
     /// The policy allows the call.
     Allowed,
@@ -28,7 +28,8 @@ pub enum Phase {
     ServerAsks,
     /// An open request asks people to decide the call.
     AwaitsDecision(RequestId),
-    /// The call may run: enough people approved it or its retry, or an edit approved it.
+    /// The call may run: enough people approved the call or its retry, or a person edited the call
+    /// and the edit needs no further approval.
     Approved(Approval),
     /// The call will not run, or not run again. Its result is known but not written yet.
     Settled(Outcome, String),
@@ -100,9 +101,9 @@ impl AttemptStart {
         self.replica.starts_with(ASKER_PREFIX)
     }
 
-    /// Returns the time from which the attempt counts as over. An attempt of this service is over
-    /// at its timeout plus `grace` (the duration of a lease), because the running process may
-    /// notice the timeout late.
+    /// Returns the time from which the attempt counts as over. An attempt that the asker runs is
+    /// over at its timeout. An attempt of this service is over `grace` (the duration of a lease)
+    /// after its timeout, because the running process may notice the timeout late.
     #[must_use]
     pub fn ends_at(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;
@@ -140,7 +141,7 @@ pub struct CallState {
     /// Whether the client that may run the last attempt has given up this permission, by reporting
     /// that the outcome is unknown.
     pub is_permit_returned: bool,
-    /// The last questions of the tool's server, with the answers for the next attempt.
+    /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
     /// Whether the call was proposed before the last restore of a backup or promotion of a standby.
     /// If true, later events of the call may be lost (see `restore.rs`).
@@ -319,7 +320,8 @@ impl CallState {
 
     /// Applies a user message that came after the call. A call that never started is settled as
     /// withdrawn. A started call that waits for its next attempt becomes `Started` again, even if a
-    /// person has approved the next attempt. A call of a sub-agent is settled as canceled.
+    /// person has approved the next attempt. A call that a sub-agent performs is settled as
+    /// canceled.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
@@ -369,7 +371,8 @@ impl CallState {
     }
 }
 
-/// Maximum number of attempts at a repeatable call, including attempts that ended with a crash.
+/// Maximum number of unanswered attempts at a repeatable call. An attempt that ended with a crash
+/// is unanswered.
 pub const MAX_ATTEMPTS: u32 = 3;
 
 /// Result of a call that was started and whose outcome stays unknown.

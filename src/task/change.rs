@@ -68,8 +68,8 @@ pub enum Guard {
     New(Box<NewTask>),
     /// The row must have exactly this version, which the change increments.
     Version(i64),
-    /// The row may have any version. This guard is for changes of an ancestor, which add to the
-    /// ancestor's counters and append no facts.
+    /// The row may have any version. This guard is for changes of an ancestor that only add to its
+    /// counters `usage` and `model_calls`.
     Any,
 }
 
@@ -105,8 +105,8 @@ pub struct KeyedCall {
     pub tool: String,
     /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. The prefix is `k:`
     /// if the caller proposed the call as new, or sent an idempotency key without `attach`. A later
-    /// proposal may continue the stored call if the keys of both have the prefix `b:` and the same
-    /// hash.
+    /// proposal that does not name the stored call may continue it if the keys of both have the
+    /// prefix `b:` and the same hash.
     pub key: String,
 }
 
@@ -260,7 +260,7 @@ pub struct TaskRow {
     pub error: Option<super::failure::Failure>,
     /// Id of the process that holds the lease, if any.
     pub lease_owner: Option<String>,
-    /// End of the lease, by the database's clock.
+    /// End of the lease, by the database's clock; `None` without a lease.
     pub lease_until: Option<Time>,
     /// Whether the task sleeps until a commit wakes it. Such a task has no lease, and no worker may
     /// claim it.

@@ -151,7 +151,7 @@ impl CallAnswer {
         }
     }
 
-    /// Whether this answer alone decides the call, however many approvals are required.
+    /// Whether the call is decided with this answer. If false, the approvals must be counted.
     #[must_use]
     pub fn settles(&self) -> bool {
         self.leave || !matches!(self.action, Action::Approve | Action::Retry)
@@ -175,8 +175,8 @@ pub struct Edit {
 pub struct Vote {
     /// User id of the approver.
     pub by: String,
-    /// If an API key that may speak for others (`act_as`) gave the approval, the user id of the
-    /// key's user.
+    /// If an API key spoke for the approver (`act_as`), the user id of the key's user; otherwise
+    /// `None`.
     pub via: Option<String>,
     /// The approver's groups at the time of the approval. The list is empty if `via` is `None`,
     /// because the current groups then come from the configuration.
@@ -194,8 +194,8 @@ pub struct Decision {
     pub action: Action,
     /// User id of the person who answered.
     pub by: String,
-    /// If an API key that may speak for others (`act_as`) gave the answer, the user id of the key's
-    /// user.
+    /// If an API key spoke for the person who answered (`act_as`), the user id of the key's user;
+    /// otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
     /// The person's groups; empty if `via` is `None`. Not on the wire.
@@ -209,8 +209,8 @@ pub struct Decision {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The consequence for the task. In an answer that closes the request, this is the consequence
-    /// that takes effect. In any other answer, it is the consequence that the person chose for a
-    /// rejection.
+    /// that takes effect; `None` if the answer rejects no call. In any other answer, this is the
+    /// consequence that the person chose for a rejection, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The form as the person filled it in. In the answer to a credentials request, every value in

@@ -20,8 +20,8 @@ pub struct Delta {
     /// Number that the complete answer will have within the task: 1, 2, 3 …
     pub turn: u32,
     /// Last `seq` of the task's journal when the model was asked. A subscriber first reads the
-    /// items up to this `seq`. Once the journal has a later item, no more deltas of this answer
-    /// come.
+    /// items up to this `seq`. Once the subscriber has read a later item, it ignores all deltas of
+    /// this answer except a `Reset`.
     pub after_seq: i64,
     /// Id of the attempt at this answer. Deltas of different attempts must not be joined.
     pub asking: Uuid,

@@ -210,7 +210,8 @@ pub enum CloseReason {
     Superseded,
     /// The task was canceled or failed.
     Canceled,
-    /// The tool's definition changed after the request was opened.
+    /// The tool's definition, or the form of the requested credential, changed after the request
+    /// was opened.
     ToolChanged,
     /// The result of the call arrived while the request about the call was open.
     AnsweredLate,
@@ -250,8 +251,8 @@ pub struct Turn {
     pub finish_reason: FinishReason,
     /// Tokens of the prompt and of the answer, as the provider counts them.
     pub usage: Usage,
-    /// The provider's own JSON of the answer. Later model calls send this JSON back unchanged. The
-    /// value is null if the other members have the same content. Not on the wire.
+    /// The provider's own JSON of the answer, with secrets redacted. Later model calls send this
+    /// JSON back. Null if the JSON can be rebuilt from the other members. Not on the wire.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub raw: Value,
 }
@@ -300,7 +301,7 @@ pub struct Usage {
     pub prompt_tokens: i64,
     /// Tokens of the answer.
     pub completion_tokens: i64,
-    /// The sum of both counts, or the provider's own total.
+    /// The provider's own total, or the sum of both counts if the provider reports no total.
     pub total_tokens: i64,
 }
 

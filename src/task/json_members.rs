@@ -1,5 +1,6 @@
-//! Reads JSON whose objects have no duplicate members, because two parsers could choose different
-//! values: either the whole value, or the members of an object with the exact text of each value.
+//! Reads JSON and refuses duplicate members, because two parsers could choose different values for
+//! such a member. [`StrictValue`] reads a whole value. [`Members`] reads only the members of one
+//! object, each with the exact text of its value.
 
 use std::fmt;
 
@@ -9,11 +10,11 @@ use serde::de::{
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
-/// Maximum number of members of an object. The limit bounds the parsing time, because each name is
-/// compared with all names before it.
+/// Maximum number of [`Members`]. The limit bounds the parsing time, because each name is compared
+/// with all names before it.
 const MAX_MEMBERS: usize = 64;
 
-/// Message of the errors for a duplicate member.
+/// Message of the errors for a duplicate member and for too many [`Members`].
 pub(crate) const REPEATED_MEMBER: &str = "A member is repeated";
 
 /// Message of the errors of [`Members`] for too many members.
@@ -56,8 +57,8 @@ impl<'t> Visitor<'t> for MembersVisitor {
     }
 }
 
-/// Builds a JSON value in which no object has a duplicate member, at any depth. Refuses a text with
-/// more than this many levels of lists and objects.
+/// Builds a JSON value in which no object has a duplicate member, at any depth. The field is the
+/// maximum number of levels of lists and objects.
 pub(crate) struct StrictValue(pub(crate) usize);
 
 impl<'de> DeserializeSeed<'de> for StrictValue {

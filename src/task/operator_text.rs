@@ -1,5 +1,6 @@
-//! Tells which of a call's texts are the operator's. Only these may leave the service in briefs and
-//! messages: a tool name or a summary that an agent wrote could pass for words of this service.
+//! Tells which of a call's texts come from the operator's configuration. Only these texts may stand
+//! in briefs of requests and in messages: a tool name or a summary that an agent wrote could pass
+//! for words of this service.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,7 @@ impl OperatorText {
 }
 
 impl CallSpec {
-    /// Returns the name of the tool; `None` if the configuration does not have it.
+    /// Returns the name of the tool; `None` if the name does not come from the configuration.
     #[must_use]
     pub fn operator_name(&self) -> Option<&str> {
         (self.operator_text != OperatorText::Nothing).then_some(self.name.as_str())

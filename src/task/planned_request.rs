@@ -28,8 +28,8 @@ pub struct PlannedRequest {
 }
 
 impl Progress {
-    /// Whether a request blocks the turn, so that no call of the turn may run before a person has
-    /// answered.
+    /// Whether a request, open or still to be opened, blocks the turn, so that no call of the turn
+    /// may run before a person has answered.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let needs_request =
@@ -41,8 +41,8 @@ impl Progress {
     }
 
     /// Whether a driver has work to do for the task now. False if a request blocks the turn. Also
-    /// false if the task has open requests or running sub-agents, and no unfinished call can
-    /// continue without them: each call waits for a decision, is settled, or has a sub-agent.
+    /// false if both hold: the task has an open request or a running sub-agent, and each unfinished
+    /// call waits for a decision, is settled, or has a sub-agent.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -77,9 +77,9 @@ impl Progress {
         })
     }
 
-    /// Whether a person has answered an open request by supplying this call's result. The result is
-    /// provisional while the request is open: a later answer to the request may end the task, and
-    /// then the result is discarded.
+    /// Whether a person has answered an open approval request by supplying this call's result. The
+    /// result is provisional while the request is open: a later answer to the request may end the
+    /// task, and then the result is discarded.
     pub(super) fn has_provisional_result(&self, state: &CallState) -> bool {
         let respond = Some(&Action::Respond);
         let decides =
@@ -150,8 +150,8 @@ pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
 }
 
 /// Returns the requests for the results of calls that the API's client runs. `next_step` plans
-/// these requests once no open request blocks the turn. The task's owner answers them, because the
-/// owner's client runs the calls, whoever had to approve them.
+/// these requests once no open request blocks the turn. The task's owner answers them even if other
+/// people approved the calls, because the owner's client runs the calls.
 pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedRequest> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External

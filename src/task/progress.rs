@@ -29,7 +29,8 @@ pub struct RequestProgress {
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
     /// The decided calls, each with the action that decided it.
     pub decided: BTreeMap<CallId, Action>,
-    /// The consequence for the task that people chose: the `then` of the last answer that has one.
+    /// The consequence for the task that people chose: the `then` of the last answer with a `then`;
+    /// `None` if no answer has a `then`.
     pub then: Option<Then>,
 }
 
@@ -86,7 +87,7 @@ pub struct Progress {
     /// user message.
     pub refused_repeats: u32,
     /// `seq` of the last item of the uncertain history. Later items may have been lost when a
-    /// backup was restored or a standby was promoted. 0 if no items can be lost.
+    /// backup was restored or a standby was promoted. 0 if no history is uncertain.
     pub uncertain_seq: i64,
     /// Whether the last user message belongs to the uncertain history.
     pub message_uncertain: bool,
@@ -99,7 +100,7 @@ pub struct Progress {
     pub sub_agent_starts_since_message: u32,
     /// Number of calls handed to sub-agents over the task's life.
     pub sub_agent_starts: u32,
-    /// Why a decision or a deadline cancels the task: a clause without a full stop.
+    /// Why a decision or a deadline cancels the task, if one does: a clause without a full stop.
     pub cancel_reason: Option<String>,
 }
 
@@ -228,8 +229,8 @@ impl Progress {
         }
     }
 
-    /// Applies a late result. If the client that runs the call reports an unknown outcome, its
-    /// permission to run the call counts as returned.
+    /// Applies a late result. If the client that runs the call reports an unknown outcome, the
+    /// client's permission to run the call counts as returned.
     fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())

@@ -58,16 +58,16 @@ pub struct CallSpec {
     /// Name of the rule that gave the verdict; `None` if no rule gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Reason that the rule gives for the verdict, if any.
+    /// Reason for the verdict, see `Judgement::reason`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// JSON Schema of the tool's arguments.
     pub parameters: Value,
     /// Digest of the call, see [`call_digest`].
     pub digest: String,
-    /// Digest of the tool's definition. The digest is stored so that the call's digest can be
-    /// recomputed after a change of the tool. `None` if the tool did not exist, and in requests
-    /// that older versions of this service stored. Not on the wire.
+    /// Digest of the tool's definition, stored so that `digest` can be recomputed after a change of
+    /// the tool. `None` if the tool did not exist, and in requests that older versions of this
+    /// service stored. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
     /// User id of the person who replaced the model's arguments by `arguments_text`, if any. If
@@ -192,9 +192,9 @@ impl RequestSpec {
         self
     }
 
-    /// Whether other people must approve the arguments that `editor` gives a call of this request.
-    /// They must if the request requires several approvals, or if an earlier edit by `editor` bars
-    /// `editor` from approving the call.
+    /// Whether other people must approve the arguments that `editor` writes for a call of this
+    /// request. They must if the request requires several approvals, or if an earlier edit by
+    /// `editor` bars `editor` from approving the call.
     #[must_use]
     pub fn needs_others_after_edit(&self, call: CallId, editor: &str) -> bool {
         let is_barred = |own: &CallSpec| {
@@ -206,8 +206,8 @@ impl RequestSpec {
     }
 
     fn computed_seal(&self) -> String {
-        // `bars_editor` is not covered, because older versions compute the seal without it. Before
-        // the start, the votes are checked again by the journal (see `EditedArguments`).
+        // The seal does not cover `bars_editor`, because older versions compute the seal without
+        // this member. Instead, the votes are checked before a call starts (see `EditedArguments`).
         let calls: Vec<_> = self
             .pending_tool_calls
             .iter()

@@ -233,8 +233,8 @@ impl RequestKind {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
     }
 
-    /// Whether `approve` can answer a request of this kind. The request's rule must also allow
-    /// `approve`.
+    /// Whether a request of this kind can be answered by `approve`. The rule of an approval request
+    /// may still exclude `approve`.
     #[must_use]
     pub fn can_be_approved(self) -> bool {
         self.properties().actions.contains(&Action::Approve)

@@ -35,8 +35,8 @@ pub enum Step {
     RunCalls(Vec<CallId>),
     /// Give the client that waits for the verdict on this gate call the permission to run the call.
     HandOver(CallId),
-    /// Open a request for each of these calls, about a question of the tool's server with which the
-    /// call's last attempt ended.
+    /// Open a request for each of these calls. The request asks a person the next question of the
+    /// tool's server.
     Elicit(Vec<CallId>),
     /// Ask a person about the outcome of each of these calls: a started call that has no result and
     /// is no longer in flight, or a call that may have run in a lost part of the task's history.
@@ -73,7 +73,7 @@ pub enum Ending {
     Settled,
     /// By a failure after which the task cannot continue.
     Failed(Failure),
-    /// By a cancellation. A person, a deadline or an ancestor caused it.
+    /// By a cancellation that a person, a deadline or an ancestor caused.
     Canceled,
 }
 
@@ -84,7 +84,7 @@ pub struct StepContext {
     pub spent_limit: Option<&'static str>,
     /// The started calls with an attempt that may be in flight on a replica or at an asker.
     pub running: BTreeSet<CallId>,
-    /// The started calls whose last attempt, sent from here, ended with the server's questions.
+    /// The calls whose last attempt, sent by this process, ended with questions of a tool's server.
     pub ended_with_questions: BTreeSet<CallId>,
     /// For a gate call, whether the client that proposed the call waits; `None` for any other task.
     pub asker: Option<AskerState>,

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Returns JSON with sorted keys and no blanks. Values that differ only in blanks or in the order
-/// of members give the same text. The digests of agents and of tools are computed over this text.
+/// Returns the JSON of `value` with sorted keys and without blanks between tokens. Values that
+/// differ only in the order of members give the same text. The digests of agents and of tools are
+/// computed over this text.
 #[must_use]
 pub(crate) fn canonical_json(value: &Value) -> String {
     let mut text = String::new();

@@ -18,7 +18,7 @@ use inspect::{Findings, StringInspector};
 pub(crate) const HIDDEN_CHARACTERS: &str = "hidden_characters";
 /// Warning code: a word with letters of several scripts.
 pub(crate) const MIXED_SCRIPTS: &str = "mixed_scripts";
-/// Warning code: a word in another script that looks like a Latin word.
+/// Warning code: a word in a script other than Latin that looks like a Latin word.
 pub(crate) const LOOK_ALIKE: &str = "look_alike";
 /// Warning code: right-to-left letters or digits, which change the order in which the characters
 /// next to them are rendered.

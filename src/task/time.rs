@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The microseconds since 1970-01-01T00:00:00Z. `Display` writes RFC 3339 in UTC with six digits
-/// and `Z`.
+/// The microseconds since 1970-01-01T00:00:00Z. `Display` writes RFC 3339 in UTC, with six
+/// fractional digits and a `Z`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

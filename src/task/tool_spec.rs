@@ -67,7 +67,7 @@ pub struct ToolKindProperties {
     /// for the earlier calls of its turn.
     pub performed_elsewhere: bool,
     /// Whether a call is itself a question to a person. If true, `allow` rules and globs never
-    /// match the call, and the call may repeat a call that a person has rejected.
+    /// match the call, and the call is not refused if it repeats a rejected call.
     pub asks_person: bool,
     /// Words for the place that gets a credential in calls of this kind, for the person who enters
     /// the credential. `None` if the place is the tool's [`ToolSpec::target`].

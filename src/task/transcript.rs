@@ -24,8 +24,8 @@ pub enum Message {
     },
     /// A turn of the model.
     Assistant {
-        /// The provider's own JSON. It is sent back as it was received, except for call ids that
-        /// had to be replaced. Null if `text` and `calls` hold the same content.
+        /// The provider's own JSON, see [`Turn::raw`]. Null if the JSON can be rebuilt from `text`
+        /// and `calls`.
         raw: Value,
         /// Text of the turn, as this service parsed it.
         text: Option<String>,

@@ -37,7 +37,7 @@ impl TreeProgress {
     }
 
     /// Applies the tree's next event, which is `item` of the task `task`. `uncertain` says whether
-    /// the item precedes a restore of the database, which may have lost later items.
+    /// the item belongs to the uncertain history (see `restore.rs`).
     pub(crate) fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
         let is_root = task == self.root;
         let progress = self.tasks.entry(task).or_insert_with(|| Progress {

@@ -137,20 +137,21 @@ pub struct Judgement {
     /// Rule that gave the verdict, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Reason that the rule gives. For an invalid call, the reason why the call is invalid.
+    /// Reason for the verdict, if any: the rule's own reason, followed by notices of this service,
+    /// for example that a rule could not be evaluated, or why the call is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Terms of the request; `Some` if `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// The rejected earlier call that this call repeats, if any. The reason of its rejection is
+    /// The rejected earlier call that this call repeats, if any. The reason of that rejection is
     /// also the reason for refusing this call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
-    /// The standing decision that the rule offers about the held call. Not on the wire.
+    /// The standing decision that the rule offers about the held call, if any. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Box<Offer>>,
-    /// The standing decision that allows the call, although its rule would hold it.
+    /// The standing decision, if any, that allows the call although its rule would hold the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant_id: Option<GrantId>,
 }

@@ -108,7 +108,7 @@ impl Findings {
 }
 
 /// Reads a JSON value and inspects each string in it. The pointer of a finding leads to the
-/// inspected string.
+/// inspected string or, if the string is a member's name, to that member.
 pub struct StringInspector<'l> {
     pointer: String,
     /// For each segment of `pointer`, the byte offset where the segment ends.
@@ -344,9 +344,9 @@ fn find_overlays(text: &str, pointer: &str, prefix: &str, findings: &mut Finding
     }
 }
 
-/// Finds words of another script in which every letter looks like a Latin letter. If the text
-/// itself is written in that script (Russian in Cyrillic letters, for example), such words are
-/// ordinary and cause no warning.
+/// Finds words of a script other than Latin in which every letter looks like a Latin letter. If the
+/// text itself is written in the word's script (Russian in Cyrillic letters, for example), such a
+/// word is ordinary and causes no warning.
 fn find_look_alikes(text: &str, pointer: &str, prefix: &str, findings: &mut Findings) {
     let (mut latin, mut genuine) = (0_usize, BTreeMap::<&str, usize>::new());
     let mut alike: Vec<(Script, char, String)> = Vec::new();
