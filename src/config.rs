@@ -385,7 +385,7 @@ fn is_from_file(root: &Node, path: &[&str]) -> bool {
     )
 }
 
-/// Resolves `path`, the value at `place`, against `directory` if `is_from_file` holds for `place`.
+/// Resolves `path`, the value at `place`, against `directory` if [`is_from_file`] holds.
 fn resolve_path(root: &Node, place: &[&str], path: &str, directory: &Path) -> String {
     if is_from_file(root, place) {
         directory.join(path).display().to_string()
@@ -402,7 +402,7 @@ fn lock_path(root: &mut Node, directory: &Path, mistakes: &mut Mistakes) -> Path
 }
 
 /// Fills in, from the environment of this process, each variable of `env` that has no value. `env`
-/// is the environment of a command, and `place` is the path of `env` in the configuration.
+/// is the environment of a command. `place` is the path of `env` in the configuration.
 fn pass_on_variables(
     place: &[&str],
     env: &mut shell::Env,

@@ -269,16 +269,16 @@ fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mis
     }
 }
 
-/// Returns the kinds of the first questions about the calls that a rule holds: the kind of each
-/// `request_…` tool that it lists, and `Approval` for every other tool.
+/// Returns the kinds of the questions that a rule opens when it holds a call: the kind of each
+/// `request_…` tool that the rule lists, and `Approval` for every other tool.
 pub(super) fn question_kinds(rule: &Rule) -> BTreeSet<RequestKind> {
     let kinds = rule.tools.iter();
     let kinds = kinds.map(|tool| RequestKind::from_tool(tool).unwrap_or(RequestKind::Approval));
     kinds.collect()
 }
 
-/// Returns the approvers of a rule's questions of this kind. They do not answer by link if a link
-/// takes no action on such a question.
+/// Returns the approvers of a rule's questions of this kind. If links allow no action on such
+/// questions, the approvers do not answer by link.
 pub(super) fn approvers_of(rule: &Rule, kind: RequestKind) -> Approvers {
     let approvers = rule.approvers.approvers();
     let takes_links = !kind.properties().link_actions.is_empty();

@@ -104,8 +104,8 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
     all
 }
 
-/// Returns the approvers of a rule's questions. If all questions are of one kind, the approvers
-/// answer by link only if a link takes an action on that kind.
+/// Returns the approvers of a rule's questions. If all questions are of one kind, returns the
+/// result of [`approvers_of`] for this kind.
 fn question_approvers(rule: &Rule) -> Approvers {
     let kinds = question_kinds(rule);
     match kinds.first() {

@@ -93,8 +93,8 @@ pub fn apply_flags(root: &mut Node, flags: &Flags) {
     }
 }
 
-/// Returns the steps of the path that a variable overrides, in lower case, and before them the
-/// number of steps, by which variables are sorted. Returns `None` if the variable overrides no key.
+/// Returns the number of steps, by which variables are sorted, and the steps of the path that a
+/// variable overrides, in lower case. Returns `None` if the variable overrides no key.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;

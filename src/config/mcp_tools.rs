@@ -147,7 +147,7 @@ fn check_patterns(
 }
 
 /// Whether a server's tool may have the name `exposed_name`: the name is valid, and no other tool,
-/// agent or gate has it. If not, reports a mistake.
+/// agent or gate has this name. If not, reports a mistake.
 fn is_free(
     config: &Config,
     exposed: &BTreeMap<String, (String, String)>,
@@ -198,7 +198,7 @@ fn is_free(
 }
 
 /// Returns the settings of a server's tool. `own` is the entry in the section `tools` that names
-/// this tool.
+/// this tool; `None` if there is no such entry.
 fn tool_settings(
     config: &Config,
     name: &str,

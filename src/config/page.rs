@@ -138,8 +138,8 @@ struct NestedMap<'s> {
     step: &'static str,
 }
 
-/// Returns the map for a property: the property itself, or the maps by name or in a list that the
-/// property contains.
+/// Returns the map of settings for a property: the property itself, or the maps that the property
+/// contains by name or in a list.
 fn nested_map<'s>(property: &'s Value, schema: &'s Value) -> NestedMap<'s> {
     let own = resolved(property, schema);
     if let Some(values) = own.get("additionalProperties").filter(|it| it.is_object()) {

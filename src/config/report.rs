@@ -48,9 +48,9 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// Finds the positions of the mistakes in the tree, and sorts them in the order of the file.
-    /// Mistakes in variables and flags come last. Hides the `secrets` in every line. Hides each
-    /// value of `inserted` in the lines about that value's place.
+    /// Finds the positions of the mistakes in the tree, and sorts the mistakes in the order of the
+    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. Hides
+    /// each value of `inserted` in the lines about that value's place.
     #[must_use]
     pub(crate) fn new(
         file: &str,

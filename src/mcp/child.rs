@@ -134,8 +134,8 @@ impl Child {
         Ok(child)
     }
 
-    /// Whether the child's output has ended or its input is closed. After a crash, the result
-    /// becomes true a moment later.
+    /// Whether the child's output has ended or its input is closed. After the child has crashed,
+    /// the result may still be false for a moment.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.ended.is_cancelled() || self.shared.closing.is_cancelled()
     }

@@ -1,6 +1,6 @@
 //! The client of one MCP server, shared by all tasks of the process. [`Client::call`] makes one
-//! attempt at a call, which consists of one or more requests. Invariant: the outcome of an attempt
-//! says whether the server may have executed the call.
+//! attempt at a call. An attempt consists of one or more requests. Invariant: the outcome of an
+//! attempt says whether the server may have executed the call.
 
 use std::sync::Arc;
 use std::time::Duration;

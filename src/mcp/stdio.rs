@@ -23,8 +23,8 @@ use crate::tool::shell::GuardCommand;
 
 /// How long the service goes on waiting for the answer after a call has timed out.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
-/// The minimum time for the answer to `initialize`, because a program such as `npx` may download
-/// the server first. If the server's `timeout` is longer, it applies instead.
+/// The shortest time limit for the answer to `initialize`, because a program such as `npx` may
+/// download the server first. A longer `timeout` of the server replaces this limit.
 const MIN_START_TIMEOUT: Duration = Duration::from_mins(1);
 /// The maximum number of concurrent calls to one server.
 const MAX_CALLS: usize = 16;
@@ -55,7 +55,7 @@ struct TimeLimits {
     /// The maximum time for the answer to the check in `Stdio::cancel_call`: whether the server
     /// still responds after a call has timed out.
     alive: Duration,
-    /// The pause after the first failed start. Each further failure doubles it, up to
+    /// The pause after the first failed start. Each further failure doubles the pause, up to
     /// [`MAX_PAUSE`].
     pause: Duration,
 }

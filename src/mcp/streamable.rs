@@ -1,7 +1,7 @@
 //! The client of a server that speaks Streamable HTTP. Invariants: each `tools/call` is sent on its
 //! own connection, and its first byte is written only if the call's permit holds (`AttemptPermit`).
-//! A `tools/call` is sent again only if the answer to it proves that the server did not execute the
-//! call. The text of an outcome contains no URL, no header's value and no known secret.
+//! A `tools/call` is sent again only if its answer proves that the call was not executed. No
+//! outcome contains a known secret. The client's own words contain no URL and no header's value.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -266,7 +266,7 @@ impl Streamable {
     }
 
     /// Returns a conversation in the stateless revision (2026-07-28); `None` if the server does not
-    /// speak it.
+    /// speak that revision.
     async fn discover(
         &self,
         context: &impl Fn(Conversation) -> Context,
@@ -345,7 +345,7 @@ impl Streamable {
         }
     }
 
-    /// Forgets the session of `context`. A session that has replaced it is kept.
+    /// Forgets the session of `context`. A session that has replaced this session is kept.
     fn forget(&self, operator: &HeaderMap, context: &Context) {
         let mut known = self.lock();
         let key = headers_digest(operator);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::task::json_members::StrictValue;
 pub(crate) use crate::task::mcp_revision::Revision;
 
-/// Maximum nesting of a message.
+/// The maximum nesting depth of a message.
 const MAX_DEPTH: usize = 128;
 
 fn client_info() -> Value {

@@ -75,7 +75,7 @@ impl<P: Protocol> Endpoint<P> {
     /// Creates the client of one model.
     ///
     /// # Errors
-    /// Fails if [`Settings::check`] finds mistakes in the settings.
+    /// Fails if the `base_url` in the settings is invalid, or if a header cannot be sent.
     pub(super) fn new(
         settings: Settings,
         net: Net,

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_CHARS: usize = 64;
 
 /// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`
-/// in an id. They refuse an id that is too long, or that two calls of a conversation share. A
-/// stored id may break these rules: another provider may have chosen its characters and its length,
-/// and may have repeated the id in every turn.
+/// in an id. Endpoints refuse an id that is too long, and an id that two calls of a conversation
+/// share. A stored id may break these rules, because another provider may have chosen the id's
+/// characters and length, and may have repeated the id in every turn.
 #[derive(Debug, Default)]
 pub(super) struct CallIds {
     used: BTreeSet<String>,

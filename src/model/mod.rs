@@ -99,7 +99,7 @@ pub struct Answer {
     pub finish_reason: FinishReason,
     pub usage: Usage,
     /// The provider's own JSON of the message, redacted. Later requests to the model send this JSON
-    /// back. Null if this JSON can be built again from the other members of the answer.
+    /// back. Null if later requests are built from the other members of the answer instead.
     pub raw: Value,
 }
 

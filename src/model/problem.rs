@@ -38,8 +38,8 @@ pub(super) fn classify_answer_error(error: &Value, cleaner: &Cleaner) -> Attempt
     }
 }
 
-/// Classifies an error in the middle of a stream. The endpoint had accepted the request, so the
-/// attempt is repeated, unless the error blames the request.
+/// Classifies an error in the middle of a stream. If the error blames the request, the attempt
+/// fails for good. Any other error is retried, because the endpoint had accepted the request.
 pub(super) fn classify_stream_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     let blames_request = match status_of(error) {
         Some(status) => (400..500).contains(&status) && !retry::is_retryable(status),

@@ -40,8 +40,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
         earlier_thinking: EarlierThinking,
     ) -> serde_json::Result<String>;
 
-    /// Returns whether the endpoint's error text blames the thinking of earlier turns that the
-    /// request contains. If so, the client repeats the request without this thinking.
+    /// Returns whether the endpoint's error text blames thinking of earlier turns in the request.
+    /// If so, the client repeats the request without thinking.
     fn is_about_thinking(_error_text: &str) -> bool {
         false
     }

@@ -30,7 +30,7 @@ const NO_RULE: &str = "This model is scripted, and no rule of its script matches
 /// How long the built-in script waits before it emits an answer to a listener. The wait gives a
 /// page time to reload after the page has posted a person's decision.
 const THINKING_TIME: Duration = Duration::from_millis(350);
-/// The pause before each piece of a paced answer.
+/// The maximum pause before each piece of a paced answer.
 const PAUSE_PER_PIECE: Duration = Duration::from_millis(60);
 /// The maximum time in which all pieces of a paced answer are emitted.
 const MAX_PACED_TIME: Duration = Duration::from_millis(600);

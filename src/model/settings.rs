@@ -121,7 +121,7 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
 /// added to `mistakes`.
 ///
 /// # Errors
-/// Fails if [`check`] finds mistakes in the settings, apart from mistakes in a script.
+/// Fails if the `base_url` in the settings is invalid, or if a header cannot be sent.
 pub fn client(
     settings: &Settings,
     net: &Net,

@@ -1,8 +1,8 @@
 //! Writes the texts of a message to a room (a channel or chat of Slack or Teams). All rooms get the
 //! same texts, in English, because a room has no setting for a language.
 //!
-//! Invariant: each text that this service did not write is shown in one line without invisible
-//! characters, and is cut to a maximum length.
+//! Invariant: each text that this service did not write is shown in one line, with invisible
+//! characters made visible, and is cut to a maximum length.
 
 use super::digest::{Digest, Question, Reason};
 use super::outcome::Outcome;
@@ -25,7 +25,7 @@ const UNLISTED_TOOL: &str = "a tool that the configuration does not name";
 pub(super) struct RoomMessage {
     pub(super) digest: Digest,
     /// The outcome of each question, in the order of the questions in `digest`. An outcome is
-    /// `None` before the first answer to its question.
+    /// `None` while its question is open and has no answer.
     pub(super) outcomes: Vec<Option<Outcome>>,
 }
 
@@ -104,7 +104,7 @@ impl ListedQuestion<'_> {
         if self.is_open() { "Review" } else { "Read" }
     }
 
-    /// Returns the rule's message in one line.
+    /// Returns the rule's message in one line; `None` if the rule has no message.
     pub(super) fn message(&self) -> Option<String> {
         let text = self.question.message.as_deref()?;
         Some(single_line(text, MAX_MESSAGE_CHARS)).filter(|text| !text.is_empty())

@@ -42,7 +42,7 @@ pub(super) struct Question {
     /// Whether the question is also about a tool whose name the configuration does not have.
     pub(super) has_unlisted_tool: bool,
     pub(super) agent: String,
-    /// The message of the rule that held the call, written by the operator.
+    /// The operator's message of the rule that held the call; `None` if the rule has no message.
     pub(super) message: Option<String>,
     pub(super) created_at: Time,
     /// The deadline of the request; `None` if the request has no deadline.

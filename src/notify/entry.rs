@@ -186,8 +186,8 @@ impl Entry {
         })
     }
 
-    /// Whether the entry sends messages of the delivery's type, for its tenant. The delivery may be
-    /// older than the entry's present settings.
+    /// Whether the entry, as it is configured now, sends messages of the delivery's type for the
+    /// delivery's tenant. The delivery may be older than the entry's present settings.
     pub(super) fn sends(&self, claimed: &ClaimedDelivery) -> bool {
         self.sends_kind(&claimed.kind) && self.event_filter.matches_tenant(&claimed.tenant)
     }

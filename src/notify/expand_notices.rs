@@ -36,8 +36,8 @@ impl Sender {
 
     /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Sets `has_due` if a
     /// new delivery is due now. Returns the last of these notices if the batch is full, because
-    /// more notices may follow; otherwise `None`. Also returns `None` if the last notice is
-    /// `before`, the last of the previous batch, because another replica may be replacing these
+    /// more notices may follow. `before` is the last notice of the previous batch. Returns `None`
+    /// if the batch ends with the same notice, because another replica may be replacing these
     /// notices.
     async fn expand_batch(
         &self,

@@ -19,7 +19,7 @@ const ASK_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) struct Health {
     /// Whether an attempt has failed since the last success.
     failing: bool,
-    /// The uptime at the last success that made the waiting messages due; `None` if there was none.
+    /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,
     /// The messages that the receiver refused while it accepted others.
     refused: BTreeSet<Uuid>,
@@ -49,10 +49,10 @@ impl Health {
         self.failing = true;
     }
 
-    /// Records that the receiver accepted these messages at the uptime `now`. If it is the first
-    /// success after a failure, or the first for [`ASK_INTERVAL`], returns the refused messages. The
-    /// caller must then make all other waiting messages due. Otherwise returns `None`, because a
-    /// message that fails while this process succeeds is refused.
+    /// Records that the receiver accepted these messages at the uptime `now`. If this acceptance is
+    /// the first success after a failure, or the first for [`ASK_INTERVAL`], returns the refused
+    /// messages. The caller must then make all other waiting messages due. Otherwise returns
+    /// `None`: while the receiver accepts messages, only refused messages wait.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,

@@ -61,8 +61,8 @@ use crate::world::{Clock, Ids};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two cleanups of deliveries.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
-/// The maximum number of concurrent attempts of a process, for all entries together. Beyond it, an
-/// entry that has its reserve may make one attempt.
+/// The maximum number of concurrent attempts of a process, for all entries together. While this
+/// number is reached, each entry may still make one attempt with its reserve.
 const SLOTS_PER_PROCESS: usize = 32;
 
 /// A future that returns the JSON text for a message, or the reason why there is none.

@@ -13,13 +13,15 @@ const MAX_PERSON_CHARS: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) is_open: bool,
-    /// For an open question: the number of approvals so far. For a closed question: the decision
-    /// with its person and time, or that the question expired or was withdrawn.
+    /// For an open question: the number of approvals so far, or that the question is partly
+    /// answered. For a closed question: the decision with its person and time, or that the question
+    /// expired or was withdrawn.
     pub(super) text: String,
 }
 
 impl Outcome {
-    /// Returns the outcome of a request as it is now; `None` before the first answer.
+    /// Returns the outcome of a request as it is now; `None` if the request is open and has no
+    /// answer.
     pub(super) fn from_request(row: &RequestRow, ids: UserIds) -> Option<Self> {
         let state = row.state();
         if state.is_open() {

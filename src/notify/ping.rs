@@ -29,8 +29,8 @@ pub struct PingResult {
 
 /// Sends a message of type `ping` to the entry `name`. A webhook or a room gets one message. For
 /// mail, each person whom the entry names gets a mail; if the entry names no people, the sender's
-/// own address gets a mail. Returns `None` if there is no such entry, or if the entry's settings
-/// have mistakes.
+/// own address gets a mail. Returns `None` if there is no such entry, or if the settings of the
+/// entry or of the mail server have mistakes.
 ///
 /// # Errors
 /// Fails if TLS cannot be set up at all.

@@ -20,9 +20,9 @@ const BACKOFF: [Duration; 9] = [
 ];
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
-/// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. The
-/// wait has a jitter of a fifth, so that messages that failed together are not retried at the same
-/// moment. The wait is at least `retry_after`, for which the receiver asked.
+/// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. Random
+/// jitter changes the wait by up to a fifth, so that messages that failed together are not retried
+/// at the same moment. The wait is at least `retry_after`, for which the receiver asked.
 pub(super) fn backoff(attempts: i64, retry_after: Option<Duration>) -> Option<Duration> {
     let index = usize::try_from(attempts.checked_sub(1)?).ok()?;
     let base = BACKOFF.get(index)?;

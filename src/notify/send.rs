@@ -1,6 +1,7 @@
-//! Claims due deliveries and makes the attempts. Each entry has its own slots, one of which needs
-//! none of the process's slots. So slow receivers delay no messages of other entries. A delivery is
-//! claimed right before its attempt, with a lease that is long enough for one attempt.
+//! Claims due deliveries and makes the attempts. An attempt takes a slot of its entry and a slot of
+//! the process. While no slot of the process is free, each entry may still make one attempt with
+//! its reserve, so slow receivers do not stop other entries. A delivery is claimed right before its
+//! attempt, with a lease that is long enough for one attempt.
 
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,7 +71,7 @@ impl EntryState {
     }
 }
 
-/// A slot of the entry, and a slot of the process or the entry's reserve.
+/// A slot of the entry, together with either a slot of the process or the entry's reserve.
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Sender {
@@ -108,8 +109,8 @@ impl Sender {
         }
     }
 
-    /// Starts as many attempts of an entry as there are free slots. Returns whether there was an
-    /// attempt to start.
+    /// Starts as many attempts of an entry as there are free slots. Returns whether an attempt was
+    /// started.
     async fn start_attempts_of(self: &Arc<Self>, state: &Arc<EntryState>) -> bool {
         let mut slots: Vec<Slot> = Vec::new();
         while let Some(slot) = self.free_slot(state) {
@@ -391,7 +392,8 @@ impl Sender {
         {
             Ok(0) => {}
             Ok(count) => {
-                // This process makes the attempts, and so learns which messages are refused.
+                // The next pass of this process makes the attempts. So this process learns which
+                // messages are refused.
                 state.expect_due();
                 tracing::info!(
                     entry = state.entry.name,

@@ -167,7 +167,7 @@ impl EntrySettings {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
-    /// Returns whether the entry gets a message about each new question.
+    /// Returns whether the entry sends messages about new questions, or reminders of them.
     #[must_use]
     pub fn sends_new_questions(&self) -> bool {
         self.wanted_events().contains(REQUEST_CREATED)

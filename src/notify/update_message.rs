@@ -113,7 +113,7 @@ impl Sender {
                 return Ok(UpdateResult::Attempted(result));
             }
             message = now;
-            // The next attempt must end before the lease does.
+            // A further update must end before the lease does.
             let spent = self.clock.uptime().saturating_sub(began);
             if spent + ATTEMPT_TIMEOUT > state.entry.channel.lease() {
                 return Ok(UpdateResult::RetryLater);

@@ -19,7 +19,7 @@ const LAG_BUCKETS: [f64; 12] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0, 86_400.0, 259_200.0,
 ];
 
-/// The outcomes of attempts at messages.
+/// The values of the label `outcome`.
 const OUTCOMES: [&str; 4] = ["sent", "failed", "dead", "dropped"];
 
 impl Metrics {

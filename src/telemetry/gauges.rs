@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::DatabaseCounts;
 
-/// The age from which counts are stale. The next scrape then starts a new count.
+/// The age from which counts are stale, so that the next scrape starts a new count.
 pub(crate) const MAX_COUNT_AGE: Duration = Duration::from_secs(15);
 
 pub(crate) type CountFn =
@@ -29,7 +29,7 @@ pub(crate) struct Gauges {
 
 #[derive(Default)]
 struct LastCount {
-    /// The uptime at which the last count began.
+    /// The uptime at which the last count began; `None` before the first count.
     started_at: Option<Duration>,
     is_counting: bool,
     counts: DatabaseCounts,
@@ -58,8 +58,8 @@ impl Gauges {
     pub(crate) async fn counts(self: &Arc<Self>) -> DatabaseCounts {
         if self.start_if_due() {
             let this = Arc::clone(self);
-            // The count is spawned, so that it goes on if its scrape is cancelled. Then the next
-            // scrape finds the finished count.
+            // The count is spawned, so that it goes on if its scrape is cancelled. The next scrape
+            // then finds the finished count.
             let counted = self.tracker.spawn(async move {
                 let _guard = CountGuard(&this);
                 let counts = (this.count)().await;

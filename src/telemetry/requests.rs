@@ -53,7 +53,8 @@ impl RequestMetrics {
         self.decided.with_label_values(&[kind, action, door]).inc();
     }
 
-    /// Counts a closed request. Records for how many `seconds` it was open; `None` if unknown.
+    /// Counts a closed request. If `seconds` is known, also records for how long the request was
+    /// open.
     pub(super) fn record_closed(&self, kind: &str, outcome: &str, seconds: Option<f64>) {
         self.closed.with_label_values(&[kind, outcome]).inc();
         if let Some(seconds) = seconds {

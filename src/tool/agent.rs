@@ -1,7 +1,7 @@
 //! The spec of the tool with which an agent calls another agent. The engine performs the call.
 //!
-//! Invariant: all tools of this kind take the same arguments. Their definition digest leaves out
-//! the description, because each calling agent may configure its own description.
+//! Invariant: all tools of this kind take the same arguments. The digest of a tool's definition
+//! leaves out the description, because each calling agent may configure its own description.
 
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
 //! Reads and checks a call's arguments, before the policy judges the call.
 //!
-//! Invariant: all JSON parsers read an accepted text alike. A text that two parsers could read
-//! differently is refused: repeated members, numbers that lose digits as a double, unpaired
-//! surrogates. Members that the tool does not declare are refused too.
+//! Invariant: all JSON parsers read an accepted text alike. [`parse`] refuses texts that two
+//! parsers could read differently: texts with repeated member names, names that differ only in case
+//! or Unicode form, numbers that lose digits as a double, unpaired surrogates or U+0000. The tool's
+//! schema refuses members that the tool does not declare.
 //!
-//! An empty text counts as `{}`, because some models send an empty text for a tool without
-//! arguments. A schema with required members still refuses the empty text.
+//! A blank text counts as `{}`, because some models send a blank text for a tool without arguments.
+//! A schema with required members still refuses such a text.
 
 use std::collections::BTreeMap;
 
@@ -37,10 +38,11 @@ pub(crate) fn read(text: &str, schema: &CompiledSchema) -> Result<Value, SchemaV
     Ok(value)
 }
 
-/// Parses a JSON text (RFC 8259) with the restrictions that the documentation of this module lists.
+/// Parses a JSON text (RFC 8259). Refuses the texts that the documentation of this module lists,
+/// and texts that are longer than [`MAX_BYTES`] or nest deeper than [`MAX_DEPTH`].
 ///
 /// # Errors
-/// Fails if the text is not JSON or violates a restriction. The error names the first such place.
+/// Fails if the text is not JSON or is refused. The error names the first place that is wrong.
 pub(crate) fn parse(text: &str) -> Result<Value, SchemaViolations> {
     if text.len() > MAX_BYTES {
         return Err(SchemaViolations::single(

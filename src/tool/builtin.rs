@@ -1,7 +1,7 @@
 //! The two endpoints of the demonstration: `builtin:refunds/lookup_order` and
 //! `builtin:refunds/refund_payment`. This service answers calls of these endpoints itself, without
-//! an HTTP request. The endpoints keep no state. All lookups of one order give one answer, and all
-//! refunds with one `Idempotency-Key` give one refund id.
+//! an HTTP request. The endpoints keep no state: repeated lookups of an order give the same answer,
+//! and refunds with the same `Idempotency-Key` give the same refund id.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};

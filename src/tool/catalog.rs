@@ -1,8 +1,8 @@
 //! The configured tools, each with its spec, its compiled schema and its implementation.
 //!
-//! Invariant: the digest of a tool's definition covers everything that decides what a call does.
-//! Where the configuration names an environment variable that may hold a secret, the digest covers
-//! the unexpanded `${…}` instead of the variable's value.
+//! Invariant: the digest of a tool's definition covers everything that decides what a call does. Of
+//! headers, env, parameters and working directory, the digest covers the text in which `${…}` is
+//! unexpanded, because the value of a variable may be a secret.
 
 mod checks;
 
@@ -95,15 +95,15 @@ pub struct CatalogEntry {
 }
 
 impl CatalogEntry {
-    /// Returns where a call with these arguments goes, as an approver sees it.
+    /// Returns the destination of a call with these arguments, as an approver sees it.
     #[must_use]
     pub fn address(&self, arguments: &Value) -> String {
         let address = self.tool.as_ref().and_then(|tool| tool.address(arguments));
         address.unwrap_or_else(|| self.spec.target.clone())
     }
 
-    /// Compares the tool's reviewed definition with the definition that the tool's server shows to
-    /// this task now. Returns the difference; `None` if no difference is known.
+    /// Returns the difference between the tool's reviewed definition and the definition that the
+    /// tool's server showed to this task last; `None` if no difference is known.
     #[must_use]
     pub fn definition_change(&self, task: TaskId) -> Option<DefinitionChange> {
         self.tool
@@ -284,9 +284,9 @@ impl Settings {
             .unwrap_or(&settings.working_dir)
     }
 
-    /// Returns `sha256:…` over everything that decides what a call does: kind, destination,
-    /// parameters, effect, and the unexpanded headers and env. Timeouts, and texts for people and
-    /// models, are left out.
+    /// Returns `sha256:…` over everything that decides what a call does: kind, destination, effect,
+    /// and the unexpanded parameters, headers and env. Timeouts, and texts for people and models,
+    /// are left out.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
         let raw_member = |keys: &[&str]| {
             keys.iter()
@@ -432,8 +432,8 @@ impl Catalog {
         self
     }
 
-    /// Returns the tool that calls the agent `name`; letter case counts. `None` if no configured
-    /// agent has this agent as a sub-agent.
+    /// Returns the tool that calls the agent named exactly `name`. `None` if no configured agent
+    /// has that agent as a sub-agent.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<&CatalogEntry> {
         self.agents.get(name)
@@ -469,7 +469,7 @@ impl Catalog {
         self.human.values().any(|human| !human.services.is_empty())
     }
 
-    /// Returns the services whose credentials an agent may ask for.
+    /// Returns the services whose credentials an agent or a gate may ask for.
     #[must_use]
     pub fn services(&self, agent: &str) -> &[Service] {
         self.human.get(agent).map_or(&[], |human| &human.services)

@@ -26,8 +26,8 @@ pub(crate) type Fields = BTreeMap<String, Secret<String>>;
 #[derive(Clone, Default)]
 pub struct Credentials {
     fields: BTreeMap<String, Fields>,
-    /// The credentials that belong to other tasks of the tree, with their names. No call uses these
-    /// credentials, but their values are redacted.
+    /// The credentials of the task's tree that no call of the task uses, with their names. Their
+    /// values are redacted all the same.
     of_others: Vec<(String, Fields)>,
     plain: Arc<PlainFields>,
 }
@@ -116,10 +116,10 @@ impl Credentials {
         }
     }
 
-    /// Decrypts the credentials of a task. `path` holds the task, then its ancestors, nearest
-    /// first. If several credentials have the same name, a call uses the credential of the nearest
-    /// task. All other credentials of `rows` are only redacted. A credential that cannot be
-    /// decrypted is left out.
+    /// Decrypts the credentials in `rows` for the calls of one task. `path` holds this task, then
+    /// its ancestors, the nearest first. If several tasks in `path` have a credential of the same
+    /// name, the calls use the credential of the first of these tasks. All other credentials are
+    /// only redacted. A credential that cannot be decrypted is left out.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
         let distance = |row: &CredentialRow| path.iter().position(|task| *task == row.task_id);

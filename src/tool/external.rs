@@ -55,8 +55,7 @@ fn any_object() -> Value {
     json!({"type": "object"})
 }
 
-/// Returns the catalog entry of a tool that is not configured; `None` if no tool can have this
-/// name.
+/// Returns the catalog entry of a tool that is not configured; `None` if the name is not allowed.
 pub(super) fn unconfigured(name: &str) -> Option<CatalogEntry> {
     let letter = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(letter) {

@@ -3,8 +3,8 @@
 //! the order's command in a separate process group. The guard kills this group at the timeout, when
 //! the guard's input closes, and when the command has ended (to stop background processes).
 //!
-//! Invariant: the guard signals the group before it reaps the group's leader. Until then, no other
-//! group can get the group's number.
+//! Invariant: the guard signals the group before it reaps the group's leader. As long as the leader
+//! is not reaped, no other group can get the group's number.
 //!
 //! The guard reports the group before the command begins. The service concludes from the report:
 //!
@@ -35,8 +35,8 @@ const MAX_ORDER_BYTES: u32 = 8 * 1024 * 1024;
 /// Afterwards, the process of the script becomes the command, with empty input.
 const WAITING_SCRIPT: &str =
     r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
-/// How long the guard waits for the last output, because a process outside the group may hold the
-/// pipe open.
+/// How long the guard waits for the last output after it has killed the group. The wait has a
+/// limit, because a process outside the group may hold the pipe open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 mod relay;
@@ -46,8 +46,8 @@ mod relay;
 pub(crate) struct Order {
     /// The command for `/bin/sh`; unused if `program` is not empty.
     pub(crate) command: String,
-    /// A program with its arguments, run instead of `command` if not empty. The program has no
-    /// timeout, and is connected to the guard's input and output.
+    /// A program with its arguments. If this list is not empty, the program runs instead of
+    /// `command`, without a timeout and connected to the guard's input and output.
     pub(crate) program: Vec<String>,
     /// Whether the program shares the guard's standard error. Otherwise the program's standard
     /// error goes to `/dev/null`.
@@ -81,7 +81,7 @@ pub(crate) enum CommandEnd {
     Code(i32),
     /// The command was ended by this signal, which the guard did not send.
     Signal(i32),
-    /// The guard killed the command at its timeout.
+    /// The guard killed the command at the command's timeout.
     Timeout,
 }
 
@@ -121,9 +121,9 @@ pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
     }
 }
 
-/// Removes the capabilities to read the memory and the environment of undumpable processes from all
-/// children of this thread. Commands of a service that runs as root would otherwise have these
-/// capabilities. Fails if the capabilities cannot be removed.
+/// Removes, from all children of this thread, the capabilities to read the memory and the
+/// environment of undumpable processes. Commands of a service that runs as root would otherwise
+/// have these capabilities. Fails if the capabilities cannot be removed.
 fn drop_tracing_capabilities() -> io::Result<()> {
     // `SYS_PTRACE` is the capability for ptrace. Linux also lets a process with `PERFMON` or
     // `SYS_ADMIN` read another process's memory.
@@ -140,8 +140,8 @@ fn drop_tracing_capabilities() -> io::Result<()> {
     Ok(set_capabilities(None, own)?)
 }
 
-/// Reads one order from `input` and runs its command. Fails if the service has closed a pipe, if
-/// the order is invalid, or if the command cannot be watched.
+/// Reads one order from `input` and runs its command. Fails if the order cannot be read, if the
+/// command cannot be watched, or if the report cannot be written.
 pub(super) fn guard(
     mut input: impl Read + Send + 'static,
     output: &mut impl Write,

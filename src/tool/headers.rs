@@ -1,4 +1,4 @@
-//! The headers that an operator sets on requests to a tool. Invariant: each filled-in value is
+//! The headers that an operator sets on requests to a tool. Invariant: each header's value is
 //! marked sensitive, and no error quotes a value.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const RESERVED_HEADERS: [&str; 6] = [
 /// The prefix of Holdpoint's other headers, which an operator may not set either.
 const RESERVED_PREFIX: &str = "holdpoint-";
 
-/// Checked headers, with references to credentials.
+/// Checked headers, whose values may refer to credentials.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Headers {
     /// The headers that refer to no credential and are the same for every request.

@@ -5,7 +5,8 @@
 //! - If a request may have had an effect, and its answer is incomplete or is a gateway's 502 or
 //!   504, the outcome is `Unknown`.
 //!
-//! The text of an outcome never contains a URL, a header's value or a known secret.
+//! Known secrets are redacted from the text of an outcome. Holdpoint's own words in the text
+//! contain no URL and no header's value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -116,8 +117,8 @@ pub(super) struct CheckedSettings {
 }
 
 impl Settings {
-    /// Returns the checked settings and the mistakes. Each mistake is the path of its key and a
-    /// description. The settings are `None` if the `url` is invalid.
+    /// Returns the checked settings and the mistakes. A mistake is the path of a key and a
+    /// description of the mistake. The settings are `None` if the `url` is invalid.
     pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let known = [
@@ -338,7 +339,7 @@ impl HttpTool {
             headers.insert(HeaderName::from_static("traceparent"), value);
         }
         if has_body {
-            // An empty argument text counts as `{}` (see `arguments.rs`).
+            // A blank argument text counts as `{}` (see `arguments.rs`).
             let text = if call.arguments_text.trim_ascii().is_empty() {
                 "{}"
             } else {

@@ -18,7 +18,7 @@ use crate::task::request::RequestKind;
 use crate::task::request_kind::HumanKind;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
-/// A credential that an agent may ask for, as described to the approver and the model.
+/// A credential that an agent may ask for, as described to the model and the person who is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// The credential's name in the configuration. The model passes it as the argument `service` of
@@ -49,7 +49,7 @@ pub(crate) struct Question {
     /// The agent's own words: its question, the action to confirm, or the reason for asking for a
     /// credential. `None` if the agent gives no reason.
     pub text: Option<String>,
-    /// The call's arguments that are neither in `text` nor in `form`.
+    /// The call's arguments that are neither in `text` nor in `form`; `None` if there are none.
     pub details: Option<Value>,
     /// The JSON Schema of the answer.
     pub form: Option<Value>,

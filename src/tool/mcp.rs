@@ -27,7 +27,8 @@ pub struct Settings {
 pub struct ReviewedTool {
     /// The digest of the tool's whole definition in the lock file.
     pub digest: String,
-    /// The address of the server, as people see it: without credentials and query.
+    /// The target of the calls, as people see it: the tool, the server, and either the server's URL
+    /// (without its query) or `a process on this host`.
     pub target: String,
     /// The server's `timeout`, which limits one call.
     pub timeout: Duration,

@@ -1,6 +1,6 @@
-//! Performs the calls of tools. All tools implement the trait [`Tool`], and each kind of tool has
-//! its own file. `human`, `agent` and `external` hold specs alone, because the engine handles the
-//! calls of these tools.
+//! Performs the calls of tools. Each kind of tool has its own file. `http` and `shell` implement
+//! the trait [`Tool`]; the module `crate::mcp` implements it for tools of MCP servers. `human`,
+//! `agent` and `external` hold specs alone, because the engine handles the calls of these tools.
 
 pub(crate) mod agent;
 pub(crate) mod arguments;
@@ -70,7 +70,7 @@ pub trait Tool: Send + Sync {
     }
 
     /// Returns the difference between the tool's reviewed definition and the definition that the
-    /// tool's server shows to this task now; `None` if no difference is known.
+    /// tool's server showed to this task last; `None` if no difference is known.
     fn definition_change(&self, _task: TaskId) -> Option<DefinitionChange> {
         None
     }
@@ -102,7 +102,7 @@ pub trait Tool: Send + Sync {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartReason {
-    /// A rule allows the call, or an earlier approval covers it.
+    /// A rule or a standing decision allows the call.
     Allowed,
     /// A person approved the call.
     Approved,

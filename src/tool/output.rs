@@ -17,7 +17,8 @@ pub(crate) fn bytes_to_read(redactor: &Redactor, limit: usize) -> usize {
 }
 
 /// Redacts `bytes` and cuts the text after at most `limit` bytes. Returns the text, and whether the
-/// tool's output is longer. `complete` is true if nothing follows `bytes` in the tool's output.
+/// text lacks a part of the tool's output. `complete` is true if nothing follows `bytes` in the
+/// tool's output.
 pub(crate) fn clean(
     redactor: &Redactor,
     bytes: &[u8],

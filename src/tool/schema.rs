@@ -189,8 +189,8 @@ impl CompiledSchema {
     }
 }
 
-/// Returns `schema`, closed as [`CompiledSchema::closed`] closes it: the schema against which a
-/// call's arguments are checked. `None` if `schema` has flaws.
+/// Returns the closed form of `schema`, against which [`CompiledSchema::closed`] checks a call's
+/// arguments. `None` if the rewriter finds a flaw in `schema`.
 #[must_use]
 pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
     if depth_flaw(schema).is_some() {
@@ -301,7 +301,7 @@ pub(crate) fn declared_members(parameters: &Value) -> BTreeMap<&str, Vec<&Value>
     members
 }
 
-/// Whether a schema inside `root` accepts only text, numbers, booleans and null.
+/// Whether a schema inside `root` provably accepts only text, numbers, booleans and null.
 #[must_use]
 pub(crate) fn accepts_only_scalars(root: &Value, schema: &Value) -> bool {
     accepts_only_scalars_within(root, schema, 16)

@@ -43,7 +43,7 @@ const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
 const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Keywords whose value maps names to schemas for the value that the surrounding schema describes.
 const IN_PLACE_MAP_KEYWORDS: [&str; 1] = ["dependentSchemas"];
-/// Keywords that the rewriter resolves and leaves out of the result.
+/// Keywords that are left out of the result, which does not need them once each `$ref` is resolved.
 const OMITTED_KEYWORDS: [&str; 6] = [
     "$schema",
     "$id",
@@ -52,7 +52,8 @@ const OMITTED_KEYWORDS: [&str; 6] = [
     "definitions",
     "$comment",
 ];
-/// Keywords that draft 2020-12 would ignore, or whose meaning depends on more than this schema.
+/// Keywords that are reported as flaws: draft 2020-12 would ignore them, or their meaning depends
+/// on more than this schema.
 const REFUSED_KEYWORDS: [&str; 6] = [
     "$dynamicRef",
     "$dynamicAnchor",
@@ -238,7 +239,8 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Rewrites a schema and leaves it open. Schemas of nested values are closed.
+    /// Rewrites a schema and leaves it open. If `self.close` is true, schemas of nested values are
+    /// closed.
     fn rewrite_open(&mut self, schema: &Value, at: &str) -> Value {
         let Value::Object(members) = schema else {
             return schema.clone();
@@ -375,8 +377,8 @@ impl Rewriter<'_> {
     }
 }
 
-/// Returns the schema inside `schema` that has this anchor, preceded by the JSON Pointer to it.
-/// `at` is the JSON Pointer to `schema`.
+/// Returns the schema inside `schema` that has this anchor, preceded by the JSON Pointer of the
+/// schema with the anchor. `at` is the JSON Pointer of `schema`.
 fn find_anchor<'s>(schema: &'s Value, at: &str, anchor: &str) -> Option<(String, &'s Value)> {
     match schema {
         Value::Object(members) => {

@@ -45,8 +45,8 @@ pub(super) fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let Some(Value::Array(blocks)) = reply.remove("content") else {
         return retryable("its answer holds no content");
     };
-    // The inputs are read from the original body, because `readable` has U+FFFD in place of the
-    // escapes of lone surrogates.
+    // If possible, the inputs are read from the original body, because `readable` has U+FFFD in
+    // place of the escapes of lone surrogates.
     let Some(exact_inputs) = exact_inputs(body)
         .or_else(|| exact_inputs(&readable))
         .filter(|exact_inputs| exact_inputs.len() == blocks.len())
@@ -133,8 +133,7 @@ impl ReceivedMessage {
             .collect()
     }
 
-    /// Returns the explanation of a refusal. `None` if the model did not refuse, or if it also
-    /// wrote a text.
+    /// Returns the endpoint's explanation if the model refused and wrote no text; otherwise `None`.
     pub(super) fn refusal(&self) -> Option<&str> {
         let refused = self.stop_reason.as_deref() == Some("refusal") && self.text().is_empty();
         self.explanation.as_deref().filter(|_| refused)
@@ -209,8 +208,8 @@ fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "refusal" => FinishReason::ContentFilter,
-        // `pause_turn` also counts as `Other`. The request offers no tools that the provider runs,
-        // so there is nothing to continue.
+        // These are unknown reasons and `pause_turn`. After `pause_turn` there is nothing to
+        // continue, because the request offers no tools that the provider runs.
         _ => FinishReason::Other,
     }
 }

@@ -3,7 +3,8 @@
 //! Invariant: the endpoint accepts the form of the body. A refusal would block a stored
 //! conversation for good, because each later request contains the same messages. The model's own
 //! blocks go back unchanged where the endpoint accepts them. Each call keeps the exact text of its
-//! arguments. The id of a call is unique, and the call's result has the same id.
+//! arguments where [`Block::call`] can keep it. The id of a call is unique, and the call's result
+//! has the same id.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -171,7 +172,7 @@ fn messages(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<
     messages
 }
 
-/// Adds blocks to the last message if that message has the same role, or else as a new message.
+/// Adds blocks to the last message if its role is `role`. Otherwise adds them as a new message.
 /// Adds nothing if there are no blocks, because the endpoint refuses an empty message.
 fn append_blocks(
     messages: &mut Vec<OutgoingMessage>,

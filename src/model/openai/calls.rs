@@ -266,9 +266,9 @@ impl PartialCall {
     }
 
     /// Returns whether a fragment with an id and with this call's index may continue the call. The
-    /// index does not decide, because some endpoints send 0 for every call. The id does not decide,
-    /// because some endpoints give each fragment a new id. A fragment with a new id and a name
-    /// begins another call.
+    /// index alone does not decide, because some endpoints send 0 for every call. The id alone does
+    /// not decide, because some endpoints give each fragment a new id. A fragment with a new id and
+    /// a name begins another call.
     fn may_continue_with(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }

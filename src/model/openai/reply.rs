@@ -141,9 +141,8 @@ fn part(part: &Value) -> Option<&str> {
     text.as_str()
 }
 
-/// Returns the calls, in the model's order; `None` if the calls cannot be read. `body` is the
-/// received JSON that contains the message. Arguments that were not sent as text are read from
-/// `body`.
+/// Returns the calls, in the model's order; `None` if the calls cannot be read. `body` is the JSON
+/// that contains the message. Arguments that were not sent as text can be read only from `body`.
 pub(super) fn calls(
     message: &Map<String, Value>,
     body: Option<&str>,

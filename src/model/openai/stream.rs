@@ -185,8 +185,9 @@ impl ChatStreamReader {
         Some(calls)
     }
 
-    /// Returns the call in `function_call`, if there is one, and emits the call at once. Old
-    /// endpoints send `function_call` instead of `tool_calls`.
+    /// Returns the call in `function_call` (empty if there is none), and emits the call at once.
+    /// `None` if the call cannot be read. Old endpoints send `function_call` instead of
+    /// `tool_calls`.
     fn take_legacy_call(&mut self, emitter: &mut PieceEmitter<'_>) -> Option<Vec<AnswerCall>> {
         let calls = reply::calls(&self.message, None, &self.cleaner)?;
         for (at, call) in calls.iter().enumerate() {

@@ -73,7 +73,7 @@ impl ResponseItem {
         content.and_then(Value::as_array).into_iter().flatten()
     }
 
-    /// Returns the text of a message, refusals included.
+    /// Returns the texts of a message's parts, refusals included.
     pub(super) fn message_texts(&self) -> impl Iterator<Item = &str> {
         self.parts().filter_map(|part| {
             let member = match part.get("type").and_then(Value::as_str) {

@@ -160,8 +160,9 @@ impl ReceivedResponse {
         }))
     }
 
-    /// Returns the finish reason. A refusal counts as `ContentFilter`. An item that was cut off
-    /// makes the reason `Other`. In both cases, none of the calls runs.
+    /// Returns the finish reason. If the response was cut off, the reason for the cut is the finish
+    /// reason. Otherwise a refusal counts as `ContentFilter`, and an incomplete item as `Other`. In
+    /// all these cases, none of the calls runs.
     fn finish_reason(&self, has_calls: bool) -> FinishReason {
         match self.end {
             ResponseEnd::Incomplete(reason) => reason,

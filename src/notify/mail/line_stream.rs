@@ -1,7 +1,7 @@
-//! Wraps a TCP stream so that a read returns at most one line. This prevents STARTTLS response
-//! injection: an attacker sends bytes right after the server's answer to STARTTLS, and the client
-//! takes them for an answer inside TLS. RFC 3207, section 6, demands that knowledge from before TLS
-//! is discarded. With this wrapper, such bytes make the TLS handshake fail.
+//! Wraps a TCP stream so that a read returns at most one line. The wrapper prevents STARTTLS
+//! response injection: an attacker sends bytes right after the server's answer to STARTTLS, and the
+//! client takes these bytes for an answer inside TLS. RFC 3207, section 6, demands that knowledge
+//! from before TLS is discarded. With the wrapper, such bytes make the TLS handshake fail.
 
 use std::io;
 use std::net::SocketAddr;

@@ -6,11 +6,11 @@ use crate::people::language::Language;
 
 /// The texts of mails in one language. `{…}` marks a value to fill in.
 pub(super) struct MailTexts {
-    /// The subjects and headings of mails about one question.
+    /// Subjects and headings of mails about one question: `new`, `expiring` and `waiting`.
     new: &'static str,
     expiring: &'static str,
     waiting: &'static str,
-    /// The subjects and headings of mails about several questions.
+    /// Subjects and headings of mails about several questions: `all_new` to `all_waiting`.
     all_new: &'static str,
     all_expiring: &'static str,
     all_waiting: &'static str,

@@ -66,7 +66,7 @@ impl Default for Teams {
 }
 
 impl Slack {
-    /// Whether a bot posts the messages. An incoming webhook cannot update them.
+    /// Whether a bot posts the messages. Only a bot can update them.
     pub(super) fn is_bot(&self) -> bool {
         self.token.is_some()
     }

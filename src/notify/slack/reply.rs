@@ -12,8 +12,8 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use crate::notify::attempt_result::AttemptResult;
 
-/// The members that are read from the body of an answer. All other members only repeat the message,
-/// and the end of the body may be cut off.
+/// The members that are read from the body of an answer. All other members are ignored: they only
+/// repeat the message, and may be cut off at the end of the body.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     ok: Option<bool>,
@@ -26,7 +26,7 @@ impl Reply {
     pub(super) fn parse(body: &[u8]) -> Self {
         let mut reply = Self::default();
         let mut json = serde_json::Deserializer::from_slice(body);
-        // An error is ignored, because the members before it were read.
+        // A parse error is ignored, because the members before the error were read.
         let _ = json.deserialize_map(ReplyVisitor(&mut reply));
         reply
     }

@@ -116,7 +116,7 @@ fn check_url_arguments(
 }
 
 /// Checks that every argument can be sent in the query: the argument must be a scalar, and the
-/// query in the `url` must not already have a parameter of its name.
+/// query in the `url` must not already have a parameter with the argument's name.
 fn check_query(
     name: &str,
     http: &CheckedSettings,
@@ -162,8 +162,8 @@ fn check_query(
     }
 }
 
-/// Reports arguments that the summary names and the parameters lack: each would be a gap in the
-/// line that an approver reads.
+/// Reports two mistakes in a summary: an argument that the parameters lack, which would be a gap in
+/// the line that an approver reads, and a `{` that is not part of a `{name}`.
 pub(super) fn check_summary(
     name: &str,
     summary: &str,

@@ -1,6 +1,6 @@
 //! Runs a program whose input and output the guard passes on. Once the guard's input closes, the
 //! program has two seconds to end. Then the program gets SIGTERM and has three more seconds, before
-//! the guard kills its process group.
+//! the guard kills the program's process group.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt as _;
@@ -104,7 +104,7 @@ fn connect(
     })?;
     thread::Builder::new().spawn(move || {
         // While the copying thread waits for the program to read, the copying thread cannot notice
-        // the end of the guard's input. Therefore a thread of its own watches for that end.
+        // the end of the guard's input. Therefore this thread watches for that end.
         let stdin = io::stdin();
         let mut closing = [PollFd::new(&stdin, PollFlags::empty())];
         while let Err(rustix::io::Errno::INTR) = poll(&mut closing, None) {}

@@ -90,8 +90,9 @@ const SCALAR_TYPES: [&str; 4] = ["string", "number", "integer", "boolean"];
 pub(super) const SCALAR_AND_LIST_TYPES: [&str; 5] =
     ["string", "number", "integer", "boolean", "array"];
 
-/// Checks a form, and returns a form that also refuses undeclared members. Fails if the form has an
-/// unknown keyword, more than `max_fields` fields, or a field whose type is not in `kinds`.
+/// Checks a form, and returns a copy that refuses undeclared members. Fails with a description of
+/// the mistake, for example if the form has an unknown keyword, more than `max_fields` fields, a
+/// field whose type is not in `kinds`, or a text that names a secret.
 pub(super) fn read_form(
     written: &Value,
     max_fields: usize,
@@ -173,7 +174,7 @@ fn is_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(letter)
 }
 
-/// Reads `required`. Fails if it names an unknown field, or a field twice.
+/// Reads `required`. Fails if `required` names an unknown field, or a field twice.
 fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result<Value, String> {
     let Some(written) = members.get("required") else {
         return Ok(json!([]));
@@ -343,7 +344,8 @@ fn check_keyword(keyword: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether at least one answer satisfies the field's limits.
+/// Whether no two limits of the field contradict each other. The number of choices is the upper
+/// limit of `minItems`.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let number = |keyword: &str| {
         field
@@ -377,7 +379,8 @@ fn secret_error(at: &str) -> String {
 }
 
 /// Whether a text names a secret. A name from [`SECRET_NAMES`] counts anywhere in the folded
-/// letters and digits of the text. A name from [`SECRET_WORDS`] counts only as a whole word.
+/// letters and digits of the text, except in a word from [`HARMLESS_WORDS`]. A name from
+/// [`SECRET_WORDS`] counts only as a whole word.
 pub(super) fn names_secret(text: &str) -> bool {
     let joined: String = folded(text)
         .chars()

@@ -7,7 +7,8 @@ use super::form::{FORMATS, SCALAR_AND_LIST_TYPES, names_secret, read_form};
 
 /// The maximum number of fields of a server's form.
 const MAX_FIELDS: usize = 32;
-/// The JSON Schema keywords that a server's field keeps in the form that a person sees.
+/// The JSON Schema keywords that a server's field keeps in the form that a person sees, besides
+/// `items` and a `format` from [`FORMATS`].
 const KEPT_KEYWORDS: [&str; 13] = [
     "type",
     "title",
