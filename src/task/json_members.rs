@@ -14,7 +14,7 @@ use serde_json::{Map, Number, Value};
 /// with all names before it.
 const MAX_MEMBERS: usize = 64;
 
-/// Message of the errors for a duplicate member and for too many [`Members`].
+/// Message of the errors for a duplicate member.
 pub(crate) const REPEATED_MEMBER: &str = "A member is repeated";
 
 /// Message of the errors of [`Members`] for too many members.

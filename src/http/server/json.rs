@@ -95,11 +95,9 @@ fn json_error(error: &serde_json::Error) -> JsonError {
     })
 }
 
-/// Parses a JSON object with at most 64 members. The member `name` stays unparsed; each other
-/// member is parsed by [`parse`], which applies its limits to this member alone. Returns the other
-/// members, and the unchanged JSON text of `name`. That text is not checked for depth, number of
-/// values or repeated members. Accepts at most 64 members. A value that is not an object is parsed
-/// whole.
+/// Parses a JSON object of at most 64 members like [`parse`], but keeps the text of the member
+/// `name`. Returns the other members, and the unchanged JSON text of `name`, which is not checked
+/// for depth, number of values or repeated members. A value that is not an object is parsed whole.
 pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), JsonError> {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Ok((parse(bytes)?, None));

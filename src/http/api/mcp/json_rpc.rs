@@ -136,10 +136,8 @@ pub(super) fn result_message(id: &Value, result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}")
 }
 
-/// Responds with `result`. When the connection takes the response, `delivery` records that the
-/// client has received the result of a gate call.
-pub(super) fn respond(id: &Value, result: &str, delivery: Option<Delivery>) -> Response {
-    json_response(delivered_body(result_message(id, result).into(), delivery))
+pub(super) fn respond(id: &Value, result: &str) -> Response {
+    json_response(result_message(id, result).into())
 }
 
 pub(super) fn json_response(body: Body) -> Response {
