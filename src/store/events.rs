@@ -175,6 +175,8 @@ pub struct Events {
     /// Whether more events may follow. If `false`, no further event existed at the time of the
     /// read.
     pub more: bool,
+    /// The number of the event before which the read stopped, because the event cannot be decoded.
+    pub unreadable: Option<i64>,
 }
 
 /// An event with the data of its tree that a message shows.
@@ -284,7 +286,7 @@ impl Store {
     /// before an event that cannot be decoded.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or the first event cannot be decoded.
+    /// [`ReadError`] when the database does not answer.
     pub async fn events(
         &self,
         subtree: Subtree,
@@ -308,17 +310,13 @@ impl Store {
         let mut bytes = 0;
         for record in records {
             bytes += i64::try_from(record.body.len()).unwrap_or(i64::MAX);
-            let task = TaskId(record.task_id);
-            match record.event() {
-                Ok(event) => read.events.push(event),
-                Err(error) => {
-                    self.report_unreadable(task);
-                    if read.events.is_empty() {
-                        return Err(error);
-                    }
-                    read.more = true;
-                    return Ok(read);
-                }
+            let (task, number) = (TaskId(record.task_id), record.event_number);
+            if let Ok(event) = record.event() {
+                read.events.push(event);
+            } else {
+                self.report_unreadable(task);
+                (read.more, read.unreadable) = (true, Some(number));
+                return Ok(read);
             }
         }
         let count = i64::try_from(read.events.len()).unwrap_or(i64::MAX);

@@ -51,9 +51,15 @@ impl Credentials {
         self.fields.insert(name.into(), fields);
     }
 
+    /// Whether no credential is here for the calls of the task.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
+    }
+
+    /// Whether other tasks of the tree have credentials, which this task's calls do not use.
+    pub(super) fn has_others(&self) -> bool {
+        !self.of_others.is_empty()
     }
 
     #[must_use]

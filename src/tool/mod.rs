@@ -155,9 +155,9 @@ pub struct Invocation {
 
 impl Invocation {
     /// Returns a redactor for `known` (the configuration's secrets) and for all credentials of the
-    /// call, including credentials that the tool does not use.
+    /// task's tree, including credentials that the tool does not use.
     pub(crate) fn redactor<'r>(&self, known: &'r Redactor) -> Cow<'r, Redactor> {
-        if self.credentials.is_empty() {
+        if self.credentials.is_empty() && !self.credentials.has_others() {
             return Cow::Borrowed(known);
         }
         Cow::Owned(known.merged_with(&self.credentials.redactor()))

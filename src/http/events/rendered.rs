@@ -58,6 +58,11 @@ pub(super) async fn read(
     journals: &mut JournalCache,
 ) -> Result<RenderedEvents, ReadError> {
     let read = http.store.events(part, after, MAX_PORTION).await?;
+    if read.events.is_empty()
+        && let Some(number) = read.unreadable
+    {
+        return Err(ReadError::Corrupt(format!("event {number}")));
+    }
     let mut rendered = RenderedEvents {
         part,
         events: Vec::with_capacity(read.events.len()),

@@ -55,7 +55,7 @@ struct EventStream<P: Protocol> {
     decoder: Decoder,
     reader: P::StreamReader,
     bytes_read: usize,
-    /// The bytes before the first event, at most `MAX_PROBLEM_BYTES`; `None` after the first event.
+    /// The bytes before the first event; `None` after the first event, and after `MAX_ANSWER_BYTES`.
     /// The bytes are kept because some endpoints declare a stream but send an unstreamed answer.
     unparsed: Option<Vec<u8>>,
 }
@@ -70,14 +70,10 @@ impl<P: Protocol> EventStream<P> {
     ) -> Result<StreamState, AttemptOutcome> {
         self.bytes_read = self.bytes_read.saturating_add(bytes.len());
         let events = self.decoder.push(bytes).map_err(|_| too_long())?;
-        if !events.is_empty() {
+        if !events.is_empty() || self.bytes_read > MAX_ANSWER_BYTES {
             self.unparsed = None;
         }
-        if let Some(unparsed) = self
-            .unparsed
-            .as_mut()
-            .filter(|unparsed| unparsed.len() + bytes.len() <= MAX_PROBLEM_BYTES)
-        {
+        if let Some(unparsed) = &mut self.unparsed {
             unparsed.extend_from_slice(bytes);
         }
         for event in events {

@@ -122,7 +122,9 @@ on_both! {
         let app = trees(on, "").await;
         let wonders = || turn(&[call("request_human_guidance", &json!({"question": "Go on?"}))]);
         let analyst = give("analyst", &[asks(), wonders(), json!("analyst: done")]);
-        let clerk = give("clerk", &[wonders(), json!(format!("the login is {TOKEN}"))]);
+        let looks = turn(&[call("lookup", &json!({"order": 1}))]);
+        let clerk = give("clerk", &[wonders(), looks, json!(format!("the login is {TOKEN}"))]);
+        app.tool.answers(200, format!("found {TOKEN}"));
         let root = paused(&app, &[turn(&[analyst, clerk]), json!("end")]).await;
         let root_id = root.str("/task_id");
         let answer = async |reply: &Reply, agent: &str, response: Value| {
@@ -134,7 +136,10 @@ on_both! {
         let yes = json!({"answer": "yes"});
         let given = answer(&root, "analyst", filled_in("credentials")).await;
         let beside = answer(&given, "clerk", yes.clone()).await;
-        assert_eq!(only(&app, &root_id, "clerk").await["output"], "the login is [secret jira.token]");
+        let clerk = only(&app, &root_id, "clerk").await;
+        assert_eq!(clerk["output"], "the login is [secret jira.token]");
+        let items_of_clerk = items(&app, &id(&clerk)).await;
+        assert!(items_of_clerk.iter().any(|item| item["content"] == "found [secret jira.token]"), "{items_of_clerk:?}");
         let end = answer(&beside, "analyst", yes).await;
         assert_eq!(end.str("/status"), "Completed", "{}", end.text);
         for task in tree(&app, &root_id).await {

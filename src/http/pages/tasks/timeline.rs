@@ -12,7 +12,7 @@ use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
-use crate::store::{Event, ReadError, ReadLimit, Subtree};
+use crate::store::{Event, ReadLimit, Subtree};
 use crate::task::decision::{Decision, Door};
 use crate::task::failure::Failure;
 use crate::task::id::RequestId;
@@ -79,22 +79,9 @@ async fn read_between(
         events: EVENTS_PER_PAGE,
         bytes: MAX_READ_BYTES,
     };
-    let (mut entries, mut has_unreadable) = (Vec::new(), false);
-    while after < last {
-        let read = match http.store.events(part, after, portion).await {
-            Ok(read) => read,
-            Err(ReadError::Corrupt(_)) => {
-                // The error does not name the damaged event. So the loop skips one number at a time
-                // until a read succeeds.
-                has_unreadable = true;
-                after += 1;
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if std::mem::take(&mut has_unreadable) {
-            entries.push(TimelineEntry::Unreadable(after));
-        }
+    let mut entries = Vec::new();
+    loop {
+        let read = http.store.events(part, after, portion).await?;
         let count = read.events.len();
         let events = read.events.into_iter();
         let within: Vec<_> = events.take_while(|event| event.number <= last).collect();
@@ -105,14 +92,19 @@ async fn read_between(
                 .into_iter()
                 .map(|event| TimelineEntry::Event(Box::new(event))),
         );
-        if is_end {
-            break;
+        if let Some(number) = read.unreadable.filter(|number| *number <= last) {
+            after = number;
+            match entries.last_mut() {
+                Some(TimelineEntry::Unreadable(end)) => *end = number,
+                Some(TimelineEntry::Event(_)) | None => {
+                    entries.push(TimelineEntry::Unreadable(number));
+                }
+            }
+        }
+        if is_end || after >= last || read.unreadable > Some(last) {
+            return Ok(entries);
         }
     }
-    if has_unreadable {
-        entries.push(TimelineEntry::Unreadable(last));
-    }
-    Ok(entries)
 }
 
 pub(super) fn entry(site: &Site<'_>, entry: &TimelineEntry) -> Markup {
