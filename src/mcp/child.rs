@@ -217,18 +217,20 @@ impl Child {
 
     /// Replies to the child's requests. Closes the child's input once the child is idle.
     async fn reply_until_idle(self: Arc<Self>, mut replying: mpsc::Receiver<String>) {
+        let mut idle_checks = tokio::time::interval(IDLE_CHECK_INTERVAL);
         loop {
-            let next = tokio::select! {
+            tokio::select! {
                 () = self.shared.ended.cancelled() => return self.close_input().await,
                 () = self.shared.closing.cancelled() => return self.close_input().await,
-                next = tokio::time::timeout(IDLE_CHECK_INTERVAL, replying.recv()) => next,
-            };
-            if let Ok(Some(message)) = next {
-                let _ = self
-                    .write(&message, Instant::now() + REPLY_TIMEOUT, || true)
-                    .await;
-            } else if self.shared.is_idle() {
-                self.close_input().await;
+                _ = idle_checks.tick() => {
+                    if self.shared.is_idle() {
+                        self.close_input().await;
+                    }
+                }
+                Some(message) = replying.recv() => {
+                    let end = Instant::now() + REPLY_TIMEOUT;
+                    let _ = self.write(&message, end, || true).await;
+                }
             }
         }
     }

@@ -361,8 +361,6 @@ impl Committer {
             match self.find(rows).await {
                 Ok(Some(at)) => return Ok(Committed { at: Time(at) }),
                 Ok(None) => {}
-                Err(failure) if failure.sent => continue,
-                // The lookup was not sent. A later lookup may get a connection.
                 Err(_) => {
                     self.db.clock.sleep(RETRY_BACKOFF).await;
                     continue;

@@ -52,10 +52,11 @@ impl DescriptorBudget {
             + PER_DATABASE_CONNECTION * u64::from(database)
             + PER_RUNNING_TASK * u64::from(running);
         let available = limit.saturating_sub(reserve);
-        if available < MIN_CONNECTIONS.min(u64::from(wanted)) {
+        let least = MIN_CONNECTIONS.min(u64::from(wanted));
+        if available < least {
             return Err(TooFewDescriptors {
                 limit,
-                needed: reserve + MIN_CONNECTIONS,
+                needed: reserve + least,
             });
         }
         Ok(Self {

@@ -141,6 +141,22 @@ async fn call_is_one_line_with_the_approved_bytes_and_gets_its_answer() {
 }
 
 #[tokio::test]
+async fn later_request_of_an_attempt_has_the_rest_of_the_timeout() {
+    let server = Served::running("");
+    let asking = Asking::default();
+    let first = server.called().await;
+    assert!(matches!(first, Outcome::Succeeded(_)), "{first:?}");
+    let decided = asking.permit.decided().await.unwrap();
+    until(
+        "the rest is shorter than the time since the decision",
+        || decided.elapsed() > SHORT,
+    )
+    .await;
+    let rest = server.stdio.call(&asking.call(), None, SHORT, 1).await;
+    assert!(matches!(rest, Outcome::Succeeded(_)), "{rest:?}");
+}
+
+#[tokio::test]
 async fn sixteen_calls_at_once_get_their_own_answers_in_any_order() {
     let script = "waiting = []\ndef call(m):\n    waiting.append(m)\n    if len(waiting) == 16:\n        for m in reversed(waiting): say(m['id'], m['params']['arguments']['n'])";
     let server = Served::running(script);

@@ -159,7 +159,9 @@ async fn mislabelled_body_is_recognized_by_its_content() {
     let mislabelled = kinds
         .iter()
         .flat_map(|kind| [http("200 OK", kind, &events), http("200 OK", kind, plain)]);
-    let called_stream = [plain, &plain.trim_end().replace('\n', "")]
+    // Longer than the other bodies, and read in several parts.
+    let long = format!("{}{plain}", " ".repeat(300 * 1024));
+    let called_stream = [plain, &plain.trim_end().replace('\n', ""), &long]
         .map(|plain| http("200 OK", "content-type: Text/Event-Stream\r\n", plain));
     for answer in mislabelled.chain(called_stream) {
         let (read, heard, endpoint) = heard(vec![answer.clone()]).await;
