@@ -121,8 +121,8 @@ fn annotations(effect: Effect) -> Value {
 }
 
 /// Returns the schema without the keyword [`HEADER`], because only this service sends such headers
-/// to the MCP server. If `named` is true, the members of `schema` are properties, and all of them
-/// are kept, whatever their names.
+/// to the MCP server. If `named` is true, `schema` is the value of `properties`. Its keys are then
+/// the names of arguments and not keywords, so all of them are kept.
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {
