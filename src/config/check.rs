@@ -64,8 +64,9 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`:
-/// some connections are kept for other requests, so `max_streams` event streams can never be open.
+/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`.
+/// Some connections are kept for other requests than event streams, so the number of open event
+/// streams could then never reach `max_streams`.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],

@@ -255,8 +255,9 @@ impl Config {
         }
     }
 
-    /// Returns a spec for each configured tool whose name `usable` rejects: the tool's settings
-    /// have mistakes. Without the spec, each rule that names the tool would be reported, too.
+    /// Returns a spec for each configured tool whose settings have mistakes. `usable` returns false
+    /// for the names of these tools. Without the specs, each rule that names such a tool would be
+    /// reported, too.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,

@@ -360,7 +360,8 @@ fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mista
             continue;
         };
         if own.parameters.is_some() {
-            // `check_parts::tools` reports `parameters` in an entry that names a tool of a server.
+            // An entry that names a tool of a server must not have `parameters`.
+            // `check_parts::tools` reports this mistake.
             continue;
         }
         let own = Some((name.as_str(), own));

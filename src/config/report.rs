@@ -130,8 +130,8 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
     }
 }
 
-/// Returns the position of a mistake as numbers, by which the mistakes are sorted, and as text. The
-/// third value is the mistake's path of keys.
+/// Returns three values: the position of a mistake as numbers, by which the mistakes are sorted;
+/// the position as text; and the mistake's path of keys.
 fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
     let (explicit, path) = match mistake.place.split_first() {
         Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),
