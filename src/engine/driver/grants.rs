@@ -15,15 +15,15 @@ use crate::task::verdict::{Judgement, Verdict};
 pub(super) enum JudgedAt {
     /// The model proposes the call.
     Proposal,
-    /// The call is about to start. A standing decision counts now only if it allowed the call
-    /// earlier.
+    /// The call is about to start. Only the standing decision that allowed the call at an earlier
+    /// judgement can allow it again.
     Start,
 }
 
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
-    /// policy's judgement. A call that `hold_if_uncertain` would hold stays held, for the reason
-    /// that `hold_if_uncertain` gives.
+    /// policy's judgement. No standing decision allows a call that `hold_if_uncertain` holds. Such
+    /// a call stays held, for the reason that `hold_if_uncertain` gives.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
