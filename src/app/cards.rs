@@ -1,6 +1,7 @@
 //! Builds the lists that clients see: the agents, and the tools of each gate. The descriptions come
-//! from the configuration and from the lock file of MCP tools. A gate's list has the tools that
-//! this service runs, each with the schema that checks its calls.
+//! from the configuration and from the lock file of MCP tools. A gate's list has only the tools
+//! that this service runs. The list shows the schema against which the arguments of a call are
+//! checked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

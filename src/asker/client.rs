@@ -1,6 +1,6 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
-//! Invariants: an answer is an error if its status does not fit its decision, or if its tool is not
-//! the proposed tool. All proposals of one call have the same idempotency key.
+//! Invariants: an answer is an error if its HTTP status contradicts its decision, or if it names
+//! another tool than the proposed one. All proposals of one call have the same idempotency key.
 
 use std::time::Duration;
 

@@ -92,7 +92,7 @@ fn check_tools(
 }
 
 /// Warns about a gate that no caller can use, and about rules that require more approvers than
-/// calls at the gate can have.
+/// there are for calls at the gate.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let is_empty =

@@ -129,8 +129,8 @@ impl Config {
         })
     }
 
-    /// Returns the description of a tool for an agent's model, and the tool's definition with its
-    /// `${…}` unexpanded. `None` if the tool does not exist, or its settings name no kind of tool.
+    /// Returns the description of a tool for an agent's model, and the tool's unexpanded settings.
+    /// `None` if the tool does not exist, or if its settings do not say which kind of tool it is.
     fn offered(&self, name: &str) -> Option<(ToolDescription, UnexpandedTool)> {
         let tool = self.tools.get(name).filter(|tool| tool.has_kind())?;
         let parameters = tool.parameters();

@@ -49,8 +49,8 @@ impl fmt::Display for Report {
 
 impl Report {
     /// Finds the positions of the mistakes in the tree, and sorts the mistakes in the order of the
-    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. Hides
-    /// each value of `inserted` in the lines about that value's place.
+    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. If a
+    /// line is about a place into which a value of `inserted` was inserted, also hides this value.
     #[must_use]
     pub(crate) fn new(
         file: &str,

@@ -1,6 +1,7 @@
-//! Refuses, with `Invalid`, edited arguments that the current rules do not permit. This check comes
-//! before the checks that depend on the state of the request. If the tool of a call has changed
-//! since the request was opened, only secrets in the arguments of this call are refused.
+//! Refuses edited arguments that the current rules do not permit. The error is `Invalid`. It comes
+//! before the errors about the state of the request, such as `Expired`. If the tool of a call has
+//! changed since the request was opened, its edited arguments are refused only if they hold a
+//! secret.
 
 use super::Refusal;
 use super::decision_input::{DecisionInput, invalid};

@@ -107,7 +107,7 @@ impl Engine {
             let command = match key.path.rsplit('/').next() {
                 Some("cancel") => Command::Cancel,
                 Some("retry") => Command::Retry,
-                // Creating a task needs the same right as sending a message to the task.
+                // The earlier POST sent a message or created the task. Both need the same right.
                 Some(_) | None => Command::Message,
             };
             return Ok(self.may_command(caller, command, task).is_ok());

@@ -176,7 +176,9 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the consequence of a rejection, and whether this answer closes the request.
+    /// Returns the consequence of rejections, if this answer has one, and whether the answer closes
+    /// the request. If the answer closes an approval whose calls are all rejected, the consequence
+    /// is the one that a person named, else the request's `on_reject`.
     fn consequence(
         &self,
         open: &RequestProgress,

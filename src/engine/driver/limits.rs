@@ -88,9 +88,10 @@ impl Driver<'_> {
         None
     }
 
-    /// Registers a model call that is about to be made. The inner `Err` names the limit that this
-    /// call would exceed, counting the model calls in flight in the tree. A task alone in its tree
-    /// gets `None`, because `step_context` has already checked its limits.
+    /// Registers a model call that is about to be made. Model calls in flight in the tree count
+    /// against the limits. If this call would exceed a limit, the inner `Err` names the limit. If
+    /// the tree has no other task, registers nothing and returns `None`, because `step_context` has
+    /// already checked the limits.
     pub(crate) async fn register_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {

@@ -48,8 +48,8 @@ impl Engine {
         self.drive_to_end(session).await;
     }
 
-    /// Like [`Engine::drive`], but returns the session. Returns `None` if the session may differ
-    /// from the journal, because another driver has the task or facts are still pending.
+    /// Like [`Engine::drive`], but returns the session. If another driver has the task or facts are
+    /// still pending, the session may differ from the journal. In that case, returns `None`.
     pub(in crate::engine) async fn drive_to_end(
         self: Arc<Self>,
         mut session: TaskSession,
