@@ -100,8 +100,9 @@ struct Serve {
     /// The format of log lines.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
-    /// The database is a restored backup or a promoted standby: each call that may already have run
-    /// needs a decision. A Postgres whose identity has changed is recognized without this flag.
+    /// The database is a restored backup or a promoted standby. Each call that may already have run
+    /// then needs a decision. If the identity of a Postgres has changed, this flag is not needed,
+    /// because the service notices the change.
     #[arg(long)]
     restored: bool,
     /// Log at debug level the lines that MCP servers on this host write to standard error.

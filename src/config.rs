@@ -160,7 +160,7 @@ const SECTIONS: [&str; 14] = [
 ];
 
 /// Loads a configuration. `check_modules` adds the mistakes that other modules find in their
-/// settings. `load` calls it in every case, except if the text cannot be parsed.
+/// settings. If the text cannot be parsed, `check_modules` is not called.
 ///
 /// # Errors
 /// Fails if there is a mistake. The error is the report of all mistakes.

@@ -26,18 +26,18 @@ pub struct Gate {
     /// The callers who may use the gate. Default: every caller.
     pub open_to: Option<OpenTo>,
     /// The treatment of a call whose tool the gate does not list. `deny`: the call is invalid.
-    /// `judge`: the rules decide, and a rule with `decide: allow` matches such a tool only by a
-    /// glob.
+    /// `judge`: the rules decide. A rule with `decide: allow` matches such a tool only by a glob,
+    /// never by the exact name.
     pub other_tools: OtherTools,
     /// The maximum time that an MCP client or a gateway waits for a decision. After that time, the
     /// client or gateway must ask again. 5 minutes at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub hold: Duration,
-    /// The time within which an approved call must start, counted from the approval, or from a
-    /// person's later answer to a question about the call. An approval alone starts nothing: the
-    /// caller must still be waiting, or must propose the call again within this time. 24 hours at
-    /// most.
+    /// The time within which an approved call must start. The time counts from the approval. If a
+    /// person later answers another question about the call, the time counts from that answer. An
+    /// approval alone starts nothing: the caller must still be waiting, or must propose the call
+    /// again within this time. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub use_within: Duration,
@@ -45,19 +45,19 @@ pub struct Gate {
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub run_within: Duration,
-    /// The time for which a person's rejection also denies the same call without a new request.
-    /// `0s`: never. 24 hours at most.
+    /// The time after a person's rejection of a call. If a caller proposes the same call again
+    /// within this time, the call is denied without a new request. `0s`: never. 24 hours at most.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub no_lasts: Duration,
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
-    /// The calls that are stored. `all`: every call. `held`: every call, unless its tool is
-    /// `read_only`, a rule allows the call, and the caller runs it. Such a call is only counted, and
-    /// its outcome is not reported, whatever `report` says.
+    /// The calls that are stored. `all`: every call. `held`: every call with one exception. A call
+    /// is only counted if its tool is `read_only`, a rule allows it, and the caller runs it. The
+    /// outcome of such a call is not reported, whatever `report` says.
     pub record: Record,
-    /// The maximum number of pending calls of one user. 1000 at most. With several replicas, calls
-    /// that they store at the same moment may exceed it.
+    /// The maximum number of pending calls of one user. 1000 at most. If several replicas store
+    /// calls at the same moment, the number of pending calls may exceed the maximum.
     pub max_open: u32,
     /// The gRPC operations by which gateways ask this gate. Default: the gate has none.
     pub ext_authz: Option<ExtAuthz>,

@@ -183,7 +183,8 @@ impl Agents {
         self.by_name.values().filter(|agent| agent.gate.is_none())
     }
 
-    /// Returns all agents and gates, ordered by name. Every task belongs to an agent or a gate.
+    /// Returns all agents and gates, ordered by name. Their definitions must be stored, because a
+    /// task may be pinned to any of them.
     pub fn definitions(&self) -> impl Iterator<Item = &Arc<Agent>> {
         self.by_name.values()
     }

@@ -148,8 +148,8 @@ pub enum DefinitionError {
     #[error("the definition is damaged")]
     Damaged,
     /// A `${…}` in the definition can no longer be expanded, or expands to the name of a tool that
-    /// the definition lacks. Also returned if the name of an agent has become the name of a gate,
-    /// or the name of a gate that of an agent. The string is the message.
+    /// the definition lacks. Also returned if the definition is of an agent and its name is now the
+    /// name of a gate, or the other way round. The string is the message.
     #[error("{0}")]
     Missing(String),
 }

@@ -1,6 +1,7 @@
 //! Builds the lists that clients see: the agents, and the tools of each gate. The descriptions come
-//! from the configuration and from the lock file of MCP tools. A gate's list has the tools that
-//! this service runs, each with the schema that checks its calls.
+//! from the configuration and from the lock file of MCP tools. A gate's list has only the tools
+//! that this service runs. The list shows the schema against which the arguments of a call are
+//! checked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,8 +122,8 @@ fn annotations(effect: Effect) -> Value {
 }
 
 /// Returns the schema without the keyword [`HEADER`], because only this service sends such headers
-/// to the MCP server. If `named` is true, the members of `schema` are properties, and all of them
-/// are kept, whatever their names.
+/// to the MCP server. If `named` is true, `schema` is the value of `properties`. Its keys are then
+/// the names of arguments and not keywords, so all of them are kept.
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {

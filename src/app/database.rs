@@ -20,9 +20,9 @@ pub struct DatabaseOptions {
 /// How long the start waits for a database that does not answer.
 const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Opens the database. While the database is unavailable, or another transaction holds a table that
-/// a migration changes, retries for at most [`OPEN_TIMEOUT`]. The service listens once the database
-/// is open.
+/// Opens the database. Retries for at most [`OPEN_TIMEOUT`] if the database is unavailable. Also
+/// retries if another transaction has locked a table that a migration changes. The service listens
+/// once the database is open.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,

@@ -1,6 +1,6 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
-//! Invariants: an answer is an error if its status does not fit its decision, or if its tool is not
-//! the proposed tool. All proposals of one call have the same idempotency key.
+//! Invariants: an answer is an error if its HTTP status contradicts its decision, or if it names
+//! another tool than the proposed one. All proposals of one call have the same idempotency key.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ const RESPONSE_GRACE: Duration = Duration::from_secs(5);
 const MIN_PROPOSAL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// The maximum duration of one attempt to send a report. It must be shorter than `GRACE` in
-/// `cli/gate.rs`: the process of a hook gives up its work `GRACE` after the end of its wait, and
-/// the wait may be zero.
+/// `cli/gate.rs`, because the process of a hook may run only `GRACE` longer than its wait for a
+/// decision. If the wait is zero, `GRACE` is all the time that an attempt has.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Serialize)]
@@ -77,7 +77,8 @@ pub struct ServiceAnswer {
     pub arguments_text: String,
     /// Whether a person changed the arguments.
     pub edited: bool,
-    /// The digest of the call; `None` if the call can never run, or is only counted.
+    /// The digest of the call. `None` if the call can never run, or if the gate only counts the
+    /// call (`record: held`).
     pub digest: Option<String>,
     pub decision: Decision,
     /// The outcome of the call; `None` until the call has an outcome.

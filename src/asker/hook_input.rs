@@ -79,8 +79,8 @@ pub struct HookInput<'t> {
 }
 
 impl<'t> HookInput<'t> {
-    /// Parses the input. An input with an unknown event is refused if it has a call without a
-    /// result, because the host may be about to run the call.
+    /// Parses the input. If the event is unknown, and the input has a call but no result of the
+    /// call, the input is refused, because the host may be about to run the call.
     ///
     /// # Errors
     /// Fails if the input is malformed or refused. The error is one line for a person.

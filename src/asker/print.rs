@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::hook::Host;
 
-/// The time in seconds that the host's timeout allows a hook beyond the hook's wait for a decision.
-/// A hook that only reports has no such wait. A hook that proposes must end before the timeout,
-/// because the host runs the call if the timeout ends the hook.
+/// The seconds by which the host's timeout for a hook is longer than the hook's wait for a
+/// decision. A hook that proposes a call must end before the timeout, because the host runs the
+/// call if the timeout ends the hook. A hook that only reports waits for no decision, so its
+/// timeout is this margin alone.
 const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
 /// The end of the hook command that proposes a call. It turns each failure of the hook into exit
@@ -38,8 +39,8 @@ pub fn settings(host: Host, wait: Duration) -> String {
         "PreToolUse",
         hook(&ask, seconds + TIMEOUT_MARGIN_SECONDS, Some("block")),
     );
-    // The hook after a call only reports, and blocks no call. With `onFailure`, the model would be
-    // told that the call was blocked although the call has already run.
+    // The hooks after a call have no `onFailure`. With `onFailure: block`, a failure of such a hook
+    // would tell the model that the call was blocked, although the call has already run.
     add("PostToolUse", hook(&report, TIMEOUT_MARGIN_SECONDS, None));
     if host == Host::ClaudeCode {
         add(

@@ -1,7 +1,8 @@
 //! `holdpoint gate`: asks a running service whether a call may run. Invariant: a failure of this
-//! process never counts as an allow. The work of `call` and `hook` runs in a thread of its own, so
-//! a panic ends with exit code 2. A hook that hangs also ends with exit code 2. Only a hook whose
-//! input says that the call has already run ends with exit code 0 in every case.
+//! process never allows a call. A panic ends with exit code 2, because the work of `call` and
+//! `hook` runs in a thread of its own. A hook that hangs also ends with exit code 2. If a hook's
+//! input says that the call has already run, nothing is left to block, so the hook ends with exit
+//! code 0 even after a failure.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -42,8 +43,9 @@ pub(super) enum Gate {
     /// Answer a coding agent's hook: read the hook's JSON from standard input, and print the
     /// answer.
     Hook(Hook),
-    /// Ask whether a call may run: exit code 0 allow, 10 deny, 11 pending, 2 error, or
-    /// neither a permit nor a result of the service.
+    /// Ask whether a call may run. Exit codes without a command to run: 0 allow, 10 deny, 11
+    /// pending, 2 error. An allowed call that has neither a permit nor a result of the service is
+    /// an error, too.
     Call(CallOptions),
     /// Print the settings that make a coding agent run the hook for every tool call.
     Print {
@@ -89,7 +91,8 @@ pub(super) struct CallOptions {
     #[arg(default_value = "{}")]
     arguments: String,
     /// The idempotency key: proposals with the same key are the same call. Without a key, the
-    /// command attaches to an equal call that still waits.
+    /// command continues an equal earlier call, if the answer to that call has reached no process
+    /// and no process waits for it.
     #[arg(long)]
     key: Option<String>,
     /// Your own name for the conversation that the call belongs to. Default: `gate`.
@@ -109,7 +112,7 @@ pub(super) struct CallOptions {
 pub(super) fn run(command: Gate, environment: &Environment) -> u8 {
     let settings = AskerSettings::read(|name| environment.variable(name));
     let ended = match command {
-        // Only the hook's input says whether a failure blocks the call.
+        // `answer_hook` decides by the hook's input whether a failure blocks the call.
         Gate::Hook(options) => return answer_hook(&options, settings),
         Gate::Print { host } => settings.map(|settings| {
             let wait = settings.wait.min(MAX_WAIT);
@@ -257,7 +260,7 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
         arguments,
         session_id: options.session.as_deref(),
         context: &options.context,
-        // Without `--key`, a repeated command attaches to the equal call that still waits.
+        // Without `--key`, a repeated command continues the equal call of an earlier command.
         attach: options.key.is_none(),
     };
     let (client, runtime) = (client(settings)?, runtime()?);
@@ -275,8 +278,9 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
         (Decision::Allow, true) if is_success(&verdict.answer) => {
             Ok(print_verdict(&verdict, options, OK))
         }
-        // The call has failed or has run before, or another process has its permit. After exit code
-        // 0, a script could run the call a second time.
+        // The call is allowed, but this process may not run it: it has failed or has run before, or
+        // another process has its permit. The exit code is not 0, because after exit code 0 a
+        // script could run the call a second time.
         (Decision::Allow, true) => Ok(print_verdict(&verdict, options, USAGE_ERROR)),
         (Decision::Deny, _) => Ok(print_verdict(&verdict, options, DENIED)),
         (Decision::Pending, _) => Ok(print_verdict(&verdict, options, PENDING)),
@@ -289,9 +293,9 @@ fn is_success(answer: &ServiceAnswer) -> bool {
     answer.permit.is_some() || is_run_here
 }
 
-/// Prints the verdict's message to standard error, and returns `code`. Without a command to run,
-/// also prints the verdict to standard output, and returns [`USAGE_ERROR`] if this second print
-/// fails.
+/// Prints the verdict's message to standard error, and returns `code`. If there is no command to
+/// run, also prints the verdict to standard output. If standard output cannot be written, returns
+/// [`USAGE_ERROR`] instead of `code`.
 fn print_verdict(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
     let url = match (&verdict.answer.decision, &verdict.answer.request) {
         (Decision::Pending, Some(request)) => format!(" {}", request.url),

@@ -77,8 +77,9 @@ fn lock(options: &LockOptions, environment: &Environment) -> Result<u8, (u8, Str
     finish(options, &config, &reviewed)
 }
 
-/// If the servers' tools differ from the lock file, writes the lock file once the person has
-/// agreed, by `--yes` or at the prompt. With `--check`, returns an error instead.
+/// If the servers' tools differ from the lock file, writes the lock file. The person must have
+/// agreed by `--yes`, or must agree at the prompt. With `--check`, writes nothing and returns an
+/// error if there is a difference.
 fn finish(
     options: &LockOptions,
     config: &McpConfig,

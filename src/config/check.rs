@@ -15,8 +15,8 @@ use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
 use crate::world::Mistakes;
 
-/// Checks all settings. Sets `public_url` and `default_agent` if the file leaves them out and other
-/// settings imply them.
+/// Checks all settings. If the file leaves out `public_url` or `default_agent`, derives the value
+/// from other settings, if they determine it.
 pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     server(config, mistakes);
     metrics(config, mistakes);
@@ -36,8 +36,8 @@ pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     default_agent(config, root, mistakes);
 }
 
-/// Checks that `metrics_listen` is not the address of the main listener, and is on loopback if
-/// there are no accounts.
+/// Checks that `metrics_listen` is not the address of the main listener. If there are no accounts,
+/// `metrics_listen` must be on loopback.
 fn metrics(config: &Config, mistakes: &mut Mistakes) {
     let Some(text) = &config.server.metrics_listen else {
         return;
@@ -64,8 +64,9 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`:
-/// some connections are kept for other requests, so `max_streams` event streams can never be open.
+/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`.
+/// Some connections are kept for other requests than event streams, so the number of open event
+/// streams could then never reach `max_streams`.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],

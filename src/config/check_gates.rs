@@ -92,7 +92,7 @@ fn check_tools(
 }
 
 /// Warns about a gate that no caller can use, and about rules that require more approvers than
-/// calls at the gate can have.
+/// there are for calls at the gate.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let is_empty =
@@ -172,8 +172,9 @@ fn is_admitted(open_to: Option<&OpenTo>, key: &ApiKey, ids: UserIds) -> bool {
     (key.act_as && names_people) || open_to.admits(&key.tenant, &ids.id(&key.user), &key.groups)
 }
 
-/// Checks the names of the headers, and that a key may speak for the user in `user_header`. Warns
-/// about settings that Envoy cannot honor: required reports, and rules that allow `edit`.
+/// Checks the names of the headers. If `user_header` is set, checks that there is a key that may
+/// speak for the users whom this header names (`act_as`). Warns about settings that Envoy cannot
+/// honor: required reports, and rules that allow `edit`.
 fn check_ext_authz(
     config: &Config,
     gate_name: &str,
@@ -206,7 +207,8 @@ fn check_ext_authz(
     }
 }
 
-/// Checks that requests can have the headers, and that the user and the groups have a header each.
+/// Checks that each name can be the name of an HTTP header, and that the groups are not in the same
+/// header as the user.
 fn check_header_names(place: &[&str], ext_authz: &ExtAuthz, mistakes: &mut Mistakes) {
     let (user, groups) = (&ext_authz.user_header, &ext_authz.groups_header);
     let named = [

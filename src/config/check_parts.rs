@@ -101,9 +101,9 @@ fn json_noun(value: &Value) -> &'static str {
 }
 
 /// Checks each `{{credential:NAME.FIELD}}` in the headers, `url` and `env` of tools, and in the
-/// headers of MCP servers. This includes the values that `env` passes on from the service's own
-/// environment. The credential and the field must exist, and `secrets.keys` must have a key to seal
-/// the credential.
+/// headers of MCP servers. If `env` passes on a variable of the service's own environment, the
+/// value of that variable is checked, too. The credential and the field must exist, and
+/// `secrets.keys` must have a key to seal the credential.
 pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root
@@ -304,8 +304,8 @@ fn check_credentials_offer(
             "`credentials` is offered, but the section `credentials` is empty",
         );
     } else if config.credential_takers(agent).is_empty() {
-        // The missing taker of a credential may be a tool that could not be read. So the mistake is
-        // reported only if all tools were read.
+        // A tool whose settings could not be read may be the tool that takes a credential. So the
+        // mistake is reported only if all tools were read.
         let is_read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
         if config.tools_below(agent).into_iter().all(is_read) {
             let detail = format!(

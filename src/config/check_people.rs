@@ -117,8 +117,8 @@ fn check_people(auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports the `groups` of a person who has a key, if they differ from the groups of the key. The
-/// person's entry may leave `groups` out.
+/// Reports the `groups` of a person who has a key, if they differ from the groups of the key. If
+/// the person's entry leaves `groups` out, the person has the groups of the key.
 fn check_groups_of_key(
     auth: &Settings,
     person: &PersonSettings,
@@ -277,8 +277,8 @@ pub(super) fn question_kinds(rule: &Rule) -> BTreeSet<RequestKind> {
     kinds.collect()
 }
 
-/// Returns the approvers of a rule's questions of this kind. If links allow no action on such
-/// questions, the approvers do not answer by link.
+/// Returns the approvers of a rule's questions of this kind. Their `links` is false if no action on
+/// questions of this kind can be taken by a link.
 pub(super) fn approvers_of(rule: &Rule, kind: RequestKind) -> Approvers {
     let approvers = rule.approvers.approvers();
     let takes_links = !kind.properties().link_actions.is_empty();

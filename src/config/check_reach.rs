@@ -104,8 +104,9 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
     all
 }
 
-/// Returns the approvers of a rule's questions. If all questions are of one kind, returns the
-/// result of [`approvers_of`] for this kind.
+/// Returns the approvers of a rule's questions. If all questions are of one kind, this kind also
+/// decides whether the approvers may answer by link (see [`approvers_of`]). If there are several
+/// kinds, only the rule decides that.
 fn question_approvers(rule: &Rule) -> Approvers {
     let kinds = question_kinds(rule);
     match kinds.first() {
@@ -214,9 +215,9 @@ fn check_recipients(
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
     let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
-    // If no rule matches a call, the task's owner decides, and any person may be an owner. So the
-    // terms of such calls would justify every name in `to`. These terms are used only if no rule
-    // holds calls.
+    // If no rule matches a call, the task's owner decides, and any person may be an owner. With the
+    // terms of such calls, this check would accept every person in `to` who has a mail address. So
+    // these terms are used only if no rule holds calls.
     let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
         of_rules().collect()
     } else {
@@ -240,8 +241,8 @@ fn check_recipients(
     }
 }
 
-/// Splits the recipients into single names. Each result has the key of a name (`groups` or
-/// `users`), the index of the name in the list under this key, and a `Named` with this name alone.
+/// Splits the recipients into single names. Each result has the list in which the name stands
+/// (`groups` or `users`), the index of the name in this list, and a `Named` with this name alone.
 fn single_names(named: &Named) -> Vec<(&'static str, usize, Named)> {
     let groups = named.groups.iter().map(|group| Named {
         groups: vec![group.clone()],

@@ -148,8 +148,8 @@ fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
 }
 
 /// Checks the conditions of rules with `remember`. Reports a condition that contains a `${…}` or is
-/// set by an environment variable, because approvers read the condition and the service stores its
-/// digest.
+/// set by an environment variable. Such a condition may hold a secret, but approvers read the
+/// condition, and the service stores its digest.
 pub(super) fn check_remembered_conditions(
     root: &Node,
     inserted: &[InsertedValue],

@@ -129,8 +129,8 @@ impl Config {
         })
     }
 
-    /// Returns the description of a tool for an agent's model, and the tool's definition with its
-    /// `${…}` unexpanded. `None` if the tool does not exist, or its settings name no kind of tool.
+    /// Returns the description of a tool for an agent's model, and the tool's unexpanded settings.
+    /// `None` if the tool does not exist, or if its settings do not say which kind of tool it is.
     fn offered(&self, name: &str) -> Option<(ToolDescription, UnexpandedTool)> {
         let tool = self.tools.get(name).filter(|tool| tool.has_kind())?;
         let parameters = tool.parameters();
@@ -255,8 +255,9 @@ impl Config {
         }
     }
 
-    /// Returns a spec for each configured tool whose name `usable` rejects: the tool's settings
-    /// have mistakes. Without the spec, each rule that names the tool would be reported, too.
+    /// Returns a spec for each configured tool whose settings have mistakes. `usable` returns false
+    /// for the names of these tools. Without the specs, each rule that names such a tool would be
+    /// reported, too.
     pub fn unusable_tools<'c>(
         &'c self,
         usable: impl Fn(&str) -> bool + 'c,

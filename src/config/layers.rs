@@ -19,8 +19,8 @@ const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// The variable that arms failpoints; `None` in a build without failpoints, which then warns that
-/// the variable is ignored.
+/// The variable that arms failpoints. `None` in a build without failpoints. If the variable is set
+/// there, a warning says that it is ignored.
 const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
@@ -36,10 +36,11 @@ pub struct Flags {
     pub database_url: Option<String>,
 }
 
-/// Applies the environment variables to the tree. Shorter paths are applied first, so that `…__A`
-/// and `…__A__B` may both be set. If the file lacks a key, the key is added in the spelling of
-/// `known`, the keys of the file's schema. The comparison with `known` ignores case, `-` and `_`. A
-/// key that is not in `known` is added in lower case.
+/// Applies the environment variables to the tree. Variables with shorter paths are applied first.
+/// Otherwise `…__A` would overwrite the value that `…__A__B` has set. If the file lacks a key, the
+/// key is added in the spelling that it has in `known`, the list of all keys of the schema. A
+/// variable's name matches a key in `known` without regard to case, `-` and `_`. A key that is not
+/// in `known` is added in lower case.
 pub fn apply_variables(
     root: &mut Node,
     environment: &Environment,
@@ -93,8 +94,9 @@ pub fn apply_flags(root: &mut Node, flags: &Flags) {
     }
 }
 
-/// Returns the number of steps, by which variables are sorted, and the steps of the path that a
-/// variable overrides, in lower case. Returns `None` if the variable overrides no key.
+/// Returns the path of the key that a variable overrides: the number of its steps, and the steps in
+/// lower case. The caller sorts the variables by the number. Returns `None` if the variable
+/// overrides no key.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;

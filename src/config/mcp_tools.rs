@@ -278,7 +278,7 @@ fn insert_tool(config: &mut Config, exposed_name: &str, settings: catalog::Setti
     let reviewed = mcp.reviewed.clone().unwrap_or_default();
     let mut server_settings = config.unexpanded(&["mcp", &mcp.server]);
     if let Some(members) = server_settings.as_object_mut() {
-        // Of the server's settings, only those are kept that decide where and how a call reaches
+        // The definition has only the server settings that determine where and how a call reaches
         // the server. All other settings that matter to a call are in the tool's own definition.
         let kept = ["url", "headers", "oauth", "command", "working_dir", "env"];
         members.retain(|key, _| kept.contains(&key.as_str()));
@@ -360,7 +360,8 @@ fn complete_tools(config: &mut Config, has_lock_file: bool, mistakes: &mut Mista
             continue;
         };
         if own.parameters.is_some() {
-            // `check_parts::tools` reports `parameters` in an entry that names a tool of a server.
+            // An entry that names a tool of a server must not have `parameters`.
+            // `check_parts::tools` reports this mistake.
             continue;
         }
         let own = Some((name.as_str(), own));

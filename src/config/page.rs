@@ -130,9 +130,9 @@ fn write_keys(schema: &Value, map: &NestedMap<'_>, place: &str, page: &mut Strin
     }
 }
 
-/// A map of settings that a property is or contains. `schema` is the schema of the map. `step` is
-/// the path from the property to the map: `.<name>` for maps by name, `[]` for a list of maps,
-/// otherwise empty.
+/// The map of settings that a property describes. `schema` is the schema of the map. If the
+/// property is itself the map, `step` is empty. If the property has such maps by name, `step` is
+/// `.<name>`. If it has a list of such maps, `step` is `[]`.
 struct NestedMap<'s> {
     schema: &'s Value,
     step: &'static str,

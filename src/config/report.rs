@@ -49,8 +49,8 @@ impl fmt::Display for Report {
 
 impl Report {
     /// Finds the positions of the mistakes in the tree, and sorts the mistakes in the order of the
-    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. Hides
-    /// each value of `inserted` in the lines about that value's place.
+    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. If a
+    /// line is about a place into which a value of `inserted` was inserted, also hides this value.
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -130,8 +130,8 @@ fn without_value(text: &str, inserted: &InsertedValue) -> String {
     }
 }
 
-/// Returns the position of a mistake as numbers, by which the mistakes are sorted, and as text. The
-/// third value is the mistake's path of keys.
+/// Returns three values: the position of a mistake as numbers, by which the mistakes are sorted;
+/// the position as text; and the mistake's path of keys.
 fn place(file: &str, root: &Node, mistake: &Mistake) -> ((usize, usize), String, String) {
     let (explicit, path) = match mistake.place.split_first() {
         Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),

@@ -54,9 +54,9 @@ impl Config {
             .collect()
     }
 
-    /// Returns the `request_…` tools of all agents, so that rules can be checked against them.
-    /// `request_credentials` may appear several times, because its parameters depend on the agent's
-    /// credentials. Tools with equal parameters appear once.
+    /// Returns the `request_…` tools of all agents, so that rules can be checked against them. Each
+    /// tool appears once for each set of parameters that it has. The parameters of
+    /// `request_credentials` depend on the agent's credentials.
     pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {

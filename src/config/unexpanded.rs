@@ -67,8 +67,9 @@ pub(crate) fn walk<'n>(
     }
 }
 
-/// Whether an expanded value at this place may be shown to people and models. This holds for names,
-/// texts, a tool's `url`, and the service's own addresses.
+/// Whether an expanded value at this place may be shown to people and models. The function lists
+/// the places of values that are no secrets, such as names, descriptions and the service's own
+/// addresses. It returns false for any other place.
 #[must_use]
 pub(crate) fn is_shown(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();

@@ -23,9 +23,9 @@ use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// Returns decrypted credentials: those of the task and of its ancestors and, only for
-    /// redaction, those of the other tasks of the tree. Returns no credentials if the service has
-    /// no sealing key or the stored rows are corrupt.
+    /// Returns the decrypted credentials of the task and of its ancestors. The credentials of the
+    /// other tasks of the tree are added only for redaction. Returns no credentials if the service
+    /// has no sealing key or the stored rows are corrupt.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.

@@ -148,9 +148,9 @@ impl Engine {
         session.ok_or(Refusal::NotFound)
     }
 
-    /// Validates an answer by the request's row. If the row refuses an answer with edited
-    /// arguments, also checks the arguments: an error about the arguments comes before the row's
-    /// error.
+    /// Validates an answer by the request's row. If the row refuses an answer for another reason
+    /// than the caller's rights, and the answer has edited arguments, checks the arguments, too. If
+    /// they have an error, returns this error instead of the row's error.
     async fn validate_answer(
         &self,
         caller: &Caller,
@@ -277,13 +277,14 @@ impl Engine {
     }
 
     /// Judges a call with the arguments `text` that a person wrote. Returns the edit, and the
-    /// judgement to journal. The judgement is `None` if the edit approves the call, if the rules
-    /// allow the call, or if the journal already has the same judgement.
+    /// judgement to journal. The judgement is `None` if there is nothing to journal: the edit
+    /// approves the call, the rules allow the call, or the journal already has the same judgement.
     ///
     /// # Errors
     /// `Invalid` if a rule refuses the arguments, if the arguments do not fit the tool, if the tool
-    /// is gone, or if the call was already sent. The tool of a sent call knows the call by an
-    /// idempotency key, and expects the same arguments when the call is repeated.
+    /// is gone, or if the call was already sent. A sent call keeps its arguments, because its tool
+    /// knows the call by an idempotency key, and expects the same arguments when the call is
+    /// repeated.
     async fn judge_edit(
         &self,
         caller: &Caller,
@@ -340,9 +341,9 @@ impl Engine {
     }
 
     /// Whether the tool of one of `calls`, or the form of the requested credential, has changed
-    /// since the request was opened. Returns `false` without a check if no answer to this kind of
-    /// request depends on the tool (`depends_on_tool`), except for a `retry`, which runs the tool
-    /// again.
+    /// since the request was opened. If the answers to this kind of request do not depend on the
+    /// tool (`depends_on_tool`), returns `false` without a check. A `retry` is checked in any case,
+    /// because it runs the tool again.
     fn is_tool_changed(
         &self,
         agent: Option<&Agent>,

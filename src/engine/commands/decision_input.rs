@@ -97,9 +97,10 @@ pub struct CallReply {
 /// Validates an answer against its request.
 ///
 /// # Errors
-/// `Forbidden` if the caller approves arguments that they wrote themselves, or if the caller's link
-/// may not give this answer; `Invalid` if parts of the answer do not fit the request (the error
-/// lists these parts); `Internal` if the request's form is unusable.
+/// - `Forbidden` if the caller approves arguments that they wrote themselves, or if the caller's
+///   link may not give this answer.
+/// - `Invalid` if parts of the answer do not fit the request. The error lists these parts.
+/// - `Internal` if the request's form is unusable.
 pub(crate) fn validate(
     roster: &Roster,
     caller: &Caller,

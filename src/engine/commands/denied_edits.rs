@@ -1,6 +1,7 @@
-//! Refuses, with `Invalid`, edited arguments that the current rules do not permit. This check comes
-//! before the checks that depend on the state of the request. If the tool of a call has changed
-//! since the request was opened, only secrets in the arguments of this call are refused.
+//! Refuses edited arguments that the current rules do not permit. The error is `Invalid`. It comes
+//! before the errors about the state of the request, such as `Expired`. If the tool of a call has
+//! changed since the request was opened, its edited arguments are refused only if they hold a
+//! secret.
 
 use super::Refusal;
 use super::decision_input::{DecisionInput, invalid};
@@ -92,10 +93,11 @@ impl Engine {
         digest.unwrap_or_default() != call.digest
     }
 
-    /// Returns whether an edit approves its call, and the judgement to journal, if any. `now` is
-    /// the judgement of the edited arguments; `asked` is the call as the request `spec` shows it.
-    /// An edit does not approve its call if other people have to approve the call, or if the rule
-    /// that holds the edited arguments has other terms than `spec`.
+    /// Returns whether an edit approves its call. If the edited arguments are held, also returns
+    /// the judgement to journal. `now` is the judgement of the edited arguments. `asked` is the
+    /// call as the request `spec` shows it. An edit does not approve its call if people other than
+    /// its editor must approve the call, or if the rule that holds the edited arguments has other
+    /// terms than `spec`.
     ///
     /// # Errors
     /// Fails if a rule refuses the arguments, if the arguments do not fit the tool, or if too few

@@ -9,7 +9,8 @@ use crate::task::grant::GrantEnd;
 use crate::task::id::GrantId;
 
 impl Engine {
-    /// Returns the reason why a standing decision no longer approves calls; `None` while it does.
+    /// Returns the reason why a standing decision no longer approves calls; `None` if it still
+    /// approves calls.
     #[must_use]
     pub fn grant_end(&self, row: &GrantRow) -> Option<GrantEnd> {
         let ended = row.ended();

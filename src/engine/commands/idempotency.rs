@@ -78,8 +78,8 @@ impl Engine {
         if task.status == TaskStatus::Canceled
             && let Some(session) = self.load(task.task_id).await?
         {
-            // The earlier POST may be a cancel that is not answered yet. This POST waits like the
-            // cancel, which is answered only once no call can be sent.
+            // The earlier POST may be a cancel that is not answered yet. A cancel is answered only
+            // once no call can be sent, so this POST waits for that, too.
             self.wait_until_unsendable(&session.subtree(), session.now)
                 .await;
         }
@@ -107,7 +107,7 @@ impl Engine {
             let command = match key.path.rsplit('/').next() {
                 Some("cancel") => Command::Cancel,
                 Some("retry") => Command::Retry,
-                // Creating a task needs the same right as sending a message to the task.
+                // The earlier POST sent a message or created the task. Both need the same right.
                 Some(_) | None => Command::Message,
             };
             return Ok(self.may_command(caller, command, task).is_ok());

@@ -10,8 +10,8 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::Fact;
 use crate::tool::{LateSlot, ToolAnswer};
 
-/// An attempt with an unknown outcome. `answer` holds the future that waits for the tool's answer
-/// if the attempt timed out and the answer can still come.
+/// An attempt with an unknown outcome. If the attempt timed out and the tool's answer can still
+/// come, `answer` holds the future that waits for this answer.
 pub(in crate::engine) struct LateAttempt {
     pub call: CallId,
     pub attempt: u32,
@@ -47,8 +47,8 @@ impl Engine {
         }
     }
 
-    /// Journals the answer as the call's result if the call still waits for a result, otherwise as
-    /// a late result.
+    /// Journals the answer. It becomes the call's result if the call has no result yet and no later
+    /// attempt was started. Otherwise it is journaled as a late result.
     async fn store_late(
         self: &Arc<Self>,
         task: TaskId,

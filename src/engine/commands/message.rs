@@ -17,9 +17,9 @@ impl Engine {
     /// descendants that have not ended.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `NotARoot`, `KeyReused`; `Conflict` while the task runs, while it
-    /// is paused and `supersede` is not set, or if the task is a gate call; `Unavailable` when the
-    /// database does not answer.
+    /// `NotFound`, `Forbidden`, `NotARoot`, `KeyReused`; `Unavailable` when the database does not
+    /// answer. `Conflict` if the task is running or is a gate call. Also `Conflict` if the task is
+    /// paused and `supersede` is not set.
     pub async fn message(
         self: &Arc<Self>,
         caller: &Caller,

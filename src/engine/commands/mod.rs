@@ -76,8 +76,8 @@ pub struct Accepted {
     /// Listens to the tree's commits. The listener is opened before the command's commit, so that
     /// no later commit is missed. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
-    /// The position of the command's commit. `None` for a POST that itself cancels a task, because
-    /// its response is never a stream of events. A replay always has the position of its key.
+    /// The position of the command's commit. `None` for a cancel, because its response is never a
+    /// stream of events. A replay, even of a cancel, has the position of its idempotency key.
     pub position: Option<CommitPosition>,
 }
 

@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// Like [`Engine::submit`], but the commit also stores the idempotency key. If nothing was
-    /// committed, returns the result of an earlier POST with the same key, if there is such a POST.
+    /// committed because a POST with the same key came first, returns the result of that POST.
     pub(super) async fn submit_with_key(
         self: &Arc<Self>,
         caller: &Caller,

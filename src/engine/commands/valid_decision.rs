@@ -42,12 +42,12 @@ impl ValidDecision {
     /// Returns the undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided`, in these cases:
-    /// - The answer names a call that is decided, or that the caller has already approved.
-    /// - The answer is for the whole request, and the caller has already approved every undecided
-    ///   call, or no call is undecided.
-    /// - The answer is for the whole request and is no approval or retry, and the caller has
-    ///   already approved one of the undecided calls.
+    /// `AlreadyDecided` if the answer names a call that is decided or that the caller has already
+    /// approved. If the answer is for the whole request, `AlreadyDecided` in these cases:
+    /// - No call is undecided.
+    /// - The caller has already approved every undecided call.
+    /// - The caller has already approved one of the undecided calls, and the answer is neither an
+    ///   approval nor a retry.
     pub(super) fn targets(
         &self,
         caller: &Caller,
@@ -93,8 +93,8 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the first call that the answer names and that is decided. `None` if there is none, or
-    /// if the answer is for the whole request.
+    /// Returns the first call that the answer names and that is decided. `None` if there is none,
+    /// or if the answer is for the whole request.
     pub(super) fn decided_call(&self, state: &RequestState<'_>) -> Option<CallId> {
         let mut named = self.by_call.iter().flatten().map(|(call, _)| *call);
         named.find(|call| state.deciding_answer(*call).is_some())
@@ -176,7 +176,9 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the consequence of a rejection, and whether this answer closes the request.
+    /// Returns the consequence of rejections, if this answer has one, and whether the answer closes
+    /// the request. If the answer closes an approval whose calls are all rejected, the consequence
+    /// is the one that a person named, else the request's `on_reject`.
     fn consequence(
         &self,
         open: &RequestProgress,

@@ -1,6 +1,6 @@
 //! Decrypts a task's credentials right before calls are sent, requests missing credentials, and
-//! redacts credential values in everything that is stored. Invariant: a decrypted value is dropped
-//! once the tool call or the model's answer that needed it is recorded.
+//! redacts credential values in everything that is stored. Invariant: a value that was decrypted
+//! for a tool call or a model's answer is dropped once this call or answer is recorded.
 
 use std::collections::BTreeSet;
 
@@ -64,10 +64,10 @@ impl Driver<'_> {
         })
     }
 
-    /// Finds the first missing credential of each of these calls. As long as the tree may open
-    /// requests, opens one request for each missing credential, about the first call that lacks it.
-    /// A call becomes invalid if the configuration does not define the credential for this agent.
-    /// Returns `true` if a credential is missing.
+    /// Finds the first missing credential of each of these calls. Opens one request for each
+    /// missing credential, about the first call that lacks it. Opens no request beyond the limit on
+    /// the tree's open requests. A call becomes invalid if the configuration does not define the
+    /// credential for this agent. Returns `true` if a credential is missing.
     pub(crate) fn request_missing_credentials(
         &mut self,
         calls: &[CallId],

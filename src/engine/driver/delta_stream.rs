@@ -349,9 +349,10 @@ impl DeltaStream {
         self.publisher.lock_state().has_published = false;
     }
 
-    /// Publishes the rest of the complete answer, if parts of the answer have arrived before. If
-    /// the published deltas are not a prefix of the answer, retracts them instead. Returns the ids
-    /// of the answer's calls. Deltas that were not retracted have the same ids.
+    /// Publishes the part of the complete answer that is not published yet. If the published deltas
+    /// are not a prefix of the answer, retracts them instead. Publishes nothing if no part of the
+    /// answer has arrived before. Returns the ids of the answer's calls. These are the ids that the
+    /// deltas used, unless the deltas were retracted.
     pub(crate) fn finish(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }

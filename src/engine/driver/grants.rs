@@ -1,8 +1,8 @@
 //! Allows a held call if a person's standing decision covers it. Invariant: a standing decision
 //! covers calls of the rule that offered it, until this rule, the tool or the giver's rights
-//! change. Every judgement checks these three conditions. If the check fails right before the call
-//! starts, people are asked about the call. The commit of the start also checks that the standing
-//! decision is not revoked, expired or used up.
+//! change. Each judgement of a call checks that none of the three has changed. If the judgement
+//! right before the start of a call finds a change, people are asked about the call. The commit of
+//! the start also checks that the standing decision is not revoked, expired or used up.
 
 use super::{Driver, Stop};
 use crate::store::{CoverableCall, GrantRow, ReadError};
@@ -15,15 +15,15 @@ use crate::task::verdict::{Judgement, Verdict};
 pub(super) enum JudgedAt {
     /// The model proposes the call.
     Proposal,
-    /// The call is about to start. A standing decision counts now only if it allowed the call
-    /// earlier.
+    /// The call is about to start. Only the standing decision that allowed the call at an earlier
+    /// judgement can allow it again.
     Start,
 }
 
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
-    /// policy's judgement. A call that `hold_if_uncertain` would hold stays held, for the reason
-    /// that `hold_if_uncertain` gives.
+    /// policy's judgement. No standing decision allows a call that `hold_if_uncertain` holds. Such
+    /// a call stays held, for the reason that `hold_if_uncertain` gives.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -126,8 +126,8 @@ impl Driver<'_> {
     }
 
     /// Whether a standing decision is in force and has a use left for this call. A call that has
-    /// used the standing decision before needs no further use. Each earlier call of this task that
-    /// relies on the standing decision and has not started reserves one use.
+    /// used the standing decision before needs no further use. Earlier calls of this task may rely
+    /// on the standing decision without having started. One use is set aside for each of them.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {

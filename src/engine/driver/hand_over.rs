@@ -22,8 +22,8 @@ const RELEASED_TEXT: &str = "Let through; what came of it is not known here.";
 
 impl Driver<'_> {
     /// Returns the state of this gate call's asker; `None` if the task is not a gate call.
-    /// - `Late`: the time has passed for the start of the call, or for the report about a started
-    ///   call.
+    /// - `Late`: the call was not started in time, or it was started and its outcome was not
+    ///   reported in time.
     /// - `Present`: the asker waits for the call, or the call has its result.
     /// - `Absent`: otherwise.
     pub(super) fn asker_state(&self) -> Option<AskerState> {
@@ -46,10 +46,10 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a client waits for a call that this service performs. The row's `asker_until` is the
-    /// time until which the client waits. Without this time, the client is assumed to wait if the
-    /// call needed no approval and waited for no person. A person may answer hours later, when the
-    /// client has left.
+    /// Whether the asker waits for a call that this service performs. The row's `asker_until` is
+    /// the time until which the asker waits. If the row has no such time, the asker is assumed to
+    /// wait, unless the call had to wait for a person. In that case, the asker may have left,
+    /// because a person may answer hours later.
     fn is_awaited(&self, state: &CallState) -> bool {
         let own = &self.session.own;
         let needed_person =
@@ -60,9 +60,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the time until which an attempt at a gate call can start; after a start, the time
-    /// until which the outcome can be reported or the next attempt can start. `None` if the phase
-    /// of the call allows no start.
+    /// Returns the time at which the asker of this gate call becomes `Late`. If the call has not
+    /// started, it can start until then. If it was started, its outcome can be reported or its next
+    /// attempt can start until then. `None` if the call's phase allows no start.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {

@@ -208,8 +208,9 @@ impl Driver<'_> {
     }
 
     /// Judges calls again right before they start. Returns `true` if one of the calls may no longer
-    /// run (`stricter_judgement`), or if the effect of a call without an approval has changed.
-    /// After `true`, none of the calls may start, and the driver asks `next_step` again.
+    /// run (`stricter_judgement`). Also returns `true` if a call's effect has changed, unless a
+    /// person has approved the call. After `true`, none of the calls may start, and the driver asks
+    /// `next_step` again.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -449,9 +450,9 @@ pub(super) fn other_tool(agent: &Agent, name: &str) -> Option<CatalogEntry> {
     judged.then(|| Catalog::unconfigured(name)).flatten()
 }
 
-/// Makes a judgement stricter if the tool's server has changed the tool since its review. An
-/// allowed or held call is denied if `change.denied`; otherwise an allowed call
-/// is held, and a held call loses its offer of a standing decision.
+/// Makes a judgement stricter if the tool's server has changed the tool since its review. If
+/// `change.denied`, an allowed or held call is denied. If not, an allowed call is held, and a held
+/// call loses its offer of a standing decision.
 fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -> Judgement {
     let Some(change) = change else {
         return judgement;

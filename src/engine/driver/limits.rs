@@ -39,9 +39,9 @@ impl Driver<'_> {
         values.fold(u32::MAX, u32::min)
     }
 
-    /// Returns the limit of this task or of an ancestor that forbids the call to start its
-    /// sub-agent, in words for the model. Returns `None` if no limit is reached, or if the call
-    /// starts no sub-agent.
+    /// If a limit of this task or of an ancestor is reached, so that the call must not start its
+    /// sub-agent, names the limit in words for the model. Returns `None` if no limit is reached, or
+    /// if the call starts no sub-agent.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
@@ -88,9 +88,10 @@ impl Driver<'_> {
         None
     }
 
-    /// Registers a model call that is about to be made. The inner `Err` names the limit that this
-    /// call would exceed, counting the model calls in flight in the tree. A task alone in its tree
-    /// gets `None`, because `step_context` has already checked its limits.
+    /// Registers a model call that is about to be made. Model calls in flight in the tree count
+    /// against the limits. If this call would exceed a limit, the inner `Err` names the limit. If
+    /// the tree has no other task, registers nothing and returns `None`, because `step_context` has
+    /// already checked the limits.
     pub(crate) async fn register_model_call(
         &mut self,
     ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
@@ -103,8 +104,9 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // The tree is read after the registration, so that it has every answer stored before the
-        // registration. `is_unanswered` excludes calls whose answer the tree already has.
+        // A model call whose answer is stored may be missing in `others`, so the tree is read only
+        // now and has this answer. If a call in `others` was answered meanwhile, `is_unanswered`
+        // excludes the call, so that it is not counted twice.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {
@@ -124,7 +126,7 @@ impl Driver<'_> {
     }
 
     /// Returns the name of a reached limit; `None` if no limit is reached. `calling` has the task
-    /// of each model call in flight, which counts like a finished model call.
+    /// of each model call in flight. Such a call counts like a finished one.
     pub(crate) fn spent_limit(&self, calling: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
             let sum =

@@ -1,7 +1,8 @@
 //! The loop that drives a task: asks `next_step` for the next step, takes the step, and asks again,
-//! until `Wait` or `Finish`. Results of steps without an effect stay pending, and are committed
-//! before the next effect. A crash at any point loses at most the result of the effect in flight.
-//! For a tool call in flight, the journal has a `tool_started` item.
+//! until `Wait` or `Finish`. The result of a step that has no effect outside the journal stays
+//! pending. It is committed before the next step with an effect. A crash at any point loses at most
+//! the result of the effect in flight. For a tool call in flight, the journal has a `tool_started`
+//! item.
 
 mod credentials;
 mod delta_stream;
@@ -47,8 +48,8 @@ impl Engine {
         self.drive_to_end(session).await;
     }
 
-    /// Like [`Engine::drive`], but returns the session. Returns `None` if the session may differ
-    /// from the journal, because another driver has the task or facts are still pending.
+    /// Like [`Engine::drive`], but returns the session. If another driver has the task or facts are
+    /// still pending, the session may differ from the journal. In that case, returns `None`.
     pub(in crate::engine) async fn drive_to_end(
         self: Arc<Self>,
         mut session: TaskSession,
@@ -148,8 +149,8 @@ impl Driver<'_> {
 
     /// Whether another driver holds the task, perhaps with calls in flight. If so, this driver
     /// commits its facts and stops. The other driver reads these facts before its own next commit,
-    /// and continues the task. Always `false` if a decision or a deadline ends the task: this
-    /// driver then completes the end.
+    /// and continues the task. If a decision or a deadline demands the end of the task, the result
+    /// is always `false`, because this driver ends the task itself.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {

@@ -109,8 +109,9 @@ impl Driver<'_> {
     }
 
     /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
-    /// because its tool knows the call by an idempotency key. A call at an `ext_authz` gateway that
-    /// reports no outcome keeps its arguments, because the gateway cannot change the call.
+    /// because its tool knows the call by an idempotency key. If the gate has `ext_authz` and
+    /// requires no reports, a call that the asker runs keeps its arguments, too, because the asker
+    /// is then a gateway that cannot change the call.
     fn is_editable(&self, state: &CallState) -> bool {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
@@ -139,10 +140,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a request for the unknown outcome of each of these calls. Such a call was started and
-    /// no process runs it any more, or it may have run in a part of the history that a restore or
-    /// failover has lost. Calls `refresh_tools` first, so that the requests have the same digests
-    /// on every replica.
+    /// Opens a request for the unknown outcome of each of these calls. Some of the calls were
+    /// started, and no process runs them any more. Others may have run in a part of the history
+    /// that a restore or failover has lost. Calls `refresh_tools` first, so that the requests have
+    /// the same digests on every replica.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -236,9 +237,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns which texts of a call of the tool `name` come from the configuration. The
-    /// configuration has the name if the agent offers the tool, or if `tools` or a rule lists it. A
-    /// sub-agent's summary shows the task that the calling agent wrote.
+    /// Returns which texts of a call of the tool `name` come from the configuration. If the agent
+    /// offers the tool, or if `tools` or a rule lists it, the name comes from the configuration.
+    /// The summary then does, too, unless the tool is a sub-agent, because a sub-agent's summary
+    /// shows the task that the calling agent wrote.
     fn operator_text(&self, name: &str, entry: Option<&CatalogEntry>) -> OperatorText {
         let is_offered = entry.is_some() && other_tool(self.agent, name).is_none();
         let engine = self.engine;
