@@ -108,8 +108,7 @@ impl Engine {
         let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
         let key = keyed_call(proposal);
-        // The call gets a call key if it waits for a person or must run only once. Later proposals
-        // of an equal call must find such a call.
+        // Later proposals of an equal call must find a call that waits or must run only once.
         let is_keyed = held || once || self.asks_for_credential(agent, &state);
         let keyed = key.clone().filter(|_| is_keyed);
         if let Some(keyed) = &keyed {

@@ -159,8 +159,7 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // The worker waits in the same queue for slots as the commands do. If it took only free
-        // slots, commands could take every slot first.
+        // The worker waits in one queue with the commands, because these could take every slot.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
@@ -194,9 +193,8 @@ impl Engine {
         } in claimed
         {
             let lease = || self.leases.hold(task, until);
-            // A command may have taken a slot since `free` was counted, so this driver may get
-            // none. If the driver still has no slot before its next call of a model or a tool, it
-            // queues its task again.
+            // A command may have taken a slot since `free` was counted. A driver that gets no slot
+            // before its next call of a model or a tool queues its task again.
             let mut slot = || first.take().or_else(|| self.free_slot());
             let engine = Arc::clone(self);
             match drive {
