@@ -97,8 +97,8 @@ pub struct Engine {
     /// The cached agents whose versions the configuration no longer has, by version. At most
     /// `MAX_CACHED` agents.
     cached_agents: Locked<BTreeMap<String, Arc<Agent>>>,
-    /// For digests of definitions that the configuration no longer has: `true` if the definition
-    /// was a gate's, `false` if it was an agent's. At most `MAX_CACHED` entries.
+    /// Caches whether a definition that the configuration no longer has was a gate's (`true`) or an
+    /// agent's (`false`), by the digest of the definition. At most `MAX_CACHED` entries.
     gate_versions: Locked<BTreeMap<String, bool>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,
@@ -124,7 +124,8 @@ pub struct Engine {
     wake_worker: Arc<Notify>,
     /// The state of lone drives. In a lone drive, a task takes all slots and is driven alone.
     lone_drives: Arc<LoneDrives>,
-    /// Canceled when the service begins to shut down. No new effect begins after the cancellation.
+    /// Canceled when the service begins to shut down. After the cancellation, drivers begin no
+    /// further call of a model or a tool.
     stop: CancellationToken,
     /// Canceled during shutdown, once no driver is left or the grace period is over.
     shutdown_over: CancellationToken,
@@ -177,10 +178,10 @@ impl Engine {
         &self.agents
     }
 
-    /// Shuts the engine down: no new effect begins, and drivers get `time` to end their calls. The
-    /// engine queues tasks that can continue, so that other replicas claim these tasks. If a call
-    /// has not ended and must not be repeated, the next replica finds the call's start in the
-    /// journal and waits until the tool's timeout has passed.
+    /// Shuts the engine down: drivers begin no further call of a model or a tool, and get `time` to
+    /// end their calls in flight. The engine queues tasks that can continue, so that other replicas
+    /// claim these tasks. If a call has not ended and must not be repeated, the next replica finds
+    /// the call's start in the journal and waits until the tool's timeout has passed.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();

@@ -17,9 +17,9 @@ type StaleTool = (CallId, Option<StartReason>, Arc<dyn Tool>);
 
 impl Driver<'_> {
     /// Compares the tools of these calls with their reviewed definitions, before the calls are
-    /// judged for the first time or shown in a reconcile request. Ignores a failed comparison,
-    /// because `prepare_tools` compares the tools again right before the calls start, and reports a
-    /// failure.
+    /// judged for the first time or shown in a reconcile request. Ignores a failed comparison:
+    /// `prepare_tools` compares the tools again right before the calls start, and then fails the
+    /// calls whose tools cannot be compared.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -54,8 +54,8 @@ impl Driver<'_> {
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools must be compared again. Given whether a person approved a
-    /// call, `start` returns the reason why the call may start.
+    /// Returns the calls whose tools must be compared again. `start` gives the reason why a call
+    /// may start. The argument of `start` is whether a person has approved the call.
     fn stale_tools(
         &self,
         calls: &[CallId],

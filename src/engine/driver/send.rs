@@ -18,7 +18,8 @@ impl Driver<'_> {
     /// is the uptime at which the permits of the attempts were decided.
     ///
     /// # Errors
-    /// `Lost` if the lease ended before a call was sent, and there is no result to store.
+    /// `Lost` if a call was not sent because the lease had ended, and the session has no pending
+    /// facts that must still be stored.
     pub(crate) fn record_answers(
         &mut self,
         attempts: &[(Arc<dyn Tool>, Invocation)],
@@ -26,8 +27,9 @@ impl Driver<'_> {
         began: Duration,
     ) -> Result<(), Stop> {
         let ended = self.engine.clock.uptime();
-        // Reads and commits set `now`. Advancing `now` here counts the duration of the calls toward
-        // the task's time limit even before the next commit.
+        // `now` still has the time of the last read or commit, before the calls ran. It is advanced
+        // here, so that the duration of the calls counts toward the limit `max_duration` even
+        // before the next commit.
         self.session.now = self.session.now + ended.saturating_sub(began);
         let has_lease = self
             .session
@@ -68,8 +70,9 @@ impl Driver<'_> {
         self.session
             .in_flight_calls
             .retain(|in_flight| !unknown.contains_key(&in_flight.call));
-        // Without the lease, this driver stops once it has no results to store. The task's next
-        // driver opens requests about the started calls without a result.
+        // If a call was not sent because the lease had ended, this driver stops once it has no
+        // results to store. The journal then has the start of this call, but no result, so the
+        // task's next driver treats the outcome as unknown.
         if is_lost && !self.session.has_pending_facts() {
             Err(Stop::Lost)
         } else {

@@ -13,9 +13,10 @@ use super::Driver;
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
-    /// Whether this driver stops before the next effect, and leaves the effect to another process
-    /// or a later driver. True in three cases: the driver gets no slot; the service stops; or the
-    /// driver has stored an item, and this process is to drive another task alone (`LoneDrives`).
+    /// Whether this driver stops before its next call of a model or a tool, and leaves this call to
+    /// another process or a later driver. True in three cases: the driver gets no slot; the service
+    /// stops; or the driver has stored an item, and this process is to drive another task alone
+    /// (`LoneDrives`).
     pub(super) async fn gives_way(&mut self) -> bool {
         if self.session.slot.is_none() {
             self.session.slot = self.slot().await;

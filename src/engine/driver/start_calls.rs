@@ -29,9 +29,9 @@ type Attempt = (Arc<dyn Tool>, Invocation);
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
-    /// Starts and sends the calls that get a slot of their tool. Starts none of these calls if one
-    /// of them may no longer run or lacks a credential. In each case, the driver then asks
-    /// `next_step` again.
+    /// Starts and sends the calls that get a slot of their tool. If one of these calls may no
+    /// longer run or lacks a credential, starts none of them. After this function, whether or not
+    /// it has started calls, the driver asks `next_step` again.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
@@ -217,9 +217,9 @@ impl<'e> Driver<'e> {
 
     /// Returns the part of the input of `next_step` that is not in the journal.
     pub(crate) fn step_context(&self) -> StepContext {
-        // `has_ended` is also true for attempts of this process that are still in flight; the calls
-        // of these attempts are added to `running` below. If no other process uses the store, all
-        // other processes are dead, so their attempts have ended too.
+        // Whether all attempts of a replica count as ended. True for this process, although some of
+        // its attempts may be in flight: their calls are added to `running` below. If no other
+        // process uses the store, all other replicas are dead, so their attempts have ended too.
         let has_ended =
             |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut context = self
@@ -239,8 +239,9 @@ impl<'e> Driver<'e> {
         context
     }
 
-    /// Returns the time until every attempt that may still be running counts as over; `None`
-    /// without such an attempt. Ignores attempts of this service at calls that may be repeated.
+    /// Returns the time until the last attempt that may still be running counts as over. `None` if
+    /// no attempt may be running. Ignores an attempt of this service at a call that may be
+    /// repeated, because `next_step` does not wait for such an attempt.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
         let running = self.step_context().running;
         let attempts = self
@@ -249,7 +250,8 @@ impl<'e> Driver<'e> {
             .progress
             .unfinished()
             .filter(|state| running.contains(&state.call.tool_call_id))
-            // In any other phase, the call's last attempt has ended with questions of the server.
+            // A call in another phase has no running attempt, because its last attempt has ended
+            // with questions of the tool's server.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))

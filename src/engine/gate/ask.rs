@@ -1,7 +1,8 @@
 //! Handles asks. In an ask, a client proposes a call (or names an earlier call) and waits for the
 //! verdict. The REST API, MCP and the protocols of gateways all ask through [`Engine::ask_until`].
 //! As long as its connection waits, the client counts as the present asker of the call. This module
-//! stores the presence, starts the call after an approval, and ends the presence with the wait.
+//! stores the presence, starts the call after an approval, and ends the presence when the wait
+//! ends.
 
 use std::sync::Arc;
 
@@ -74,8 +75,9 @@ enum Round {
     /// The call may have changed. The next round uses this session. With `None`, the next round
     /// loads the task again.
     Retry(Option<Box<TaskSession>>),
-    /// This ask does not get the call, because another client gets the call or has stored the same
-    /// idempotency key. The ask handles its proposal again from the start, usually as a new call.
+    /// This ask cannot answer with the call, because another client gets the call's result, or
+    /// because another proposal has stored the same idempotency key. The ask handles its proposal
+    /// again from the start, usually as a new call.
     TakenByOther,
 }
 
@@ -93,8 +95,8 @@ impl Engine {
         self.ask_until(caller, proposal, None).await
     }
 
-    /// Like [`Engine::ask`], but starts no approved call after `claim_until`, because the client
-    /// would not get the permit in time.
+    /// Like [`Engine::ask`], but starts no approved call after `claim_until`. After this time, the
+    /// client may have stopped waiting, and would not get the permit.
     ///
     /// # Errors
     /// As for [`Engine::ask`].
@@ -226,7 +228,8 @@ impl Engine {
 
 impl Waiter<'_> {
     /// Waits until the driver that this ask started has ended, and returns the driver's session.
-    /// `None` if the wait of this ask ends first, or if the session may differ from the journal.
+    /// Returns `None` if the wait of this ask ends first. Also returns `None` if the driver lost
+    /// the task or has left facts unstored, because its session may then differ from the journal.
     async fn wait_for_drive(
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,
@@ -239,8 +242,9 @@ impl Waiter<'_> {
         session
     }
 
-    /// Waits until the call has a verdict for this asker, or until the wait is over. `None` if
-    /// another client gets the call, or has stored the same idempotency key.
+    /// Waits until the call has a verdict for this asker, or until the wait is over. Returns `None`
+    /// if another client gets the call's result, or if another proposal has stored the same
+    /// idempotency key.
     async fn wait_for_verdict(
         mut self,
         mut session: Option<TaskSession>,
@@ -332,8 +336,8 @@ impl Waiter<'_> {
         let delivery = is_undelivered.then(|| {
             let mut guard = AskerGuard::new(self.engine, self.task);
             if reserved {
-                // The drop of this guard ends the reservation. If the result is not delivered, the
-                // next ask therefore gets the result at once.
+                // If the result is not delivered, this guard is dropped. The drop ends the
+                // reservation, so that the next ask gets the result at once.
                 guard.set_present();
             }
             Delivery::new(guard, session)

@@ -72,7 +72,8 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     })
 }
 
-/// The key prefix of a call that a later proposal of an equal call may continue without naming it.
+/// The key prefix of a call that a later proposal may continue if both calls are equal. The
+/// proposal need not name the call.
 const EQUAL_PREFIX: &str = "b:";
 /// The key prefix of a call that a later proposal continues only by naming it: by the caller's
 /// idempotency key, or by the call's id.
@@ -130,8 +131,9 @@ impl Engine {
         is_doubtful: bool,
         use_within: Duration,
     ) -> Result<EarlierCalls, Refusal> {
-        // Ended calls come first, because their results may be undelivered. Calls that may start
-        // come next, and calls that wait for people come last.
+        // The proposal continues the first call that it may continue. So ended calls come first,
+        // because their results may be undelivered. Calls that may start come next. Calls that wait
+        // for people come last.
         equal.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,
@@ -175,8 +177,8 @@ impl Engine {
     }
 
     /// Finds the newest decision of a person about the calls in `equal`. If it is a rejection,
-    /// returns the caution that denies the proposed call. Ignores calls that last changed more than
-    /// `no_lasts` (the time for which a rejection counts) ago.
+    /// returns the caution that denies the proposed call. Ignores a call whose last change is older
+    /// than `no_lasts`, the time for which a rejection counts.
     async fn recent_rejection<'r>(
         &self,
         equal: impl Iterator<Item = &'r EqualCall>,
@@ -192,8 +194,9 @@ impl Engine {
         decided.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
         for row in decided {
-            // No decision about a call is newer than its last item. `row` and all rows after it
-            // have their last items before the newest known decision, so their decisions are older.
+            // No decision about a call is newer than the call's last item. The last items of `row`
+            // and of all rows after it are not newer than the newest known decision. So no newer
+            // decision can follow.
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }
@@ -315,10 +318,10 @@ fn time_before(now: Time, time: Duration) -> Time {
     Time(now.0.saturating_sub(micros))
 }
 
-/// Returns the time at which a person approved or rejected this call, and, after a rejection, the
-/// caution for an equal call. The approved call need not have run yet. `None` without such a
-/// decision, and for a call that expired or was canceled. A person's answer about the outcome of a
-/// started call does not count.
+/// Returns the time at which a person approved or rejected this call. After a rejection, also
+/// returns the caution for an equal call. An approval counts even if the call has not run yet.
+/// Returns `None` if no person has approved or rejected the call, or if the call expired or was
+/// canceled. A person's answer about the outcome of a started call does not count.
 fn decision_about(session: &TaskSession) -> Option<(Time, Option<Caution>)> {
     let state = session.own.progress.calls.first()?;
     let outcome = if let Phase::Done(outcome) = state.phase {

@@ -85,9 +85,9 @@ pub struct GateCall {
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call's last start or request. Without either, the digest of the call under
-    /// the current configuration, or `None` if the call is invalid or its tool is gone. Always
-    /// `None` if the call is only counted.
+    /// The digest of the call in its last start or in its last request, whichever is newer. If the
+    /// call has neither, the digest of the call under the current configuration; `None` if the call
+    /// is invalid or its tool is gone. Always `None` if the call is only counted.
     pub digest: Option<String>,
     pub decision: GateDecision,
     pub state: GateState,
@@ -97,8 +97,8 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The text of the result, if the call never started and expired, was withdrawn, was canceled
-    /// or failed; `None` for any other call.
+    /// The text of the result of a call that ended without a start: the call expired, was
+    /// withdrawn, was canceled, or failed. `None` for any other call.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
@@ -128,9 +128,9 @@ pub struct GateCall {
 /// The treatment of a later proposal that equals this call, until this call is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repetition {
-    /// The later proposal continues this call, unless another asker waits for this call. A call
-    /// that was proposed as new, or with a key and without `attach`, is continued only by its key
-    /// or id.
+    /// The later proposal continues this call, unless another asker waits for this call. Two
+    /// kinds of calls are continued only if the later proposal names them by key or id: calls that
+    /// were proposed as new, and calls that were proposed with a key and without `attach`.
     Continues,
     /// The later proposal is a new call, unless it names this call by key or id.
     RunsAgain,

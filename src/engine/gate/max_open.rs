@@ -39,9 +39,9 @@ impl OpenCallLocks {
 
 impl Engine {
     /// If the proposed call will be pending, counts the caller's pending calls at the gate `agent`.
-    /// The returned guard must be held until the proposed call is stored: until then, this process
-    /// counts for no other proposal of the same user at this gate. If the proposed call will not be
-    /// pending, returns `None` at once.
+    /// The caller of this function must hold the returned guard until the proposed call is stored.
+    /// Until then, other proposals of the same user at this gate wait in this process before they
+    /// count the pending calls. If the proposed call will not be pending, returns `None` at once.
     ///
     /// # Errors
     /// `TooManyOpen` if `max_open` calls are pending; `Unavailable` when the database does not
@@ -70,8 +70,9 @@ impl Engine {
         }
     }
 
-    /// Whether a person must enter a credential before this allowed call starts. A call at a gate is
-    /// a task of its own, so it has no credential yet.
+    /// Whether a person must enter a credential before this allowed call starts. Credentials are
+    /// stored for a task, and each call at a gate is a new task. So no credential is stored yet for
+    /// a proposed call.
     pub(super) fn asks_for_credential(&self, agent: &Agent, call: &CallState) -> bool {
         let takes_credential = || {
             let entry = self.offered(agent, &call.call.name);

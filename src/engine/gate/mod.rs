@@ -96,14 +96,16 @@ pub enum Identity {
     /// The proposal repeats the call that was proposed with the same idempotency key.
     Key {
         key: String,
-        /// Whether a proposal with a new key may repeat a call that has another key or no key, as
-        /// with `Value`.
+        /// Applies if no earlier proposal had this key. If `true`, the proposal may then repeat an
+        /// equal call that was proposed without a key, or with another key and `attach`. Calls are
+        /// equal under the conditions of `Value`. If `false`, the proposal is then a new call.
         attach: bool,
     },
     /// The proposal repeats no call.
     New,
-    /// The proposal repeats the call of this task, whose id the client got in an earlier answer. A
-    /// proposal that differs from the task's call is a new call.
+    /// The proposal names the task of an earlier call, whose id the client got in an earlier
+    /// answer. The proposal repeats that call if caller, gate, session, tool and arguments are the
+    /// same. Otherwise, the id is ignored, and the proposal counts as a proposal with `Value`.
     Call(TaskId),
 }
 

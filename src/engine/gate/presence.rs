@@ -17,8 +17,9 @@ use crate::task::id::TaskId;
 /// time, the answer may still be on its way, or the client may ask again.
 pub(super) const PRESENCE_GRACE: Duration = Duration::from_secs(5);
 
-/// The calls that connections of this process wait for. A task's row does not show all of them:
-/// from the commit of a result until its delivery, the row says that no client waits.
+/// The calls that connections of this process wait for. The rows of the tasks do not show all these
+/// calls: the commit that stores a call's result also marks the asker as absent, although a
+/// connection still waits for the result.
 pub(in crate::engine) type AwaitedCalls =
     crate::engine::runtime::Locked<BTreeMap<TaskId, AwaitedCall>>;
 
@@ -152,10 +153,10 @@ impl Engine {
         self.askers.lock().len()
     }
 
-    /// Stores `asker` as the new presence: whether a client waits for the call of `task`. Does
-    /// nothing if the row stores no presence, or says that the result or the permit was delivered.
-    /// The first try uses `session`, if given; later tries load the task. Ignores failures, because
-    /// the stored presence ends by itself.
+    /// Stores `asker` in the row of `task`: whether a client waits for the call of this task.
+    /// Leaves the row as it is if it has no presence, or if it says that the result or the permit
+    /// was delivered. The first try uses `session`, if given; later tries load the task. Ignores
+    /// failures, because the stored presence ends by itself.
     pub(super) async fn set_asker(
         &self,
         task: TaskId,

@@ -45,8 +45,8 @@ pub(super) struct GateDrive {
     /// A listener for the commits of this process, from the call's first commit on.
     pub listener: Listener,
     pub guard: AskerGuard,
-    /// Returns the session when the driver has ended; `None` if the session may differ from the
-    /// journal.
+    /// Returns the session when the driver has ended. `None` if the driver lost the task or has
+    /// left facts unstored, because its session may then differ from the journal.
     pub end: JoinHandle<Option<TaskSession>>,
 }
 
@@ -108,7 +108,7 @@ impl Engine {
         let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
         let key = keyed_call(proposal);
-        // Equal asks must find a call that waits for a person, and a call that must run only once.
+        // Later proposals of an equal call must find a call that waits or must run only once.
         let is_keyed = held || once || self.asks_for_credential(agent, &state);
         let keyed = key.clone().filter(|_| is_keyed);
         if let Some(keyed) = &keyed {
@@ -238,8 +238,9 @@ impl Engine {
         Ok(call)
     }
 
-    /// Adds to the first commit: the idempotency key, the call key (by which equal calls are
-    /// found), and, with a call key, the time for which the client waits.
+    /// Adds the proposal's idempotency key, if it has one, to the first commit. If the call gets a
+    /// call key (by which equal calls are found), also adds the call key and the time for which the
+    /// client waits. Later proposals of an equal call need both.
     fn add_identity(
         &self,
         session: &mut TaskSession,
@@ -262,8 +263,9 @@ impl Engine {
 
     /// Like [`Engine::drive_asked`], for a task that is not stored yet. Dropping `guard` ends the
     /// presence in the task's row, but the row exists only after the first commit. So the
-    /// background work holds `guard` until that commit, even if the client leaves earlier. It holds
-    /// `open` for the same time, so that the user's next pending call is counted after that commit.
+    /// background work holds `guard` until that commit, even if the client leaves earlier. Until
+    /// the same commit, it also holds `open`, because the user's next pending call may be counted
+    /// only when this call is stored.
     async fn drive_unsaved(
         self: &Arc<Self>,
         session: TaskSession,
@@ -291,7 +293,7 @@ impl Engine {
         let first_commit = session.expect_commit();
         let end = self.drivers.spawn(Arc::clone(self).drive_to_end(session));
         match self.wait_for_first_commit(first_commit).await {
-            // The drive ended without a commit.
+            // `Internal` means that the driver ended without a commit.
             Err(Refusal::Internal) => Ok(None),
             committed => Ok(committed?.then_some((listener, end))),
         }

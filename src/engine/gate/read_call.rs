@@ -56,9 +56,9 @@ impl Engine {
         }))
     }
 
-    /// Whether the call of this task may start and waits until the agent asks again. Such a call is
-    /// approved, or it is allowed and a person has answered a question about it. `false` while a
-    /// client waits for the call, and if the task is not a gate call.
+    /// Whether the call of this task may start, but waits until its asker asks again. A call may
+    /// start if it is allowed or approved. Returns `false` while a client waits for the call. Also
+    /// returns `false` if the task is not a gate call.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.

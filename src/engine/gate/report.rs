@@ -203,8 +203,9 @@ fn apply_report(
 /// Applies a report about a settled call. Compares the report with earlier reports, which do not
 /// include results of this service or of a person:
 /// - A report that equals an earlier report adds nothing.
-/// - The first report, and the first report with a known outcome, are stored as late results.
-/// - Any other report conflicts.
+/// - A different report conflicts if an earlier report has a known outcome. A report of an unknown
+///   outcome also conflicts with an earlier such report about the same attempt.
+/// - Any other report is stored as a late result.
 fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
     let is_unknown = result.outcome == Outcome::Unknown;
     let (mut answers, mut unknown) = (Vec::new(), Vec::new());

@@ -32,8 +32,9 @@ impl Engine {
 
     /// Ends a task whose journal cannot be read, and its descendants. A task that has already ended
     /// stays as it is. Writes `late` as late results of the task's calls. If a newer version of
-    /// this program may be able to read the journal, the task ends only after `Settings::takeovers`
-    /// takeovers. Returns `false`, with nothing written, if the journal can be read after all.
+    /// this program may have written the journal, a replica of that version may be able to read it,
+    /// so the task ends only after `Settings::takeovers` takeovers. Returns `false`, with nothing
+    /// written, if the journal can be read after all.
     ///
     /// # Errors
     /// Fails if a read fails or the commit fails.
@@ -84,8 +85,9 @@ impl Engine {
     }
 
     /// Whether the task may not be driven any more, because it has lost its lease too often without
-    /// a new item. `fruitless` is the number of these losses. The first [`LONE_DRIVE_AFTER`] losses
-    /// came beside other tasks; all later losses came after a lone drive had begun.
+    /// a new item. `fruitless` is the number of these losses. The first [`LONE_DRIVE_AFTER`] leases
+    /// were lost while a process also drove other tasks. All later leases were lost after a lone
+    /// drive of the task had begun.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= LONE_DRIVE_AFTER + self.settings.takeovers
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// The leases that drivers of this process hold. Each lease ends at an uptime of the machine, which
-/// also counts while the machine is suspended.
+/// The leases that drivers of this process hold. Each lease ends when the machine reaches a certain
+/// uptime. The uptime also counts the time in which the machine is suspended.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     entries: Locked<BTreeMap<TaskId, Entry>>,

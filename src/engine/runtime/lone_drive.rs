@@ -28,8 +28,9 @@ enum State {
     Free,
     /// A lone drive is over. The next claim may not include a task that is to be driven alone.
     OthersNext,
-    /// The next claim may not include a task that is to be driven alone. A claim for such a task is
-    /// in progress, or the last lone drive has admitted other tasks and is not over yet.
+    /// The next claim may not include a task that is to be driven alone, for one of two reasons.
+    /// Either a claim for such a task is in progress. Or the last lone drive continues while the
+    /// process drives other tasks again.
     Reserved,
     /// A task was claimed for the lone drive, which waits for all slots or has them.
     Active,

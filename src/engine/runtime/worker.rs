@@ -159,7 +159,7 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // The worker queues for a slot like the commands, which could otherwise take every slot.
+        // The worker waits in one queue with the commands, because these could take every slot.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
@@ -193,8 +193,8 @@ impl Engine {
         } in claimed
         {
             let lease = || self.leases.hold(task, until);
-            // A command may have taken a slot since the slots were counted. A driver that still has
-            // no slot before the next call of a model or a tool queues its task again.
+            // A command may have taken a slot since `free` was counted. A driver that gets no slot
+            // before its next call of a model or a tool queues its task again.
             let mut slot = || first.take().or_else(|| self.free_slot());
             let engine = Arc::clone(self);
             match drive {

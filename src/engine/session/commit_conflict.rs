@@ -138,8 +138,9 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The read still reached the database as it was before the restore. After a pause, the
-            // driver takes its next step, which reads the journal again if it is still too old.
+            // The store knows of a restore that the read journal does not show. So the read still
+            // reached the database as it was before the restore. After a pause, the driver takes
+            // its next step, which reads the journal again if it is still too old.
             self.back_off().await?;
         }
         Err(Stop::Reloaded)

@@ -93,8 +93,11 @@ impl Engine {
     /// (`TaskTree::fresh`).
     ///
     /// # Errors
-    /// Fails like [`Engine::save`]: if another commit came first, if the command that opened the
-    /// session cannot be carried out, or if the process shuts down.
+    /// If another commit came first, or if the database does not answer, a command is refused: the
+    /// function sends the reason to the command that opened the session, and returns `Lost`.
+    /// Without a command, the function retries until the database answers or the service goes down
+    /// (`Lost`). If another commit came first, it returns `Reloaded` or `Lost` like
+    /// [`Engine::save`].
     pub(in crate::engine) async fn refresh_tree(
         &self,
         session: &mut TaskSession,

@@ -59,9 +59,9 @@ pub(crate) struct TaskSession {
     /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
     /// belong to such a connection.
     pub ask: Option<(Uuid, String)>,
-    /// The key by which equal calls can find this gate call. The first commit stores the key only
-    /// if it opens a request for the call's approval. `None` if the call has its key already, or
-    /// gets none.
+    /// The key by which equal calls can find this gate call. The call did not get the key when
+    /// it was proposed, because no rule held it then. If the first commit opens a request for the
+    /// call's approval, this commit stores the key. `None` if the call already has the key.
     pub key_if_held: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.
@@ -89,8 +89,8 @@ pub(crate) struct TaskSession {
     pub commit_started_at: Duration,
     /// The task's lease; `None` until a commit or a claim has taken the lease.
     pub lease: Option<Lease>,
-    /// The slot in which the task is driven. A driver without a slot tries to get a slot before an
-    /// effect, such as a model call. If it gets no slot, it queues the task.
+    /// The slot in which the task is driven. A driver without a slot tries to get a slot before it
+    /// calls a model or a tool. If it gets no slot, it queues the task.
     pub slot: Option<OwnedSemaphorePermit>,
     /// Present while this process drives this task alone. It is dropped when the task's next item is
     /// stored.
@@ -139,7 +139,8 @@ impl TaskSession {
             && let Some(key) = self.key_if_held.take()
         {
             new.call = Some(key);
-            // The ask that waits for this call stores its presence right after this commit.
+            // With `Absent`, the row has a presence. The ask that waits for this call stores its
+            // own presence only in such a row, and does so right after this commit.
             self.own.asker = Some(AskerPresence::Absent);
         }
     }
@@ -181,8 +182,8 @@ impl TaskSession {
         self.own.row.parent.is_some() || self.own.progress.sub_agent_starts > 0
     }
 
-    /// Merges a newer snapshot of the tree. Returns `false` if the snapshot lacks the session's
-    /// task or the task's items, or has another version of the task than the session.
+    /// Merges a newer snapshot of the tree. Returns `false` if the snapshot has no row or no items
+    /// of the session's task, or if this row has another version than the session.
     pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {
         let task = self.task_id();
         let same = tree
@@ -336,8 +337,9 @@ impl TaskSession {
         )
     }
 
-    /// Returns the requests whose decisions take effect with the next commit. These are the
-    /// requests of a turn that is no longer blocked (`Progress::is_blocked`).
+    /// Returns the requests whose decisions take effect with the next commit. The decisions of a
+    /// task take effect when no request blocks the task's turn any more (`Progress::is_blocked`).
+    /// This concerns the session's own task, and the other tasks that the commit ends.
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
         let ended = self
             .tree

@@ -78,8 +78,9 @@ impl TaskSession {
     }
 
     /// Whether a result still applies to its call. The result of an attempt that may have been sent
-    /// always applies. The result of an attempt that was never sent applies only if the attempt is
-    /// still the call's last, and the call was closed with an unknown outcome.
+    /// always applies. The result of an attempt that was never sent says only that this attempt did
+    /// nothing. It applies if the call was closed with an unknown outcome and this attempt was its
+    /// last.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;
@@ -129,8 +130,9 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // A person chose to `retry` the call in `Approved`. Until the new attempt starts, the
-            // tool's answer to the earlier attempt still counts as the result.
+            // A call whose answer is missing can be in `Approved` because a person chose `retry`.
+            // Until the new attempt starts, the tool's answer to the earlier attempt still counts
+            // as the result.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }

@@ -1,5 +1,5 @@
-//! Commits pending facts. All commits of the engine go through this module. Invariant: an effect
-//! begins only after the facts that the effect depends on are committed.
+//! Commits pending facts. All commits of the engine go through this module. Invariant: a driver
+//! calls a model or a tool only after it has committed the facts that the call depends on.
 
 use std::sync::atomic::Ordering;
 

@@ -121,8 +121,9 @@ impl TaskDraft {
     }
 
     /// Returns the presence of the asker that the next commit stores; `None` keeps the stored
-    /// presence. A commit that stores a result also ends the presence, or marks the result as
-    /// delivered.
+    /// presence. If the commit stores the result of a call whose row has a presence, the presence
+    /// becomes `Absent`, because the result is not delivered yet. It stays `Delivered` if the asker
+    /// already has the result.
     pub(crate) fn asker_change(&self) -> Option<AskerPresence> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
         let settles = || {
@@ -184,7 +185,7 @@ impl TaskDraft {
         }
     }
 
-    /// Adds the given results to the pending facts; their calls will not run, or not run again.
+    /// Pushes a result for each given call. No further attempt at these calls starts.
     pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>, at: Time) {
         for (tool_call_id, outcome, content) in results {
             let name = self
@@ -207,9 +208,10 @@ impl TaskDraft {
         }
     }
 
-    /// Pushes a result with `outcome` and `text` for each unfinished call that `which` selects.
-    /// Pushes the call's [`CallState::canceled_result`] instead if the call has started a
-    /// sub-agent, or if that result has another outcome than `Canceled`.
+    /// Pushes a result for each unfinished call that `which` selects. The result has `outcome` and
+    /// `text`, except in two cases: the call has started a sub-agent, or the call's
+    /// [`CallState::canceled_result`] has another outcome than `Canceled`, for example because the
+    /// call may have run. In these cases, pushes the `canceled_result`.
     pub(crate) fn close_calls(
         &mut self,
         which: impl Fn(&CallState) -> bool,
@@ -279,8 +281,8 @@ impl TaskDraft {
         }
     }
 
-    /// Returns the increments that a commit of the pending facts and `lease` adds to the counters
-    /// of this task and of its ancestors.
+    /// Returns the increments of the counters of this task and of its ancestors that the next
+    /// commit makes, if it stores the pending facts and the lease change `lease`.
     pub(crate) fn counter_change(&self, lease: &LeaseChange) -> Counters {
         let mut usage = Usage::default();
         let mut model_calls = 0;
@@ -301,9 +303,9 @@ impl TaskDraft {
         }
     }
 
-    /// Changes `row` as a commit of the pending facts and `lease` at the time `at` changes the
-    /// stored row. `sums` are the increments of the counters. Leaves `next_event`, the owner and
-    /// the end of the lease, and the counts of takeovers unchanged.
+    /// Makes the same changes to `row` that a commit of the pending facts and `lease`, at the time
+    /// `at`, makes to the stored row. `sums` are the increments of the counters. Does not change
+    /// `next_event`, the lease's owner, the lease's end, and the counts of takeovers.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;

@@ -1,12 +1,15 @@
 //! The tree around the session's task: the rows and items of all tasks of the tree, as last read,
 //! and the drafts of the relatives (the other tasks of the tree) that the next commit changes.
 //!
-//! Invariants: a commit that changes the counters of a task also changes the counters of all the
-//! task's ancestors. The commit fails as `Stale` if an ancestor whose `busy` or `open_requests`
-//! changes has another version than the session has read: without this check, two tasks that pause
-//! at the same time could each count the other as busy. A commit that starts a task fails as
-//! `Stale` if any ancestor of the task has another version than the session has read: without this
-//! check, two tasks that start sub-agents at the same time could together exceed a limit.
+//! Invariants:
+//! - A commit that changes the counters of a task also changes the counters of all the task's
+//!   ancestors.
+//! - If a commit changes `busy` or `open_requests` of an ancestor, it checks the ancestor's
+//!   version, and fails as `Stale` if the session has read another version. Without this check, two
+//!   tasks that pause at the same time could each count the other as busy.
+//! - A commit that starts a task checks the versions of all the task's ancestors in the same way.
+//!   Without this check, two tasks that start sub-agents at the same time could together exceed a
+//!   limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -132,15 +132,17 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     }
 }
 
-/// Returns the earlier decision to show to `user`, whose answer came too late. If a decision has
-/// canceled the task, returns the decision of the request, because this decision also says what
-/// became of the undecided calls. Otherwise, returns the first of these that exists:
+/// Returns the earlier decision to show to `user`, whose answer came too late. If the decision of
+/// the request has canceled a task, returns this decision, because it also says what became of the
+/// undecided calls. Otherwise, returns the first of these that exists:
 ///
 /// - for an answer to one `call`: the user's own earlier answer, the answer that decided the call,
 ///   the newest answer to the request;
-/// - for an answer to the whole request: the decision of the request, the user's own earlier
-///   answer, the newest answer to the request. If several approvals are required, the first two
-///   change places, because each person has an answer of their own.
+/// - for an answer to a whole request that requires one approval: the decision of the request, the
+///   user's own earlier answer, the newest answer to the request;
+/// - for an answer to a whole request that requires several approvals: the user's own earlier
+///   answer, because each person has an answer of their own; then the decision of the request, the
+///   newest answer to the request.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = row.state();
     let whole = WireDecision::of_request(&state);

@@ -1,6 +1,6 @@
 //! Reads a client's JSON-RPC 2.0 message. A body contains exactly one message. Invariant: a message
 //! that repeats a member outside of `arguments` is refused here. This module does not look into
-//! `arguments`: the gate judges a call whose `arguments` repeat a member as invalid.
+//! `arguments`. If a member is repeated there, the gate judges the call as invalid.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

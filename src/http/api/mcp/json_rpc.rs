@@ -117,8 +117,8 @@ impl RpcError {
         let mut response = json_response(Body::from(self.text(id)));
         *response.status_mut() = self.status;
         response.headers_mut().extend(self.headers.clone());
-        // The marker tells `server/edge.rs` to keep this body. MCP clients read the body whatever
-        // the HTTP status is.
+        // The marker tells `server/edge.rs` not to replace this body by a problem. MCP clients
+        // expect a JSON-RPC error in the body, whatever the HTTP status is.
         response.extensions_mut().insert(RenderedError);
         response
     }

@@ -1,7 +1,8 @@
 //! `POST /mcp/{gate}`: a gate as an MCP server over Streamable HTTP, in three revisions of the
 //! protocol. The server is stateless: it opens no session, and any replica can answer any request.
-//! Invariant: every parser of a message gets the same values. So a repeated member outside of
-//! `arguments` is refused, and `arguments` is kept byte for byte.
+//! Invariant: this service and every other program that parses the same message read the same
+//! values from it. So a repeated member outside of `arguments` is refused, because parsers differ
+//! in the value that they read from it. The text of `arguments` is kept byte for byte.
 
 mod call;
 mod envelope;

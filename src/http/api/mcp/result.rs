@@ -144,10 +144,10 @@ impl ResultWriter {
         (value.is_object() && (output.0)(&value)).then_some(value)
     }
 
-    /// Returns the MCP server's own result `raw` with additions: the content block `edit`, if there
-    /// is one, and the members `_meta` and (if the revision needs it) `resultType`, where `raw` has
-    /// none. Returns `None` if `raw` is not an object, or if `edit` is set and `raw` has no list
-    /// `content`.
+    /// Returns the MCP server's own result `raw` with additions. Adds the content block `edit`, if
+    /// there is one. If `raw` has no member `_meta`, adds it. If `raw` has no member `resultType`
+    /// and the revision needs it, adds it too. Returns `None` if `raw` is not an object, or if
+    /// `edit` is set and `raw` has no list `content`.
     fn pass_through(&self, raw: &str, edit: Option<Value>, meta: &Value) -> Option<String> {
         let raw = match edit {
             Some(block) => with_content_block(raw, &block.to_string())?,
