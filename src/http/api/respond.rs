@@ -1,6 +1,7 @@
 //! Builds the response to a POST that changes a task: either the task or an event stream. The task
-//! is sent when it no longer runs, or when the time has passed that `Prefer` or the configuration
-//! gives. The event stream begins with the first event that the POST caused.
+//! is sent as soon as it no longer runs. `Prefer` or the configuration limits this wait: at the
+//! limit, the task is sent although it still runs. The event stream begins with the first event
+//! that the POST caused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,8 +60,8 @@ async fn respond_after_wait(
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(&posted.headers);
     let (root, time) = (accepted.root, prefer.wait_or(http.settings.wait));
-    // If the agent of an approved gate call is not connected, the call starts only when the agent
-    // asks again. Waiting for the call would then be useless.
+    // The asker of an approved call at a gate may have stopped waiting for the call. The call then
+    // starts only when the asker proposes it again, so a wait for the task would be useless.
     let awaits_asker =
         accepted.is_gate_call && !time.is_zero() && http.engine.awaits_its_asker(root).await?;
     let time = if awaits_asker { Duration::ZERO } else { time };

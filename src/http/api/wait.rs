@@ -22,8 +22,8 @@ const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
 /// Returns the task as the caller sees it, as soon as the task is not Running, `max_wait` has
-/// passed, or the service shuts down. If the task runs again before its open requests are read, the
-/// wait continues.
+/// passed, or the service shuts down. The task's open requests are read after its row. If the task
+/// already runs again by then, the wait continues.
 ///
 /// # Errors
 /// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.
@@ -63,8 +63,8 @@ enum WaitOutcome {
 }
 
 /// Returns the state of `task` (in the tree of `root`) as soon as the task is not Running,
-/// `max_wait` has passed, or the service shuts down. `news` is given after a POST of the caller: it
-/// is a subscription to the tree that began before the commit of that POST.
+/// `max_wait` has passed, or the service shuts down. After a POST of the caller, `news` is a
+/// subscription to the tree that began before the commit of that POST. Otherwise it is `None`.
 ///
 /// # Errors
 /// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.
@@ -79,8 +79,8 @@ async fn when_stopped(
         return row(http, task).await;
     }
     // A given `news` began before the caller's own commit, so it reports that commit or a later
-    // commit. A new subscription may first report a commit that another replica has superseded, so
-    // without a given `news` the row is read first.
+    // commit. The first report of a new subscription may be outdated, because another replica may
+    // have committed since. So without a given `news`, the row is read first.
     let mut is_current = news.is_some();
     // Subscribes before the first read, so that no commit after the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));

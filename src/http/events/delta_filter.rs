@@ -1,7 +1,8 @@
 //! Filters the deltas (parts of models' answers) for one stream. Invariants: the events in a
 //! model's prompt are sent before the deltas of the answer to this prompt. Once the stream has sent
-//! a later event of the task, it sends no delta of the answer except `Reset`. Between the deltas of
-//! two model calls for one turn, it sends a reset, so that clients never join the calls' texts.
+//! an event of the task that was stored after the prompt, it sends no further delta of the answer
+//! except `Reset`. Between the deltas of two model calls for one turn, it sends a reset, so that
+//! clients never join the calls' texts.
 
 use std::collections::HashMap;
 
@@ -17,8 +18,8 @@ use crate::task::id::TaskId;
 pub(crate) struct DeltaFilter {
     /// The `seq` of each task's last stored item, as far as this stream knows.
     stored: HashMap<TaskId, i64>,
-    /// For each task, the turn and the model call of the last delta that was sent. A task has no
-    /// entry once the answer itself, or the reset of its deltas, was sent.
+    /// For each task, the turn and the model call of the last delta that was sent. The entry is
+    /// removed when the stream sends the answer itself or the reset of the answer's deltas.
     last_sent: HashMap<TaskId, (u32, Uuid)>,
     /// For each known task, whether the task is in the subtree that the stream sends.
     in_subtree: HashMap<TaskId, bool>,
@@ -82,10 +83,10 @@ impl DeltaFilter {
             .is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// Returns the events to send for a delta. Every item up to `delta.after_seq`, the last item in
-    /// the prompt of the model call, must have been sent before. Once the task has a later item, a
-    /// delta other than `Reset` causes no event, because the answer may already be stored or
-    /// discarded.
+    /// Returns the events to send for a delta. `delta.after_seq` is the last item in the prompt of
+    /// the model call. The stream must have sent every item up to that item before. If the task
+    /// already has a later item, only the delta `Reset` causes an event, because the answer may
+    /// already be stored or discarded.
     pub(super) async fn visible_events(
         &mut self,
         store: &Store,

@@ -33,8 +33,9 @@ pub(crate) async fn brief(
 }
 
 /// Returns the data of an event, in the form in which the event stream of the tree sends the event.
-/// `reminder` is the type of a reminder about the request that the event opened: the type takes the
-/// place of the event's name, and the request is shown as it is now. `None` for other messages.
+/// If the message is a reminder about a request, `event` is the event that opened the request, and
+/// `reminder` is the type of the message. This type then replaces the event's name, and the request
+/// is shown as it is now. For any other message, `reminder` is `None`.
 ///
 /// # Errors
 /// [`ReadError`] when the database does not answer, or the event cannot be understood.

@@ -25,8 +25,9 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// Once the stream has left the tail: the number of the tail's last event right before the last
-    /// read of the rows. 0 until then. [`Self::follow`] checks that `seen` has reached the number.
+    /// The number of the last event that the tail had right before the stream's latest own read of
+    /// the rows. 0 if the stream has never left the tail. When the stream joins the tail again,
+    /// [`Self::follow`] checks that `seen` has reached this number.
     tail_head: i64,
 }
 

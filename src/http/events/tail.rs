@@ -7,8 +7,9 @@
 //! caught up. The tail is freed when its last follower is dropped.
 //!
 //! Invariants: a follower gets all events after its position in order, or learns that it has to
-//! read the rows itself. The tail keeps an event only until every follower has taken the event. For
-//! slow followers, the tail keeps at most [`MAX_KEPT_BYTES`] bytes and the events of one more read.
+//! read the rows itself. The tail keeps an event only until every follower has taken the event. If
+//! a follower is slow, the tail keeps the events of the last read, and at most [`MAX_KEPT_BYTES`]
+//! bytes of earlier events.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -255,10 +256,10 @@ impl Follower {
         lock(&self.tail.buffer).last
     }
 
-    /// Returns the events after `seen`. If `fresh` is true, an empty result comes from a read that
-    /// began after this call. Returns `None` if the follower has not joined, if the tail lacks the
-    /// events, or if a read fails meanwhile. After `None`, the stream has to read the rows itself
-    /// and call `join`.
+    /// Returns the events after `seen`; an empty list if there are none. If `fresh` is true, the
+    /// list is empty only if a read that began after this call found no event. Returns `None` if
+    /// the follower has not joined, if the tail lacks the events, or if a read fails meanwhile.
+    /// After `None`, the stream has to read the rows itself and call `join`.
     pub(super) async fn next(
         &mut self,
         http: &Arc<Http>,

@@ -76,16 +76,16 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // The items in the prompts of the deltas that wait now are committed, so a `fresh` read
-        // finds their events. `already_waiting` does not count a delta that arrives later, because
-        // its prompt may contain items of a later commit.
+        // The prompts of the deltas that already wait contain only committed items, so a `fresh`
+        // read finds the events of these items. Deltas that arrive during the read are not counted
+        // in `already_waiting`, because their prompts may contain items of a later commit.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
         // Every delta that was published before these events has arrived by now, and joins the
-        // waiting deltas. Before each event, the `for` loop tries to send the waiting deltas. A
-        // delta waits until the stream has sent every item in the prompt of its model call.
+        // waiting deltas. Before each event, the `for` loop sends those waiting deltas for which
+        // the stream has already sent every item in the prompt of the model call.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS

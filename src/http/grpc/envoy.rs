@@ -131,8 +131,8 @@ fn read_call(checked: &CheckedHttpRequest) -> Result<Message, RefusalReason> {
             "The gateway has sent a part of the body.".to_owned(),
         ));
     }
-    // The upstream would decode the body as its headers say, and run other bytes than those that
-    // are judged here.
+    // The upstream decodes the body as these two headers say. After any decoding, it would run a
+    // call that differs from the bytes that are judged here.
     if header("content-encoding").is_some_and(|(_, value)| !is_identity(value)) {
         return Err(RefusalReason(
             "The body must not have a Content-Encoding.".to_owned(),

@@ -190,9 +190,9 @@ pub(super) async fn check_response(
     Ok(pass_result().into())
 }
 
-/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores a call of
-/// another tenant than the gateway's key, a call at another gate than the gateway's, and a call of
-/// an owner for whom the key may not act.
+/// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores the call if it
+/// belongs to another tenant than the gateway's key, if it was proposed at another gate, or if the
+/// key may not act for the owner.
 async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
     let Ok(Some(row)) = gateway.http.store.task(task).await else {
         return;
@@ -264,8 +264,8 @@ fn pass_result() -> Vec<u8> {
     result
 }
 
-/// Returns the result that lets a request pass without the headers [`CALL_HEADER`] and
-/// [`TASK_HEADER`], because the client itself may have sent them.
+/// Returns the result that lets a request pass. The result makes agentgateway remove the headers
+/// [`CALL_HEADER`] and [`TASK_HEADER`], because the client itself may have sent them.
 fn pass_without_headers() -> Vec<u8> {
     let mut mutation = Vec::new();
     put_bytes(&mut mutation, field::REMOVE, CALL_HEADER.as_bytes());

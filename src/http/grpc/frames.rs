@@ -65,8 +65,8 @@ impl From<Problem> for GrpcStatus {
     }
 }
 
-/// A response message. After the connection has taken the message, `delivery` records that the
-/// client received the result of a call.
+/// A response message. If the message has the result of a call, `delivery` is set. `delivery`
+/// records that the client has received the result, once the connection has taken the message.
 pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
     pub delivery: Option<Delivery>,
@@ -190,8 +190,8 @@ pub(super) fn respond(answer: Result<GrpcAnswer, GrpcStatus>) -> Response {
 
 const ENCODED_CHARACTERS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS.add(b'%');
 
-/// A response body of one data frame and the trailers. After the connection has taken the data,
-/// `delivery` records that the answer was delivered.
+/// A response body of one data frame and the trailers. When the connection asks for the trailers,
+/// it has taken the data. At that time, `delivery` records that the client has received the answer.
 struct UnaryBody {
     data: Option<Bytes>,
     delivery: Option<Delivery>,

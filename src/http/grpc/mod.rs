@@ -220,8 +220,8 @@ type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
     /// Returns the gate that the gRPC metadata names, or else the gate `named`. If neither names a
-    /// gate, returns the only gate that is open to gateways, or else the only one of these gates
-    /// that is open to the key's own user.
+    /// gate and only a single gate is open to gateways, returns this gate. If several gates are
+    /// open to gateways, returns the single gate among them that is open to the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits.
@@ -278,8 +278,8 @@ impl Gateway {
         self.caller_for_user(user, groups)
     }
 
-    /// Returns the caller with the user id `user` and the groups `groups`, for whom the gateway's
-    /// key acts. Without `user`, returns the key's own user.
+    /// Returns the caller with the user id `user` and the groups `groups`. The gateway's key then
+    /// acts for this user. Without `user`, returns the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if the key may not act for this user, if there are groups without a user,

@@ -29,8 +29,8 @@ pub(super) fn result(id: &str, gateway: &Gateway, call: &GateCall, caller: &Call
     with_id(id, "result", &result)
 }
 
-/// Returns the JSON-RPC response to a call that can never pass this gateway. `text` tells the model
-/// the reason.
+/// Returns the JSON-RPC response to a call that cannot run behind this gateway: this service runs
+/// the tool itself, or a person has edited the call. `text` tells the model the reason.
 pub(super) fn refusal(id: &str, text: &str) -> String {
     with_id(
         id,

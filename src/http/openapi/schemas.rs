@@ -46,8 +46,8 @@ pub(super) fn require_members(name: &str, schema: &mut Value) {
     put(schema, &["required"], Value::Array(names));
 }
 
-/// Makes the discriminator of each variant of a union a constant. Skips a variant that stands for
-/// several values of the discriminator.
+/// For each variant of a union, makes the discriminator a constant in the variant's component.
+/// Skips a component to which the union maps several values of the discriminator.
 pub(super) fn add_discriminators(schemas: &mut Map<String, Value>) {
     let mut tags: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for schema in schemas.values() {

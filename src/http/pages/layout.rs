@@ -70,10 +70,11 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
     }
 }
 
-/// Renders a problem as a page, with the texts of the JSON problem. If the problem has the members
-/// `decision` and `request`, also renders the earlier decision and a link back to the request: to
-/// `link_path`, the path of the sealed link that the reader opened, if any. `instance` is the id of
-/// the HTTP request. `sign_in_again` has a link to the sign-in page, if a sign-in could help.
+/// Renders a problem as a page, with the texts of the JSON problem. If the problem has the member
+/// `decision`, also renders this earlier decision. If it has the member `request`, also renders a
+/// link back to the request. If the reader opened a sealed link, `link_path` is the path of the
+/// sealed link, and the link back leads there. `instance` is the id of the HTTP request.
+/// `sign_in_again` has a link to the sign-in page, if a sign-in could help.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,

@@ -92,9 +92,9 @@ pub(crate) async fn list_requests(
     list_page(&http, &caller, filter, inbox, open).await
 }
 
-/// Returns the number of requests that wait for the caller and fit `filter`, and whether there are
-/// more. With `roots`, counts all such requests of these trees. Without `roots`, counts the
-/// requests of the whole inbox, up to [`MAX_COUNTED`].
+/// Returns the number of requests that wait for the caller and fit `filter`. The second value is
+/// whether more such requests wait than were counted. With `roots`, counts all such requests of
+/// these trees. Without `roots`, counts the requests of the whole inbox, up to [`MAX_COUNTED`].
 async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -116,8 +116,8 @@ async fn open_requests(
     Ok((pending.iter().filter(waits_for_caller).count(), false))
 }
 
-/// Returns whether the caller may decide the request by today's rights, those of the key included,
-/// or has answered it.
+/// Returns whether the caller may decide the request or has already answered it. The right to
+/// decide is the caller's present right, which the caller's key may limit.
 fn concerns(row: &RequestRow, caller: &Caller) -> bool {
     may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
         || row.state().answer_by(&caller.user_id, None).is_some()
@@ -136,9 +136,11 @@ fn list_response(
 }
 
 /// Reads requests until the page has an entry or no more requests follow. Also ends after
-/// [`MAX_READS`] reads, or if the store has stopped its search early (`Page::scanned_to`). If
-/// `inbox` is true, lists only requests that the caller can decide now. Otherwise lists every
-/// request of the filter's trees, or, without trees, the requests that concern the caller.
+/// [`MAX_READS`] reads, or if the store has stopped its search early (`Page::scanned_to`).
+///
+/// If `inbox` is true, lists only the requests that the caller can decide now. If `inbox` is false
+/// and the filter names trees, lists every request of these trees. If `inbox` is false and the
+/// filter names no tree, lists the requests that concern the caller ([`concerns`]).
 async fn list_page(
     http: &Http,
     caller: &Caller,

@@ -32,16 +32,17 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads for a page without the calls of removed gates. A read may find
-/// versions of such gates that this process has not met before; the next read then leaves out their
-/// calls. Calls that the last read finds are removed from its page, which may then be too short.
+/// The maximum number of reads for one page that leaves out the calls at gates. If a read returns
+/// calls at gates that the configuration no longer has, the page is read again without the agent
+/// versions of these gates. After the last read, such calls are removed from the page instead, so
+/// the page may be shorter than its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks
 ///
 /// Returns the caller's root tasks, newest first; with `root_task_id`, the tasks of that tree. An
-/// admin gets the tasks of the whole tenant. Among root tasks, a call at a gate is listed only if
-/// `agent` names the gate.
+/// admin gets the tasks of the whole tenant. Without `root_task_id`, the task of a call at a gate
+/// is listed only if `agent` names the gate.
 #[utoipa::path(
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery, PageQuery),
     responses((status = 200, body = TaskList, description = "A page of tasks"))
@@ -102,8 +103,8 @@ pub(crate) async fn list_tasks(
     listing.close("next_cursor", &next.map(cursor_of))
 }
 
-/// Reads a page of tasks. A list of root tasks that has no filter by agent omits the calls at gates,
-/// also of gates that the configuration no longer has.
+/// Reads a page of tasks. If `filter` names neither a tree nor an agent, leaves out the tasks of
+/// calls at gates, even if the configuration no longer has the gate.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the tasks cannot be read.

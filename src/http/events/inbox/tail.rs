@@ -28,14 +28,14 @@ use crate::task::time::Time;
 const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
 /// The delay before the reader retries a failed read.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The minimum delay between two reads of overdue requests. A read is repeated if a deadline has
-/// passed by the process's clock, but not yet by the database's clock.
+/// The minimum delay between two reads of overdue requests. If a deadline has passed by the
+/// process's clock but not yet by the database's clock, the request is read again after this delay.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);
 /// How far the search for lost changes looks back from the newest known request. Replicas generate
 /// the ids, so a request may be committed after a request with a greater id.
 const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
-/// How many [`ChangedRequests`] may wait for one follower. A follower with more loses the oldest,
-/// and its stream has to read the inbox again.
+/// The maximum number of [`ChangedRequests`] that wait for one follower. If more arrive, the
+/// follower loses the oldest, and its stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -248,8 +248,8 @@ struct InboxReader {
     stop: CancellationToken,
     /// The changed or overdue requests that the next read has to fetch.
     pending_ids: BTreeSet<RequestId>,
-    /// The requests that were read and sent, without ids smaller than `since`. The search for lost
-    /// changes looks for new requests after `since`, and skips the requests in this set.
+    /// The requests that were read and sent. The search for lost changes looks for new requests
+    /// with ids after `since`, and skips the requests in this set. Ids before `since` are dropped.
     sent_ids: BTreeSet<RequestId>,
     since: RequestId,
     /// `search_at` is the time of the next search for lost changes. `not_before` is the earliest

@@ -1,5 +1,6 @@
 //! `GET /inbox/decided`: the requests that a person has answered, the most recently opened first.
-//! With `all=1`, also requests that other people have decided and that the person may decide.
+//! With `all=1`, also the requests that only other people have decided, if the person has the right
+//! to decide them.
 
 use std::sync::Arc;
 

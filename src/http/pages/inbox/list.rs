@@ -1,5 +1,6 @@
-//! `GET /inbox`: the requests that wait for a person, oldest first. On the first page, those of the
-//! [`MAX_SEARCHED_FOR_URGENT`] oldest requests that expire within an hour come before all others.
+//! `GET /inbox`: the requests that wait for a person, oldest first. A request that expires within
+//! an hour is urgent. The first page searches the [`MAX_SEARCHED_FOR_URGENT`] oldest requests for
+//! urgent requests, and shows these before all others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,8 +45,8 @@ pub(crate) const OP: Op = Op {
 /// A request that expires within this time is urgent: its row is marked.
 pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);
 const MAX_ROWS: usize = 50;
-/// How many of the oldest requests the first page searches for urgent requests, which it shows
-/// before all others.
+/// The first page searches this number of requests, the oldest, for urgent requests. The page shows
+/// the urgent requests before all others.
 const MAX_SEARCHED_FOR_URGENT: usize = 200;
 
 /// The page of the inbox
@@ -112,8 +113,8 @@ impl InboxPage {
         let remaining = others.count() - shown.len();
         let next = match shown.last() {
             Some(last) if remaining > 0 => Some(*last),
-            // All rows of this page are urgent requests, so the next page begins with the oldest
-            // request. The nil id precedes every other id.
+            // All rows of this page are urgent requests, so no other request was shown yet. The
+            // next page begins with the oldest request, because the nil id precedes every other id.
             None if remaining > 0 => Some(RequestId(Uuid::nil())),
             _ => requests.next(|request| request.id.0).map(RequestId),
         };

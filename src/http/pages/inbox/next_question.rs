@@ -33,7 +33,7 @@ pub(crate) async fn next_question_line(
     let count = others.len().saturating_sub(1);
     let mut next = None;
     for id in others {
-        // A request that cannot be read has no row.
+        // `requests_by_id` leaves out a request that cannot be read; then the next id is tried.
         let read = http
             .store
             .requests_by_id(&site.caller.tenant, &[id])

@@ -38,8 +38,8 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
         @if view.allows(Action::Edit) && !can_edit { p { (words.too_long_to_edit) } }
         @for call in &calls { (call_fieldset(view, call, can_edit)) }
         @if view.allows(Action::Reject) { (then_select(view, FormName::Calls)) }
-        // With `formnovalidate`, the server alone checks the form: a browser cannot show a mistake
-        // in a folded field.
+        // `formnovalidate` makes the browser send the form unchecked, so the server alone checks
+        // it. If the browser found a mistake in a folded field, the person would not see it.
         div.bar {
             button.second type="submit" formnovalidate { (texts.send_chosen) }
             @if view.allows(Action::Approve) {
@@ -55,8 +55,9 @@ pub(crate) fn per_call_form(view: &View<'_>) -> Option<Markup> {
     ))
 }
 
-/// Returns the size of a call's arguments as JSON in a URL-encoded form, in bytes. Does not count
-/// the fields for single arguments, because long arguments have no such fields.
+/// Returns the size of a call's arguments as JSON in a URL-encoded form, in bytes. The form may
+/// also have a field for each member of the arguments. These fields are not counted, because only
+/// short arguments have them.
 fn encoded_size(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable_text(&call.arguments_text).as_bytes())
         .map(str::len)
@@ -181,8 +182,8 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
             input type="hidden" name=(format!("call.{id}.action")) value="edit";
             (arguments_fields(view, FormName::Edit, call))
             (comment_field(view, FormName::Edit, &format!("call.{id}.reason")))
-            // With `formnovalidate`, a browser also sends a value of the agent that does not fit
-            // the input's type.
+            // `formnovalidate` makes the browser send the form unchecked. Otherwise the browser
+            // would not send a value of the agent that does not fit the input's type.
             button.second type="submit" formnovalidate { (send) }
         };
         folded_form(

@@ -232,8 +232,9 @@ impl FormReader {
         body.put("response", response.text());
     }
 
-    /// Writes the submitted answer as the member `member`. The form has a field for each member of
-    /// the answer or, if `schema` has no fields, one field with the whole answer as JSON.
+    /// Writes the submitted answer as the member `member` of `body`. If `schema` can be shown as
+    /// fields, the form has a field for each member of the answer. Otherwise the form has a single
+    /// field with the whole answer as JSON.
     fn put_form_members(&mut self, member: &str, schema: &Value, body: &mut JsonObject) {
         let Some(fields) = schema::fields(schema) else {
             let submitted = self.take("result").unwrap_or_default();
@@ -348,9 +349,9 @@ impl FormReader {
         }
     }
 
-    /// Returns the edited arguments, which a person enters in the schema's fields or as JSON.
-    /// `is_edit` tells whether the person chose the action `edit`. If not, returns `None`, and
-    /// edited arguments are a mistake.
+    /// Returns the arguments that a person edited, either in a field for each member or as JSON.
+    /// `is_edit` tells whether the person chose the action `edit`. If `is_edit` is false, returns
+    /// `None`. If the person edited the arguments nevertheless, also reports a mistake.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

@@ -29,11 +29,11 @@ pub(crate) enum CallStatus {
     Released,
     /// The journal has no attempt and no result yet.
     Waiting,
-    /// A later request than the page's asks whether the call may run.
+    /// A request that was opened after the page's request asks whether the call may run.
     AskedAgain,
-    /// A later request than the page's asks for the login that the call needs.
+    /// A request that was opened after the page's request asks for the login that the call needs.
     NeedsLogin,
-    /// A later request than the page's asks for the call's result.
+    /// A request that was opened after the page's request asks for the call's result.
     AwaitsResult,
     /// A request about the call was opened after the page's request, and was answered. The call has
     /// no result yet.
@@ -109,12 +109,13 @@ impl CallStatus {
 struct CallRecord {
     /// Whether an attempt or a sub-agent was started.
     was_started: bool,
-    /// The open request about the call that was opened later than the page's request, if any.
+    /// A request about the call that was opened after the page's request and is still open, if any.
     later_request: Option<(RequestId, RequestKind)>,
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
     late_outcome: Option<Outcome>,
-    /// Whether the model has read the result: it has answered since the result was stored.
+    /// Whether the model has read the result. This is so if the model has answered after the result
+    /// was stored.
     model_has_result: bool,
 }
 

@@ -37,9 +37,10 @@ const MEMBERS: [&str; 7] = [
 /// is the action in the path of the POST, if any.
 ///
 /// # Errors
-/// Fails with `problem` itself if its code is not `invalid`, the body is not a form, the client
-/// does not accept HTML, the caller may not read the request, or the form cannot be checked for
-/// secrets. Fails with another problem if the data of the page cannot be read.
+/// Fails with `problem` itself if its code is not `invalid`, the body is not a form, or the client
+/// does not accept HTML. Also fails with `problem` if the caller cannot read the request, or if the
+/// form cannot be checked for secrets. Fails with another problem if the data of the page cannot be
+/// read.
 pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,

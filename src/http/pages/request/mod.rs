@@ -349,8 +349,8 @@ pub(crate) fn request_page(view: &View<'_>) -> Markup {
     )
 }
 
-/// Responds with a page that has one button, which submits `action`. A reader who signs in as
-/// another user comes back to this page.
+/// Responds with a page that has one button, which submits `action`. If the reader follows the
+/// page's link to sign in as another user, the sign-in leads back to this page.
 ///
 /// # Errors
 /// `not_found` or `forbidden` for a request that this caller may not read; `unavailable` or
@@ -428,8 +428,8 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
 }
 
 impl View<'_> {
-    /// Reads `history` and `timeline` from the journal. If the journal cannot be read, `history`
-    /// stays `None`.
+    /// Reads `history` and `timeline` from the journal. If a stored item is unreadable, `history`
+    /// stays `None`, and `timeline` has only the entries that were read before.
     async fn load_history(&mut self, http: &Http) -> Result<(), Problem> {
         let mut history = RequestHistory::new(self.row);
         let mut after = self.row.asked_seq;

@@ -48,8 +48,8 @@ pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
     }
 }
 
-/// Renders the line with the agent, the task's owner and a time: the time left to answer, or for a
-/// closed request the time of the question.
+/// Renders the line with the agent, the task's owner and a time. For an open request, this is the
+/// time left to answer. For a closed request, this is the time of the question.
 fn first_line(view: &View<'_>, is_open: bool) -> Markup {
     let (texts, row) = (view.texts, view.row);
     let agent = visible(&view.request.agent_path.join(" › "));

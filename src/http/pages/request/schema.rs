@@ -1,6 +1,6 @@
 //! Turns a JSON Schema into the fields of a form, and each submitted text into JSON. The schema
-//! must be for an object whose members are plain values or lists of fixed texts; for any other
-//! schema, a person types JSON. This module does not check whether an answer fits the schema.
+//! must describe an object, and each member must be a plain value or a list of fixed texts. For any
+//! other schema, a person types JSON. This module does not check whether an answer fits the schema.
 
 use serde_json::{Map, Value};
 
@@ -46,8 +46,9 @@ const UNSUPPORTED_KEYWORDS: [&str; 8] = [
     "propertyNames",
 ];
 
-/// Returns the fields of a schema. `None` if the schema is not for an object whose members are
-/// plain values or lists of fixed texts.
+/// Returns the fields of a schema. The schema must describe an object, and each member must be a
+/// plain value or a list of fixed texts. Returns `None` for any other schema, and for a schema with
+/// one of the [`UNSUPPORTED_KEYWORDS`].
 #[must_use]
 pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
     let schema = schema.as_object()?;
@@ -138,8 +139,9 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     }
 }
 
-/// Returns the field value for a list whose items have the schema `items`. `None` if `items` is not
-/// an `enum` of non-empty texts, or has a keyword other than `enum` and `type`.
+/// Returns the field value for a list whose items have the schema `items`. This schema must be an
+/// `enum` of non-empty texts, and may have only `type` as a further keyword. Otherwise returns
+/// `None`.
 fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     let texts = items.get("enum")?.as_array()?.iter().map(Value::as_str);
     let texts: Vec<&str> = texts.collect::<Option<_>>()?;
@@ -148,9 +150,9 @@ fn multiple_choice(items: &Map<String, Value>) -> Option<FieldValue> {
     fits.then(|| FieldValue::MultipleChoice(texts.into_iter().map(str::to_owned).collect()))
 }
 
-/// Returns the field value for a choice among `values`: either non-empty texts, or numbers and
-/// booleans. `None` for any other values. A mix could be ambiguous: the text `1` and the number 1
-/// look the same.
+/// Returns the field value for a choice among `values`. Either all values must be non-empty texts,
+/// or all must be numbers and booleans. Otherwise returns `None`. Texts beside numbers could be
+/// ambiguous, because the text `1` and the number 1 look the same.
 fn single_choice(values: &[Value]) -> Option<FieldValue> {
     let texts = values
         .iter()
