@@ -27,11 +27,11 @@ pub(crate) struct Settings {
     pub stream_life: Duration,
     pub without_accounts: bool,
     pub has_metrics_listener: bool,
-    /// The users in the configuration. An edit that other people must approve is offered only if
-    /// enough users besides the editor may approve the edited call.
+    /// The users in the configuration. If other people must approve an edited call, a person is
+    /// offered the edit only if enough of these users besides the person may approve the call.
     pub roster: Roster,
-    /// The key for hashes of request bodies. The hashes are keyed because a body may contain
-    /// credentials. `None`: the hashes have no key.
+    /// The key for the hashes of bodies, which are stored to recognize a repeated POST. The hashes
+    /// are keyed because a body may contain credentials. `None`: the hashes have no key.
     pub sealer: Option<Sealer>,
     /// Seals and opens the links in messages to people; `None` if messages contain no links.
     pub links: Option<Links>,

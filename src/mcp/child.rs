@@ -23,9 +23,9 @@ use crate::tool::shell::{GuardCommand, kill_orphans};
 /// The time after which an idle child is ended.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
 /// The interval between two checks whether the child is idle. Each request from the child restarts
-/// the interval.
+/// the interval, because the task that checks also replies to these requests.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a guard may take to report that its child has started.
+/// How long the guard process may take to report that it has started the child.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long [`Child::end`] waits for a child to end. The guard kills the child five seconds after
 /// the input is closed, so this time must be longer.

@@ -94,9 +94,9 @@ pub(crate) enum Outcome {
     /// The outcome of an attempt that ended with questions for a person. The next attempt sends the
     /// answers.
     Elicitation(Box<Elicitation>),
-    /// The outcome of one request that the server answered with `input_required`. If the input has
-    /// a question for a person, the attempt ends as `Elicitation`. Otherwise the attempt sends a
-    /// further request.
+    /// The outcome of one request that the server answered with `input_required`. If the server
+    /// asks a question that a person must answer, the attempt ends as `Elicitation`. Otherwise the
+    /// attempt sends a further request.
     InputRequired(Box<elicitation::CheckedInput>),
 }
 
@@ -246,8 +246,9 @@ impl Client {
         }
     }
 
-    /// Performs one attempt within the timeout. The attempt sends further requests while the server
-    /// requires input without a question for a person.
+    /// Performs one attempt within the timeout. If the server answers a request with
+    /// `input_required`, but asks no question that a person must answer, the attempt sends a
+    /// further request.
     pub(crate) async fn call(&self, call: Call<'_>) -> Outcome {
         let mut resume = call.resume.clone();
         let (mut until, mut secrets, mut pause) = (None, Vec::new(), PAUSES.0);
@@ -285,8 +286,8 @@ impl Client {
             if !elicitation.questions.is_empty() {
                 return Outcome::Elicitation(Box::new(elicitation));
             }
-            // The attempt's timeout counts from the decision on `call.permit`, because the wait for
-            // this decision is not the server's fault.
+            // The attempt's timeout begins with the decision on `call.permit`. The wait for this
+            // decision does not count, because it is not the server's fault.
             let decided = call.permit.decided().await;
             let sent = decided.map_or(began, |decided| decided.max(began));
             let until = *until.get_or_insert(sent + self.timeout);

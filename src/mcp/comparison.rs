@@ -1,7 +1,8 @@
 //! Compares a server's tools with their reviewed definitions. Invariants: a tool counts as changed
 //! if the server lists another definition of the tool, lists the tool twice, or does not list the
 //! tool. The tool stays changed until a comparison finds the reviewed definition again. A
-//! comparison holds only for the request headers with which it asked the server.
+//! comparison asks the server with the request headers of a call. Its result holds only for calls
+//! with the same headers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -25,8 +26,9 @@ const MAX_TASKS: usize = 1024;
 /// The reason for a comparison, which decides how old the comparison may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A call is judged for the first time. This comparison may fail, because the comparison at the
-    /// start of the call also finds a changed definition.
+    /// A call is judged for the first time, or shown in a reconcile request. If this comparison
+    /// fails, the driver goes on without it, because the comparison at the start of the call also
+    /// finds a changed definition.
     Judge,
     /// A repeatable call that a rule allows is about to start.
     Start,

@@ -1,6 +1,6 @@
 //! Converts the result of a tool into text for a model. Texts and embedded text resources keep
-//! their order. Structured content that no text repeats follows as JSON. Any other content becomes
-//! a short note. Links in a result are not fetched.
+//! their order. If no text repeats the structured content, this content is added at the end as
+//! JSON. Any other content becomes a short note. Links in a result are not fetched.
 
 use serde_json::Value;
 

@@ -46,8 +46,9 @@ pub(super) enum Question {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CheckedInput {
-    /// The questions for a person, and the answers that decline the other questions. If there is no
-    /// question for a person, the next request of the attempt sends the declining answers.
+    /// The questions that a person must answer, and the answers that decline the other questions.
+    /// If all questions are declined, no person is asked, and the next request of the attempt sends
+    /// these answers.
     pub(super) elicitation: Elicitation,
     /// The names of the form fields that ask for a secret. The questions with these fields were
     /// declined.

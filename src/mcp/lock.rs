@@ -15,8 +15,8 @@ use crate::task::text::canonical_json;
 use crate::tool::schema::{case_collisions, parameters_flaws};
 
 const VERSION: u32 = 1;
-/// Older dialects of JSON Schema that are accepted. Their keywords either mean the same in the
-/// dialect 2020-12, or are refused.
+/// Older dialects of JSON Schema that are accepted. A schema in such a dialect is read in the
+/// dialect 2020-12. If the schema has a keyword with another meaning there, the tool is refused.
 const OLDER_DIALECTS: [&str; 3] = [
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-07/schema",

@@ -41,9 +41,9 @@ pub struct Review {
 }
 
 /// Compares the tools that a server lists with `old`, the server's entry in the lock file. `others`
-/// maps the names of other servers' tools to their servers. A definition that contains a secret
-/// known to `redactor` is left out of the new entry, because the lock file is under version
-/// control.
+/// maps the names of other servers' tools to their servers. If a definition contains a secret known
+/// to `redactor`, the new entry ([`Review::locked`]) leaves out the tool, because the lock file is
+/// under version control.
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,

@@ -23,8 +23,9 @@ use crate::tool::shell::GuardCommand;
 
 /// How long the service goes on waiting for the answer after a call has timed out.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
-/// The shortest time limit for the answer to `initialize`, because a program such as `npx` may
-/// download the server first. A longer `timeout` of the server replaces this limit.
+/// The time limit for the answer to `initialize`, unless the server's `timeout` is longer. Then the
+/// `timeout` is the limit. A program such as `npx` may download the server first, so the limit is
+/// never shorter than this.
 const MIN_START_TIMEOUT: Duration = Duration::from_mins(1);
 /// The maximum number of concurrent calls to one server.
 const MAX_CALLS: usize = 16;
@@ -51,10 +52,10 @@ struct TimeLimits {
     start: Duration,
     /// The maximum time for listing all tools, after the server has been initialized.
     list: Duration,
-    /// The maximum time for the answer to `server/discover`. Older servers may ignore the request.
+    /// The maximum time for the answer to `server/discover`, which older servers may never give.
     probe: Duration,
-    /// The maximum time for the answer to the check in `Stdio::cancel_call`: whether the server
-    /// still responds after a call has timed out.
+    /// The maximum time for an answer after a call has timed out. `Stdio::cancel_call` then sends a
+    /// request to find out whether the server still responds.
     alive: Duration,
     /// The pause after the first failed start. Each further failure doubles the pause, up to
     /// [`MAX_PAUSE`].
@@ -165,9 +166,9 @@ impl Stdio {
         }
     }
 
-    /// Performs request `request_index` of an attempt at a call. `call.permit` is checked for
-    /// request 0, right before its first byte is written. Later requests belong to a call that was
-    /// already sent.
+    /// Performs request `request_index` of an attempt at a call. Request 0 sends the call, so
+    /// `call.permit` is checked right before the first byte of request 0. For later requests,
+    /// `call.permit` is not checked, because the call was already sent.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,

@@ -1,7 +1,7 @@
 //! The client of a server that speaks Streamable HTTP. Invariants: each `tools/call` is sent on its
 //! own connection, and its first byte is written only if the call's permit holds (`AttemptPermit`).
 //! A `tools/call` is sent again only if its answer proves that the call was not executed. No
-//! outcome contains a known secret. The client's own words contain no URL and no header's value.
+//! outcome contains a known secret. The client's own texts contain no URL and no header's value.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,7 +35,7 @@ use crate::tool::headers::headers_digest;
 
 /// The maximum time for an answer that begins a conversation or lists a page of tools.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// The maximum time for the answer to `server/discover`. Older servers may ignore the request.
+/// The maximum time for the answer to `server/discover`, which older servers may never give.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time for sending the reply to a server's own request.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -123,9 +123,9 @@ impl Streamable {
         }
     }
 
-    /// Performs request `request_index` of an attempt at a call. `call.permit` is checked for
-    /// request 0, right before its first byte is written. Later requests belong to a call that was
-    /// already sent.
+    /// Performs request `request_index` of an attempt at a call. Request 0 sends the call, so
+    /// `call.permit` is checked right before the first byte of request 0. For later requests,
+    /// `call.permit` is not checked, because the call was already sent.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -147,8 +147,8 @@ impl Streamable {
             {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    // The server may have lost the session in a restart, and some servers report
-                    // this without a 404. So the next request begins a new session.
+                    // The server may have restarted and lost the session, and some servers do not
+                    // answer 404 in this case. So the next request begins a new session.
                     self.forget(&call.headers, &context);
                     return match failure {
                         net::Failure::NotSent(why) => Outcome::NotSent(why.to_owned()),
@@ -157,9 +157,9 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The call is sent again only if the server certainly did not execute it. By the
-            // protocol, a 404 proves this and a 400 does not. An answer with the id of the request
-            // proves that the server read the call, unless the answer is a refusal.
+            // The call is sent again only if the server certainly did not execute it. A 404 or a
+            // 401 proves this, unless the body shows that the server has read the call: it is an
+            // answer to this request, and not a refusal. A 400 does not prove this.
             let was_renewed = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
@@ -210,8 +210,8 @@ impl Streamable {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, end).await;
     }
 
-    /// Returns the headers `operator`, in which users' credentials may already be filled in. If
-    /// OAuth is configured, adds a token to the headers, and also returns the token separately.
+    /// Returns a copy of the headers `operator`, which for a call contain the user's credentials.
+    /// If OAuth is configured, adds a token to the copy, and also returns the token separately.
     async fn authorized(
         &self,
         operator: &HeaderMap,

@@ -1,6 +1,6 @@
-//! Implements Anthropic's Messages protocol, for any base URL. Invariant: an incomplete answer is
-//! rejected. The model's own blocks, including thinking, are sent back as they were stored, except
-//! for parts that the endpoint refuses.
+//! Implements Anthropic's Messages protocol, for any base URL. Invariants: an incomplete answer is
+//! rejected. The model's own blocks, including thinking, are sent back as they were stored. Only
+//! parts that the endpoint refuses are left out or replaced.
 
 use http::HeaderName;
 use serde_json::{Map, Value};

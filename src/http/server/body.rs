@@ -1,7 +1,8 @@
 //! Reads and parses the body of a POST in two steps. [`read_body`] reads all bytes, up to the
-//! operation's limit. [`PostRequest::json`] checks the content type and parses the bytes. A replay
-//! of an `Idempotency-Key` is answered between the two steps, so its body is not parsed. A body
-//! over `MAX_INLINE_SIZE` waits for memory, and is parsed on a blocking thread.
+//! operation's limit. [`PostRequest::json`] checks the content type and parses the bytes. If a POST
+//! repeats an earlier POST with the same `Idempotency-Key`, it is answered between the two steps,
+//! and its body is not parsed. A body over `MAX_INLINE_SIZE` waits for memory, and is parsed on a
+//! blocking thread.
 
 pub(crate) mod budget;
 
@@ -31,8 +32,8 @@ use crate::secret::seal::DigestedBody;
 use crate::world::Clock;
 
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long a large body waits for memory. During the wait the service reads nothing, and some
-/// clients give up after 30 seconds without progress, so this time is shorter.
+/// How long a large body waits for memory. The service reads nothing during this wait. The wait is
+/// shorter than 30 seconds, because some clients give up after 30 seconds without progress.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
 /// The maximum size in bytes of a body that is parsed on the threads of the async runtime. A larger
@@ -141,9 +142,10 @@ impl AsRef<[u8]> for LargeBody {
     }
 }
 
-/// Reads the body of a request. For a body of more than `MAX_INLINE_SIZE` bytes, waits until memory
-/// is free for `caller`: with a `Content-Length` before the first byte is read, without this header
-/// after `MAX_INLINE_SIZE` bytes. `BODY_TIMEOUT` restarts after the wait.
+/// Reads the body of a request. A body of more than `MAX_INLINE_SIZE` bytes waits until memory is
+/// free for `caller`. If the request has a `Content-Length`, the wait comes before the first byte
+/// is read. Without this header, the wait comes once more than `MAX_INLINE_SIZE` bytes have
+/// arrived. `BODY_TIMEOUT` restarts after the wait.
 ///
 /// # Errors
 /// `bad_request` if the body is too slow or incomplete; `too_large` if the body exceeds the limit;

@@ -1,4 +1,4 @@
-//! A response body that reports when the connection has taken its bytes.
+//! A response body that reports when the connection has taken the bytes of the body.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -40,8 +40,8 @@ impl DescriptorBudget {
     /// Clients get `wanted` connections, or fewer if the rest of `limit` is smaller.
     ///
     /// # Errors
-    /// Fails with [`TooFewDescriptors`] if fewer descriptors remain than the smaller of
-    /// `MIN_CONNECTIONS` and `wanted`.
+    /// Fails with [`TooFewDescriptors`] if the rest of `limit` is smaller than `wanted` and also
+    /// smaller than `MIN_CONNECTIONS`.
     pub(crate) fn new(
         limit: u64,
         wanted: u32,

@@ -114,10 +114,10 @@ impl Fields {
     }
 }
 
-/// The maximum length in bytes of a mistake's JSON pointer, without the last `/` and escapes. If
-/// the pointer would be longer, the mistake gets the pointer of the parent object instead. The
-/// limit bounds the response, because the pointer of every mistake below a long member name repeats
-/// the name.
+/// The maximum length in bytes of a mistake's JSON pointer. The last `/`, and the escapes in the
+/// name after it, do not count. If a pointer would be longer, the mistake gets the pointer of the
+/// parent object instead. Without the limit, the response could become very long, because the
+/// pointer of every mistake below a long member name repeats the name.
 const MAX_POINTER_BYTES: usize = 1024;
 
 fn bounded_pointer(at: &str, name: &str) -> String {
@@ -128,7 +128,7 @@ fn bounded_pointer(at: &str, name: &str) -> String {
     }
 }
 
-/// The detail of a mistake about a form or a query that is not UTF-8. It names what is expected.
+/// The detail of the mistake if a form or a query is not UTF-8. A detail names what is expected.
 pub(crate) const NOT_UTF8: &str = "percent-encoded UTF-8";
 
 /// Returns whether the text of a form or a query is UTF-8. The parser `url::form_urlencoded` would

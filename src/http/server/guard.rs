@@ -1,8 +1,8 @@
 //! The guard runs before each operation. It is a layer on the operation's route, so the router
-//! answers unknown paths (404) and unknown methods (405) before the guard runs. The guard makes
-//! these checks in order: the host and signs of a proxy (only in a service without accounts), the
-//! origin, the announced size of the body, and the credential (the key, the session's cookie or the
-//! sealed link).
+//! answers unknown paths (404) and unknown methods (405) before the guard runs. The guard first
+//! checks that the request names a loopback host and came through no proxy, but only in a service
+//! without accounts. Then it checks the origin, the announced size of the body, and the credential
+//! (the key, the session's cookie or the sealed link), in this order.
 
 use std::sync::{Arc, Weak};
 
@@ -125,9 +125,9 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     {
         return Err(Problem::forbidden(FOREIGN_ORIGIN));
     }
-    // The sealed link alone authorizes its POST, and `may_change` accepts a POST without `Origin`.
-    // This check requires the header, because a browser sends it with every POST of a form: a POST
-    // without it does not come from this service's page.
+    // A sealed link authorizes its POST without any other credential, so the POST must come from
+    // this service's page. `may_change` accepts a POST without `Origin`. But a browser sends
+    // `Origin` with every POST of a form, so this check refuses a POST without `Origin`.
     if op.auth == AuthClass::Link
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)
@@ -182,8 +182,8 @@ async fn with_session_fallback(
     }
 }
 
-/// Authenticates the request by its key, and counts a wrong key for the client's network. The inner
-/// result is the result of the authenticator.
+/// Authenticates the request by its key. If the key is wrong, counts the wrong key for the client's
+/// network. The inner result is the authenticator's; the outer error is that of the count.
 ///
 /// # Errors
 /// `too_many` after too many wrong keys from one client's network. A correct key is never refused

@@ -54,7 +54,8 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), JsonError> {
     check_within(&mut { MAX_VALUES }, bytes)
 }
 
-/// Like [`check`], but takes the number of values from `remaining`.
+/// Like [`check`], but the text may have at most `remaining` values. Subtracts the number of the
+/// text's values from `remaining`.
 fn check_within(remaining: &mut usize, bytes: &[u8]) -> Result<(), JsonError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let counted = ValueCounter {
@@ -95,9 +96,9 @@ fn json_error(error: &serde_json::Error) -> JsonError {
     })
 }
 
-/// Parses a JSON object of at most 64 members like [`parse`], but keeps the text of the member
-/// `name`. Returns the other members, and the unchanged JSON text of `name`, which is not checked
-/// for depth, number of values or repeated members. A value that is not an object is parsed whole.
+/// Parses a JSON object of at most 64 members like [`parse`], except for the member `name`. Returns
+/// the other members, and the unchanged JSON text of `name`. This text is not checked for depth,
+/// number of values or repeated members. If the value is not an object, the whole value is parsed.
 pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), JsonError> {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Ok((parse(bytes)?, None));

@@ -1,8 +1,8 @@
-//! Checks whether a web page may send a request that changes something in the service. Such a
-//! request from a page of a foreign origin, which the configuration does not allow, is refused
+//! Checks whether a web page may send a request that changes something in the service. If the page
+//! has a foreign origin, and the configuration does not allow this origin, the request is refused
 //! before its credentials are read. So the page cannot approve a call. A service without accounts
-//! (no `auth` in the configuration) answers only requests to a loopback name, except for health
-//! checks, which it answers under any name.
+//! (no `auth` in the configuration) answers only requests to a loopback name. Health checks are the
+//! exception: the service answers them under any name.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
@@ -53,8 +53,9 @@ impl Origins {
     }
 
     /// Returns whether the request may proceed. A request whose method changes nothing may proceed.
-    /// Any other request may if its `Origin` is the service's own or a configured origin, or if it
-    /// has no `Origin` and `Sec-Fetch-Site` does not tell of a page of another origin.
+    /// Any other request that has an `Origin` may proceed if this is the service's own origin or a
+    /// configured origin. A request without `Origin` may proceed unless its `Sec-Fetch-Site` says
+    /// that a page of another origin sent the request.
     #[must_use]
     pub(crate) fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {

@@ -140,7 +140,7 @@ impl Log {
 }
 
 impl WrongKeys {
-    /// Counts a wrong key from `source`; `now` is the time since boot.
+    /// Counts a wrong key from `source`. `now` is the machine's uptime (`Clock::uptime`).
     ///
     /// # Errors
     /// Fails with `too_many` if the counter for `source` reached its limit within the last minute.

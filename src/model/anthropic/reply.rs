@@ -237,9 +237,10 @@ fn usage(sent: &Map<String, Value>) -> Usage {
     }
 }
 
-/// Returns the message as it is stored and sent back: redacted, with the arguments of the stored
-/// calls, and otherwise as received. A thinking block that redaction would change is left out,
-/// because the block is signed and a change would invalidate the signature.
+/// Returns the message as it is stored and sent back. The texts are redacted, and the `input` of a
+/// call is that of the stored call in `calls`. Everything else is as received. If redaction would
+/// change a thinking block, the block is left out, because the block is signed and the change would
+/// invalidate the signature.
 fn raw(blocks: Vec<ReceivedBlock>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut calls = calls.iter();
     let content = blocks.into_iter().filter_map(|block| {

@@ -2,9 +2,9 @@
 //!
 //! Invariant: the endpoint accepts the form of the body. A refusal would block a stored
 //! conversation for good, because each later request contains the same messages. The model's own
-//! blocks go back unchanged where the endpoint accepts them. Each call keeps the exact text of its
-//! arguments where [`Block::call`] can keep it. The id of a call is unique, and the call's result
-//! has the same id.
+//! blocks go back unchanged where the endpoint accepts them. If the arguments of a call are a JSON
+//! object, the call keeps their exact text (see [`Block::call`]). The id of a call is unique, and
+//! the call's result has the same id.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

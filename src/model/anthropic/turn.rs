@@ -2,8 +2,8 @@
 //! is sent with its own blocks. An agent's model may change while a task waits, so a turn may come
 //! from another protocol. Such a turn is rebuilt from its parsed form.
 //!
-//! Invariant: the same conversation is always written in the same way, because the endpoint
-//! compares each request with the previous request.
+//! Invariant: the same conversation is always written in the same way, because newer models refuse
+//! a thinking block once anything before the block has changed.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,6 @@
-//! Renders several calls as tables, one for each tool. A table has a row for each call, a column
-//! for each argument, and the sum below a column of numbers that can be added ([`column_sum`]).
+//! Renders several calls as tables, one for each tool. A table has a row for each call and a column
+//! for each argument. If the values of a column can be added ([`column_sum`]), their sum stands
+//! below the column.
 
 use std::collections::BTreeMap;
 
@@ -214,8 +215,9 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
 }
 
 /// Returns the sum of a column; `None` if the column has a single row, a row without a number, or
-/// numbers that [`sum`] cannot add. Also `None` if the column's name suggests identifiers and the
-/// schema does not give the column the type `number`.
+/// numbers that [`sum`] cannot add. If the column's name suggests identifiers, the result is also
+/// `None`, because a sum of identifiers has no meaning. But if the schema gives such a column the
+/// type `number`, the column is added, because identifiers are integers.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")

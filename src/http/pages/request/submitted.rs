@@ -47,15 +47,16 @@ impl FormName {
     }
 
     /// Returns the form that submitted `fields`. `path_action` is the action in the path of the
-    /// POST, if any. `single_call_forms` tells whether the page had the forms for a single call.
+    /// POST, if any. `single_call_forms` is true if the page had the forms `Edit` and `Supply` for
+    /// a single call instead of the form `Calls`.
     fn from_fields(
         kind: RequestKind,
         path_action: Option<Action>,
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // Does not match a field `action` of the agent's own form, which a browser submits as
-        // `field.action`.
+        // A form that the agent wrote may also have a field `action`. A browser submits that field
+        // as `field.action`, so the field does not match here.
         let is_action_field = |name: &str| {
             name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
         };
@@ -90,8 +91,8 @@ pub(crate) struct FieldMistake {
     /// The name of the form's field next to which the page shows the mistake; `None` for a mistake
     /// without a field.
     pub field: Option<String>,
-    /// A JSON pointer to the mistake. The pointer begins at the field's value or, for a mistake
-    /// without a field, at the JSON body.
+    /// A JSON pointer to the mistake. If the mistake has a field, the pointer begins at the field's
+    /// value. Otherwise it begins at the JSON body that was made from the form.
     pub pointer: String,
     /// The expected value, as a sentence in English.
     pub detail: String,
@@ -106,7 +107,8 @@ pub(crate) struct SubmittedForm {
 
 impl SubmittedForm {
     /// Creates the form from the posted `fields`. `path_action` is the action in the path of the
-    /// POST, if any. `single_call_forms` tells whether the page had the forms for a single call.
+    /// POST, if any. `single_call_forms` is true if the page had the forms `Edit` and `Supply` for
+    /// a single call instead of the form `Calls`.
     #[must_use]
     pub(crate) fn new(
         row: &RequestRow,
@@ -130,8 +132,8 @@ impl SubmittedForm {
         }
     }
 
-    /// Returns the submitted text of the field `name`; `None` if the field or `form` was not
-    /// submitted.
+    /// Returns the submitted text of the field `name` if `form` is the form that was submitted.
+    /// Returns `None` for any other form, and if the field was not submitted.
     #[must_use]
     pub(crate) fn text(&self, form: FormName, name: &str) -> Option<&str> {
         self.fields
@@ -141,8 +143,8 @@ impl SubmittedForm {
     }
 }
 
-/// Converts an error about the JSON body to a mistake in the form. The error's JSON pointer
-/// determines the field.
+/// Converts an error to a mistake in the form. The error is about the JSON body that was made from
+/// the form, so the error's JSON pointer determines the form's field.
 fn field_mistake(
     row: &RequestRow,
     form: FormName,
@@ -177,8 +179,9 @@ fn field_mistake(
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // For a confirmation that is rejected with `then`, `FormReader::put_request_decision`
-        // (`form.rs`) has written the field `comment` to the member `reason`.
+        // If a confirmation is rejected with `then`, `FormReader::put_request_decision` (`form.rs`)
+        // writes the field `comment` to the member `reason`. So a mistake in `reason` is shown next
+        // to the field `comment`.
         ["reason", rest @ ..]
             if row.spec.kind == RequestKind::Confirmation && form == FormName::Answer =>
         {

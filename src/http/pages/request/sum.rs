@@ -1,7 +1,7 @@
 //! Adds decimal numbers exactly, without the rounding errors of binary fractions.
 
-/// The maximum number of digits after a number's decimal point, and of zeros that its exponent
-/// appends.
+/// The maximum number of digits after a number's decimal point. Also the maximum number of zeros
+/// that an exponent appends to a number (`5e3` appends three).
 const MAX_DIGITS: i32 = 18;
 
 /// Returns the sum of JSON numbers, with as many decimal places as the number that has the most.

@@ -18,7 +18,7 @@ const MAX_TEXT_CHARS: usize = 2_000;
 
 const MAX_ENTRIES: usize = 100;
 
-/// The facts that the journal has about the request after the question, each with its time.
+/// The facts about the request that the journal recorded after the question, each with its time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestTimeline(Vec<(Time, TimelineEvent)>);
 

@@ -114,8 +114,8 @@ pub(crate) fn signed_in(
 }
 
 /// Renders the name of the signed-in user and a link to sign in as another user. After the sign-in,
-/// the browser opens the path `return_path`. Empty if the service has no accounts. The text reveals
-/// nothing about the requested resource.
+/// the browser opens the path `return_path`. Empty if the service has no accounts. The result does
+/// not depend on the resource at `return_path`, so it does not reveal whether the resource exists.
 #[must_use]
 pub(crate) fn sign_in_again(
     caller: &Caller,

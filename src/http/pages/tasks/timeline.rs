@@ -46,9 +46,10 @@ pub(super) enum TimelineEntry {
 }
 
 impl TaskTimeline {
-    /// Reads one page of events: the last events with numbers up to `end`. The tasks of a tree
-    /// share one sequence of event numbers, so the numbers of a subtree have gaps. If a range of
-    /// numbers has no event of the subtree, the function reads the range before it.
+    /// Reads one page of events: the events of the subtree with the last [`EVENTS_PER_PAGE`]
+    /// numbers up to `end`. The tasks of a tree share one sequence of event numbers, so the subtree
+    /// may have no event with any of these numbers. If so, the function reads the preceding
+    /// [`EVENTS_PER_PAGE`] numbers, and so on.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.

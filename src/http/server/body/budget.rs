@@ -1,7 +1,8 @@
-//! Limits the memory that large bodies use at one time, in this process and for each caller. The
-//! bytes of a body are reserved once the body is known to be large: by its `Content-Length`, or
-//! after its first part was read. The bytes stay reserved until the operation releases the body.
-//! Invariant: a body with a reservation never waits for more memory, so two bodies cannot deadlock.
+//! Limits the memory that large bodies use at one time, in this process and for each caller. If a
+//! request announces a large body (`Content-Length`), memory is reserved before the body is read.
+//! Without this header, memory is reserved when the part that was read turns out to be large. The
+//! memory stays reserved until the operation releases the body. Invariant: a body with a
+//! reservation never waits for more memory, so two bodies cannot deadlock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
