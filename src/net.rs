@@ -133,9 +133,12 @@ const CONNECTION_LOST: &str = "the connection was lost before there was a comple
 /// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing of the request was sent. The request could not be built, no connection was made
-    /// (name resolution, TCP or TLS failed), the `SendPermit` refused the request, or the write had
-    /// not begun when the peer closed the connection or the time ran out.
+    /// Nothing of the request was sent, for one of these reasons:
+    /// - The request could not be built.
+    /// - No connection was made, because name resolution, TCP or TLS failed.
+    /// - The `SendPermit` refused the request.
+    /// - The peer closed the connection before the write began.
+    /// - The time ran out before the write began.
     #[error("{0}")]
     NotSent(&'static str),
     /// A part of the request may have been sent, so the outcome of the request is unknown.
@@ -192,8 +195,9 @@ pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
-/// Returns an error and its causes. The cause of an `io::Error` is the error that it wraps, which
-/// `io::Error::get_ref` returns and `io::Error::source` skips.
+/// Returns an error, then its cause, then the cause of that cause, and so on. If an `io::Error`
+/// wraps an error, its cause is the wrapped error. `io::Error::get_ref` returns the wrapped error,
+/// but `io::Error::source` skips it.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);

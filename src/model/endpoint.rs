@@ -128,7 +128,8 @@ impl<P: Protocol> Endpoint<P> {
         ))
     }
 
-    /// Sends one request. Returns the outcome, and the status or the connection failure.
+    /// Sends one request. Returns the outcome, and the HTTP status of the answer or the reason why
+    /// no answer began.
     async fn attempt(
         &self,
         body: Bytes,

@@ -54,8 +54,9 @@ pub trait PieceSink: Send + Sync {
     }
 }
 
-/// A piece of an answer that is not complete yet, redacted like the whole answer. The pieces after
-/// the last `Reset` add up to the answer's texts. `call` is the call's index in [`Answer::calls`].
+/// A piece of an answer, emitted before the whole answer has arrived. Secrets in a piece are
+/// redacted. The pieces after the last `Reset` add up to the texts of the redacted answer. `call`
+/// is the call's index in [`Answer::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// The next part of the text.
@@ -99,7 +100,8 @@ pub struct Answer {
     pub finish_reason: FinishReason,
     pub usage: Usage,
     /// The provider's own JSON of the message, redacted. Later requests to the model send this JSON
-    /// back. Null if later requests are built from the other members of the answer instead.
+    /// back. Null if the other members of the answer have everything that the JSON has, or if the
+    /// redacted JSON is not valid. Later requests are then built from the other members.
     pub raw: Value,
 }
 
@@ -109,7 +111,7 @@ pub struct AnswerCall {
     /// repeat its ids in every answer.
     pub provider_id: String,
     pub name: String,
-    /// The exact text of the arguments, except for redacted secrets and U+0000.
+    /// The exact text of the arguments, except that secrets are redacted and U+0000 is replaced.
     pub arguments_text: String,
     /// Whether a secret in the arguments was redacted. If so, the call never runs.
     pub holds_secret: bool,

@@ -1,6 +1,7 @@
 //! Implements `OpenAI`'s Responses protocol, for any base URL. Each request asks the endpoint to
-//! store nothing. Invariant: an answer without its end is rejected. The items of an answer are sent
-//! back byte for byte and in their order, except for parts that the endpoint refuses.
+//! store nothing. Invariant: an answer is rejected if its end has not arrived. Later requests send
+//! the items of an answer back byte for byte and in their order, except for parts that the endpoint
+//! refuses.
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;

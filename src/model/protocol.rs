@@ -46,8 +46,8 @@ pub(super) trait Protocol: Send + Sync + 'static {
         false
     }
 
-    /// Reads an unstreamed answer. An unreadable answer may have been truncated, so the attempt is
-    /// repeated.
+    /// Reads an unstreamed answer. If the answer cannot be read, the outcome is `Retry`, because
+    /// the answer may have been truncated.
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome;
 
     fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader;

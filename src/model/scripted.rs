@@ -27,8 +27,9 @@ mod template;
 const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"));
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
-/// How long the built-in script waits before it emits an answer to a listener. The wait gives a
-/// page time to reload after the page has posted a person's decision.
+/// How long the built-in script waits before it emits an answer to a listener. A page that has
+/// posted a person's decision reloads. The wait lets the page reload before the first piece is
+/// emitted.
 const THINKING_TIME: Duration = Duration::from_millis(350);
 /// The maximum pause before each piece of a paced answer.
 const PAUSE_PER_PIECE: Duration = Duration::from_millis(60);

@@ -30,7 +30,7 @@ pub(super) struct SendGate(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// The permit, until the first write asks for it.
+    /// The permit to send the present request. `None` once the first write has asked for it.
     may_send: Mutex<Option<MaySend>>,
     /// Whether an earlier request has used the connection.
     is_reused: AtomicBool,
@@ -101,8 +101,8 @@ fn is_silent(stream: &Stream) -> bool {
     poll(&mut sockets, Some(&now)) == Ok(0)
 }
 
-/// A connection that asks its gate before each write. If the gate refuses the first write of a
-/// request, all writes fail until the gate is armed again.
+/// A connection that passes each write through its gate. The gate decides at the first write of a
+/// request. If it refuses this write, it also refuses all later writes until it is armed again.
 pub(super) struct GuardedConnection {
     stream: Stream,
     gate: SendGate,

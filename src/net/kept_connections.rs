@@ -7,8 +7,8 @@
 //! connection fails nevertheless, the same user's later requests to this origin get new connections
 //! for a while.
 //!
-//! If a peer sends bytes between two responses, the connection is closed. Limitation: an incomplete
-//! TLS record is not noticed.
+//! If a peer sends bytes between two responses, the connection is closed. Limitation: on a TLS
+//! connection, the beginning of a record is not noticed while the rest of the record is missing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,7 +88,8 @@ impl KeptConnections {
     }
 
     /// Takes the key's most recently kept connection, with the time until which it may be used.
-    /// `None` if no connection is kept for the key, or if the peer has closed that connection.
+    /// Returns `None` if no connection is kept for the key. If the peer has closed the connection,
+    /// avoids the key (see [`Self::avoid`]) and returns `None`.
     pub(super) fn take(&self, key: &KeptKey) -> Option<(OpenConnection, Instant)> {
         let mut state = self.lock();
         state.close_expired(self.keep_time);

@@ -129,8 +129,9 @@ impl Net {
     /// body for the response's status.
     ///
     /// # Errors
-    /// Fails like [`Net::send_single_into`], with one exception: a response that is lost after
-    /// [`BodyLimits::enough_bytes`] bytes is not an error.
+    /// Fails like [`Net::send_single_into`], with two differences. A response that is lost after
+    /// [`BodyLimits::enough_bytes`] bytes is not an error. An error response on a reused connection
+    /// is [`Failure::Lost`] if the response may belong to no request.
     pub async fn send_single(
         &self,
         request: Request,
@@ -166,11 +167,9 @@ impl Net {
     ///
     /// # Errors
     /// Fails with:
-    /// - [`Failure::NotSent`] if the request could not be built, no connection was made, the permit
-    ///   refused the request, or the write had not begun when the peer closed the connection or the
-    ///   time ran out.
-    /// - [`Failure::Lost`] if the request was or may have been written, but no complete response
-    ///   arrived.
+    /// - [`Failure::NotSent`] if no part of the request was written. The variant lists the reasons.
+    /// - [`Failure::Lost`] if a part of the request was or may have been written, but no complete
+    ///   response arrived.
     pub async fn send_single_into(
         &self,
         request: Request,
@@ -194,7 +193,7 @@ impl Net {
         let key = self.kept_key(&request, connection);
         let kept = key.as_ref().and_then(|key| self.kept.take(key));
         let mut is_reused = kept.is_some();
-        // The copy is sent if the kept connection turns out to be closed before the write.
+        // If the peer closes the kept connection before the write, a new connection sends the copy.
         let mut copy = kept.as_ref().and_then(|_| request.try_clone());
         let (uri, mut request) =
             prepare_request(request, key.is_some()).ok_or(Failure::NotSent(NOT_BUILT))?;
@@ -249,9 +248,9 @@ impl Net {
         may_keep.then_some(key)
     }
 
-    /// Keeps the connection if it can be used again. Fails if an error response on a reused
-    /// connection may belong to no request: a peer that misreads requests, or closes the connection
-    /// while a request is on its way, sends such a response.
+    /// Keeps the connection if it can be used again. Fails if the connection was reused, and the
+    /// response is an error that may belong to no request. A peer sends such an error if it
+    /// misreads requests, or if it closes the connection while a request is on its way.
     fn received(
         &self,
         key: Option<KeptKey>,
@@ -284,7 +283,8 @@ impl Net {
     }
 }
 
-/// The maximum length of a request's body after which the connection is kept.
+/// The maximum length of a request's body, in bytes. If the body is longer, the connection is not
+/// kept after the response.
 const MAX_KEPT_BODY_BYTES: usize = 16 * 1024;
 
 const STRAY_ANSWER: &str = "an error on a used connection may belong to no request";
@@ -304,8 +304,9 @@ fn prepare_request(request: Request, may_keep: bool) -> Option<(Uri, http::Reque
     let path = Uri::from(request.uri().path_and_query()?.clone());
     let uri = std::mem::replace(request.uri_mut(), path);
     let host = uri.authority()?.as_str().rsplit('@').next()?;
-    // Without compression, HTTP alone defines where a body ends. With `Connection: close`, the peer
-    // closes the connection first, so that the local port is free at once.
+    // `identity` asks for a body without compression, because HTTP alone then defines where the
+    // body ends. `Connection: close` asks the peer to close the connection first, because the side
+    // that closes first keeps its port occupied for a while.
     let mut defaults = vec![
         (HOST, host),
         (USER_AGENT, super::USER_AGENT),

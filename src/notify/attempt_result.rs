@@ -16,7 +16,7 @@ pub(super) struct AttemptResult {
     pub(super) status: Option<u16>,
     /// The reason of a failure, in fixed words; empty for a success.
     pub(super) problem: &'static str,
-    /// Whether the delivery ends, because the receiver would refuse every further attempt, too.
+    /// Whether the receiver would refuse every further attempt. If so, the delivery ends.
     pub(super) is_permanent_failure: bool,
     /// The wait before the next attempt, if the receiver asks for one.
     pub(super) retry_after: Option<Duration>,
@@ -42,7 +42,7 @@ impl AttemptResult {
     }
 
     /// Returns the result of an attempt that got an HTTP answer. A status 410 (Gone) is a permanent
-    /// failure. After any other status, the receiver may recover later.
+    /// failure. Any other failure is not permanent, because the receiver may recover later.
     pub(super) fn from_response(response: &HttpResponse, now: Time) -> Self {
         let problem = match response.status {
             status if status.is_success() => "",

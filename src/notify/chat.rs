@@ -74,7 +74,7 @@ impl RoomMessage {
         }
     }
 
-    /// Returns the message in one line, which a chat app shows in its notification (`text` in
+    /// Returns the line that a chat app shows when it notifies a user of the message (`text` in
     /// Slack).
     pub(super) fn notification_text(&self) -> String {
         match self.listed_questions().next() {

@@ -1,8 +1,8 @@
 //! Makes digests. A digest has the questions of one message to a person or a room. Each channel
 //! writes its message from the digest.
 //!
-//! Invariant: a digest contains no text that an agent wrote, except the arguments in the summaries
-//! that the operator's templates make of calls.
+//! Invariant: a digest contains no text that an agent wrote, with one exception: the operator's
+//! templates may put arguments of a call into the summary of the call.
 
 use crate::store::RequestRow;
 use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
@@ -37,7 +37,8 @@ pub(super) enum Reason {
 pub(super) struct Question {
     pub(super) request_id: RequestId,
     pub(super) kind: RequestKind,
-    /// The names of the question's tools that the configuration has, each once.
+    /// The names of the question's tools, each once. A name that the configuration does not have is
+    /// left out.
     pub(super) tools: Vec<String>,
     /// Whether the question is also about a tool whose name the configuration does not have.
     pub(super) has_unlisted_tool: bool,

@@ -35,10 +35,10 @@ impl Sender {
     }
 
     /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Sets `has_due` if a
-    /// new delivery is due now. Returns the last of these notices if the batch is full, because
-    /// more notices may follow. `before` is the last notice of the previous batch. Returns `None`
-    /// if the batch ends with the same notice, because another replica may be replacing these
-    /// notices.
+    /// new delivery is due now. If the batch is full, returns its last notice, because more notices
+    /// may follow. `before` is the last notice of the previous batch. If this batch also ends with
+    /// `before`, the previous batch was not replaced, perhaps because another replica is replacing
+    /// it. Returns `None` in this case.
     async fn expand_batch(
         &self,
         before: Option<Notice>,

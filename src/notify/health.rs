@@ -1,6 +1,7 @@
 //! Tracks whether a receiver accepts messages, as far as this process knows. The first success
 //! after a failure makes all waiting messages of the receiver due. Another process may have made
-//! the failed attempts, so a success does the same if it is the first for [`ASK_INTERVAL`].
+//! the failed attempts. Therefore a success also makes the waiting messages due if the last success
+//! before it was [`ASK_INTERVAL`] ago or more.
 //!
 //! Exception: a message that was refused while other messages were accepted keeps its own schedule.
 //! Otherwise, each success of another message would start an attempt at the refused message, until
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-/// The time between two successes after which the store is asked for waiting messages although this
-/// process has seen no failure.
+/// If this time has passed since the last success, the next success makes the waiting messages due,
+/// even if this process has seen no failure.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -49,10 +50,11 @@ impl Health {
         self.failing = true;
     }
 
-    /// Records that the receiver accepted these messages at the uptime `now`. If this acceptance is
-    /// the first success after a failure, or the first for [`ASK_INTERVAL`], returns the refused
-    /// messages. The caller must then make all other waiting messages due. Otherwise returns
-    /// `None`: while the receiver accepts messages, only refused messages wait.
+    /// Records that the receiver accepted these messages at the uptime `now`. Returns the refused
+    /// messages if this is the first success after a failure, or if the last success before it was
+    /// [`ASK_INTERVAL`] ago or more. The caller must then make all waiting messages due except the
+    /// refused ones. Otherwise returns `None`, because only refused messages wait while the
+    /// receiver accepts messages.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,

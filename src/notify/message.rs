@@ -65,8 +65,8 @@ struct Thin<'m> {
 
 impl Sender {
     /// Returns the message of a delivery about `message_event`. For a reminder, `reminder_request`
-    /// is the request: the message shows the request's present state, and has the time at which the
-    /// reminder was due.
+    /// is the request of which it reminds. A reminder shows the request's present state, and its
+    /// time is the time at which the reminder was due.
     ///
     /// # Errors
     /// Fails if the database does not answer, or if the event cannot be read.

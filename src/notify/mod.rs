@@ -61,8 +61,9 @@ use crate::world::{Clock, Ids};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two cleanups of deliveries.
 const CLEANUP_INTERVAL: Duration = Duration::from_mins(1);
-/// The maximum number of concurrent attempts of a process, for all entries together. While this
-/// number is reached, each entry may still make one attempt with its reserve.
+/// The maximum number of concurrent attempts of a process, for all entries together. Each entry
+/// also has a slot of its own, its reserve. While this maximum is reached, an entry may still make
+/// one attempt with its reserve.
 const SLOTS_PER_PROCESS: usize = 32;
 
 /// A future that returns the JSON text for a message, or the reason why there is none.
@@ -76,9 +77,9 @@ pub struct Rendering {
     /// the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
     /// Writes all data of an event as the event stream of the task tree shows it. The `TaskId` is
-    /// that of the tree's root. For a reminder of the request that the event opened, the text is
-    /// the reminder's type, which takes the place of the event's name. The request is then shown as
-    /// of now.
+    /// that of the tree's root. The `Option` is `None`, except for a reminder of the request that
+    /// the event opened. For a reminder, it is the reminder's type, which takes the place of the
+    /// event's name, and the request is shown as of now.
     pub data: Arc<dyn Fn(TaskId, Event, Option<&'static str>) -> Rendered + Send + Sync>,
     /// Returns the URL of a request's page, which demands a sign-in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
@@ -188,8 +189,9 @@ impl Sender {
         while !self.stop.is_cancelled() {
             let poll_is_due = self.clock.uptime() >= poll_at;
             let has_new = (poll_is_due || was_notified) && self.expand_notices().await;
-            // If the sender was notified although no new delivery is due, old deliveries may have
-            // been made due again. So the store is asked for all due deliveries.
+            // A notification means that a new delivery is due, or that old deliveries were made due
+            // again. If no new delivery is due, the store is asked which entries have due
+            // deliveries, because only the store knows of the old ones.
             if poll_is_due || (was_notified && !has_new) {
                 poll_at = self.clock.uptime() + poll_interval;
                 self.start_attempts().await;

@@ -41,9 +41,10 @@ pub(crate) fn recipients_include(to: &Recipients, person: &Person, directory: &D
     }
 }
 
-/// Whether a message of the type `kind` about a request is still needed: the request is open, and
-/// the entry, as it is configured now, sends such a message about it. For a message to a `person`,
-/// the entry must also include that person, who must be able to decide the request.
+/// Whether a message of the type `kind` about a request is still needed. The request must be open,
+/// and the entry, as it is configured now, must send such a message about it. If the message is for
+/// a `person`, the entry must also include this person, and the person must be able to decide the
+/// request.
 pub(super) fn is_message_needed(
     entry: &Entry,
     person: Option<&Person>,

@@ -44,8 +44,8 @@ pub(super) struct EntryState {
     slots: Arc<Semaphore>,
     /// The slot with which the entry makes an attempt while every slot of the process is taken.
     reserve: Arc<Semaphore>,
-    /// Whether the next pass should claim deliveries of this entry: deliveries are known to be due,
-    /// or the last claim filled every free slot.
+    /// Whether the next pass should claim deliveries of this entry. Set if deliveries are known to
+    /// be due. Also set if the last claim filled every free slot, because more may be due.
     may_have_due: AtomicBool,
     health: Mutex<Health>,
 }
@@ -120,8 +120,8 @@ impl Sender {
         if count == 0 || self.stop.is_cancelled() {
             return false;
         }
-        // The shutdown waits until this token is dropped. So it also waits for the attempts that
-        // are started below.
+        // The shutdown waits until this token is dropped. Without the token, the shutdown could end
+        // during the claim, and would not wait for the attempts that are started below.
         let _counted = self.attempts.token();
         let claimed = match self.claim(state, count).await {
             Ok(claimed) => claimed,
@@ -154,8 +154,8 @@ impl Sender {
         Some((entry_slot, process_slot.ok()?))
     }
 
-    /// Claims due deliveries of an entry. Returns at most `count` lists, each of which becomes one
-    /// message.
+    /// Claims due deliveries of an entry. Returns at most `count` lists. The deliveries of a list
+    /// are sent as one message. If the entry does not gather, each list has a single delivery.
     async fn claim(
         &self,
         state: &EntryState,
@@ -176,7 +176,7 @@ impl Sender {
     }
 
     /// Makes one attempt to send the message of these deliveries, and records the attempt. For a
-    /// webhook, each delivery is a message of its own, with its own attempt.
+    /// webhook, `claimed` has a single delivery, because a webhook does not gather.
     async fn deliver(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         match &state.entry.channel {
             Channel::Webhook(hook) => {
@@ -235,8 +235,7 @@ impl Sender {
         }
     }
 
-    /// Makes the webhook message of a delivery. A reminder that is no longer needed gets no
-    /// message.
+    /// Makes the webhook message of a delivery. If no message is sent, the result says why.
     async fn prepare_message(
         &self,
         state: &EntryState,
@@ -392,8 +391,8 @@ impl Sender {
         {
             Ok(0) => {}
             Ok(count) => {
-                // The next pass of this process makes the attempts. So this process learns which
-                // messages are refused.
+                // The next pass of this process claims these deliveries, because a process learns
+                // only from its own attempts which messages the receiver refuses.
                 state.expect_due();
                 tracing::info!(
                     entry = state.entry.name,

@@ -113,7 +113,7 @@ impl Sender {
                 return Ok(UpdateResult::Attempted(result));
             }
             message = now;
-            // A further update must end before the lease does.
+            // A further update begins only if it can end before the end of the lease.
             let spent = self.clock.uptime().saturating_sub(began);
             if spent + ATTEMPT_TIMEOUT > state.entry.channel.lease() {
                 return Ok(UpdateResult::RetryLater);

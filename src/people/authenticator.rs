@@ -1,6 +1,6 @@
 //! Authenticates HTTP requests by their headers. In a service with accounts, a key or a browser
-//! session authenticates a request. A session counts as the key that opened it. In a service
-//! without accounts, every caller is the user `local`.
+//! session authenticates a request. A request with a session comes from the user of the key that
+//! opened the session. In a service without accounts, every caller is the user `local`.
 //!
 //! Invariant: `Holdpoint-User` and `Holdpoint-Groups` need a key that may speak for other people. A
 //! request that has these headers with any other key, or with a session, is refused. A request with
@@ -49,7 +49,8 @@ pub trait Authenticator: Send + Sync {
 /// code of the problem that the client gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// The request has no key, or no configured key opened the request's session: `unauthorized`.
+    /// The request has no key, or it has a session whose key is no longer configured:
+    /// `unauthorized`.
     #[error("a key is needed: `Authorization: Bearer <key>`")]
     Missing,
     /// The key is unknown or malformed: `unauthorized`.
@@ -162,8 +163,8 @@ pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthErro
 }
 
 /// Refuses a session's request if the request has a `Holdpoint-…` header. A session speaks for one
-/// person, even if its key has `act_as`, because any web page could make the browser send such a
-/// header.
+/// person, even if the key that opened the session has `act_as`. The reason is that any web page
+/// could make the browser send such a header.
 ///
 /// # Errors
 /// Fails with `Forbidden` if the request has a `Holdpoint-…` header.

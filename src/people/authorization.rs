@@ -1,6 +1,6 @@
 //! Checks the rights of a caller: to read a tree of tasks, to command a task, to propose calls at
 //! gates, and to decide a request. Also checks whether an earlier approval still counts. The module
-//! `http` makes the checks for which the permissions of a key suffice.
+//! `http` has the checks that need nothing but the permissions of the caller's key.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,8 +37,9 @@ pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Appro
         && approvers_include(caller.user_id.ids(), user, &caller.groups, owner, approvers)
 }
 
-/// Whether `caller` can answer the request now: the request is open, `caller` may decide it, and an
-/// undecided call is left that `caller` has not answered.
+/// Whether `caller` can answer the request now. This needs an open request, the right to decide it,
+/// and an action that `caller` may take on it. It also needs a call that is neither decided nor
+/// answered by `caller`.
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
@@ -76,9 +77,9 @@ pub fn permitted_actions(
         let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
         let approvers = &request.terms.approvers;
         let is_editor = request.own_calls().any(is_barred);
-        // If several approvals are required, or `caller` is barred as an editor, the approval of
-        // `caller` does not count for edited arguments. So an edit then needs enough other people
-        // who could approve these arguments.
+        // In two cases, the approval of `caller` does not count for edited arguments: if several
+        // approvals are required, or if `caller` is barred as an editor. In these cases, `caller`
+        // may edit only if enough other people could approve the edited arguments.
         let may_edit = (required < 2 && !is_editor)
             || others_suffice(roster, caller, tenant, owner, approvers);
         actions.retain(|action| match action {
@@ -114,8 +115,8 @@ pub fn required_approvals(caller: &Caller, request: &RequestSpec) -> u32 {
     }
 }
 
-/// Whether `caller` edited the arguments of this call and may not approve them, because this
-/// request or an earlier request about the call requires several approvals.
+/// Whether `caller` may not approve the arguments of this call. This is so if `caller` edited them,
+/// and this request or an earlier request about the call requires several approvals.
 #[must_use]
 pub fn is_barred_editor(caller: &Caller, request: &RequestSpec, call: &CallSpec) -> bool {
     !caller.without_accounts
@@ -171,11 +172,13 @@ impl Roster {
         }
     }
 
-    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. An
-    /// approval through a key that speaks for others (`act_as`) counts while the key's user has a
-    /// key with this right and the right to decide. For such an approval, the approver's groups are
-    /// taken from `vote`. An approval by a link counts while the approver gets messages, links may
-    /// decide, and `approvers` accepts links.
+    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. The person
+    /// who approved must be an approver, and must have approved in one of these ways:
+    /// - By a key of their own or a session: they have a key that may decide.
+    /// - By a link: they get messages, links may decide, and `approvers` accepts links.
+    /// - By a key that speaks for others (`vote.via` is the user of that key): this user has a key
+    ///   that may both decide and speak for others. The groups in `vote` count.
+    /// - In a service without accounts: only an approval by `local` counts.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -202,8 +205,9 @@ impl Roster {
     }
 
     /// Whether enough of these votes still count, by the current accounts and by `approvers`. The
-    /// vote of the person who edited the arguments does not count if `approvers` or an earlier
-    /// request (`EditedArguments::needs_others`) requires several approvals.
+    /// vote of the person who edited the arguments does not count in two cases: if `approvers`
+    /// requires several approvals, or if an earlier request about the call required several
+    /// (`EditedArguments::needs_others`).
     #[must_use]
     pub fn votes_suffice(
         &self,

@@ -46,8 +46,9 @@ pub struct Directory {
     people: Vec<(UserKey, Person)>,
     /// The permission that a link gives; `None` if messages have no links.
     links: Option<LinkMay>,
-    /// The user ids that the configuration names outside `auth`, such as the approvers in rules. In
-    /// every tenant, such an id gets this spelling, even if a client spells the id differently.
+    /// The user ids that the configuration names outside `auth`, such as the approvers in rules. If
+    /// a client spells such an id differently, the spelling of the configuration is used instead.
+    /// This holds in every tenant.
     named_users: Vec<(UserKey, String)>,
     ids: UserIds,
 }
@@ -204,10 +205,10 @@ impl Directory {
     }
 
     /// Returns how many different people of a tenant, without the user `except`, could approve a
-    /// request with these approvers. If [`Directory::has_service_decider`] is true, every user in
-    /// `approvers.users` counts, and any group in `approvers.groups` makes the number unbounded
-    /// (`usize::MAX`). If `owner` is `None` (not known) and the approvers include the owner, the
-    /// owner counts as one more person.
+    /// request with these approvers. If [`Directory::has_service_decider`] is true, a client can
+    /// name any user with any groups. Every user in `approvers.users` counts then, and if
+    /// `approvers.groups` is not empty, the number is `usize::MAX`. If `owner` is `None` (not
+    /// known) and the approvers include the owner, the owner counts as one more person.
     #[must_use]
     pub fn possible_approver_count(
         &self,

@@ -162,8 +162,8 @@ impl Links {
     }
 
     /// Whether a link has ended at `now`, or was made before the configured `not_before`. `now` is
-    /// this machine's time; another check compares the request's own deadline with the database's
-    /// time.
+    /// the time by the clock of the machine, as are the times in the link. This function does not
+    /// check the request's deadline, which runs by the clock of the database.
     #[must_use]
     pub fn has_ended(&self, link: &Link, now: Time) -> bool {
         let not_before = self.settings.not_before;

@@ -402,8 +402,8 @@ fn answers_of_all() -> Vec<Case> {
     ]
 }
 
-/// Returns the cases with a refused key, with unusual content, with a changed provider, and with an
-/// endpoint that does not stream.
+/// Returns the cases with a refused key, with unusual content, with a conversation that began with
+/// another provider, and with an endpoint that does not stream.
 fn hard_answers_of_all() -> Vec<Case> {
     use Says::{Results, Richly, Stored, User};
     let paid = || Results(vec![("paid", true)]);

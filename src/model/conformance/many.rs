@@ -84,7 +84,7 @@ fn whole(provider: Provider, calls: usize) -> String {
 }
 
 /// Returns the number of calls in an answer, or the error of a failed attempt. Panics if the
-/// attempt would be repeated after the failure.
+/// outcome asks for a repetition of the attempt.
 fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     match attempt {
         AttemptOutcome::Answered(answer) => Ok(answer.calls.len()),

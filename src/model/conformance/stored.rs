@@ -1,5 +1,5 @@
-//! Conversations as the journal stores them. Each turn has the form in which its provider's
-//! protocol stores turns.
+//! Conversations as the journal stores them. Each protocol stores turns in a form of its own. The
+//! turns of a conversation here have the form of its provider's protocol.
 
 use serde_json::{Value, json};
 

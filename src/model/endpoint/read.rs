@@ -13,12 +13,13 @@ use crate::model::protocol::{StreamReader, StreamState};
 use crate::net::sse::Decoder;
 use crate::task::text::from_bytes;
 
-/// The maximum length of an answer, in bytes. The limit applies to an unstreamed body, to each
-/// event of a stream, and to the whole content of a stream.
+/// The maximum length of an answer, in bytes. The limit applies to an unstreamed body and to each
+/// event of a stream. It also applies to the texts and members that all events of a stream add up
+/// to.
 pub(in crate::model) const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
-/// The maximum length of a stream, in bytes. A stream is much longer than its content, because
-/// every few characters come in their own JSON object.
+/// The maximum length of a stream, in bytes. A stream is much longer than the answer that it adds
+/// up to, because every few characters come in their own JSON object.
 const MAX_STREAM_BYTES: usize = 16 * MAX_ANSWER_BYTES;
 /// The maximum time for a whole answer, as a multiple of the endpoint's `timeout`. The `timeout`
 /// itself limits the wait for each part of the answer.
@@ -55,8 +56,9 @@ struct EventStream<P: Protocol> {
     decoder: Decoder,
     reader: P::StreamReader,
     bytes_read: usize,
-    /// The bytes before the first event; `None` after the first event, and after `MAX_ANSWER_BYTES`.
-    /// The bytes are kept because some endpoints declare a stream but send an unstreamed answer.
+    /// The bytes received so far, until the first event arrives. They are kept because some
+    /// endpoints declare a stream but send an unstreamed answer. `None` once an event has arrived,
+    /// or once the stream is longer than `MAX_ANSWER_BYTES`.
     unparsed: Option<Vec<u8>>,
 }
 

@@ -3,8 +3,9 @@
 //! joined to the call with its id. Without an id, the fragment's content tells whether the fragment
 //! continues the last call.
 //!
-//! Invariant: a fragment is never joined to a call to which it recognizably does not belong. If two
-//! calls cannot be told apart, their arguments are joined to a text that no tool accepts.
+//! Invariant: if a fragment's members show that the fragment begins another call, it is not joined
+//! to the known call. If nothing shows that there are two calls, their arguments are joined to a
+//! text that no tool accepts.
 
 use serde_json::{Map, Value, json};
 
@@ -17,9 +18,10 @@ use crate::model::protocol::PieceEmitter;
 /// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// A call's name is held back if at least this many bytes at its end may begin a secret. The name
-/// is emitted once the call's arguments or the end of the answer arrive. The number is half of the
-/// minimum length of a redacted secret.
+/// The end of a call's name may be the beginning of a secret. If at least this many bytes agree
+/// with the secret, the name is held back. Once the call's arguments or the end of the answer
+/// arrive, the name is complete and is emitted. The number is half of the minimum length of a
+/// redacted secret.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls received so far. The calls are ordered by index; calls with the same index are ordered
@@ -130,9 +132,9 @@ impl PartialCalls {
         self.held_bytes
     }
 
-    /// Takes a fragment and emits the text that the fragment adds. Returns `Some(true)` if the
-    /// fragment makes earlier pieces wrong, so that all calls must be emitted again. Returns `None`
-    /// if the fragment cannot be read.
+    /// Takes a fragment, and emits the text that it adds. If the fragment moves other calls or
+    /// changes a known name, emits nothing and returns `Some(true)`. The caller must then emit all
+    /// calls again. Returns `None` if the fragment cannot be read.
     pub(super) fn take_fragment(
         &mut self,
         sent: Value,
@@ -230,8 +232,8 @@ impl PartialCalls {
         }
     }
 
-    /// Returns the parsed calls, and their JSON as an unstreamed message would contain it; `None`
-    /// if an entry is not a call.
+    /// Returns the parsed calls, and their JSON as an unstreamed message would contain it. Returns
+    /// `None` if the fragments of a call had no `function`.
     pub(super) fn finish(self) -> Option<(Vec<AnswerCall>, Vec<Value>)> {
         let (mut read, mut sent) = (Vec::new(), Vec::new());
         for mut call in self.all {
@@ -265,10 +267,10 @@ impl PartialCall {
         }
     }
 
-    /// Returns whether a fragment with an id and with this call's index may continue the call. The
-    /// index alone does not decide, because some endpoints send 0 for every call. The id alone does
-    /// not decide, because some endpoints give each fragment a new id. A fragment with a new id and
-    /// a name begins another call.
+    /// Returns whether a fragment with an id and with this call's index may continue the call. If
+    /// the fragment has another id and a name, it begins another call. The index alone does not
+    /// decide, because some endpoints send 0 for every call. The id alone does not decide, because
+    /// some endpoints give each fragment a new id.
     fn may_continue_with(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
@@ -284,8 +286,9 @@ impl PartialCall {
             && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
-    /// Adds a fragment. Returns whether the fragment made a known name longer. The shorter name may
-    /// have been emitted already.
+    /// Adds a fragment. If the call has the first part of its name, and the fragment adds a further
+    /// part, returns true. All calls must then be emitted again, because the first part may have
+    /// been emitted as the whole name.
     fn add(&mut self, fragment: Fragment) -> bool {
         if self.id.is_empty() {
             self.id = fragment.id;

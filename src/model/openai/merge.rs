@@ -10,9 +10,10 @@ const REPLACED_MEMBERS: [&str; 7] = ["role", "type", "id", "name", "format", "pr
 /// continues.
 const MAX_SEARCHED_ELEMENTS: usize = 64;
 
-/// Merges the members `piece` of a delta into `merged`. A text (except in `REPLACED_MEMBERS`) or a
-/// list extends the known value, and an object is merged into the known object. A `null` changes no
-/// known value. Any other value replaces the known value.
+/// Merges the members `piece` of a delta into `merged`. A member that `merged` does not have is
+/// inserted. If `merged` has the member, a text or a list extends the known value, but a text in
+/// `REPLACED_MEMBERS` replaces it. An object is merged into the known object. A `null` changes
+/// nothing. Any other value replaces the known value.
 pub(super) fn members(merged: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
         match (merged.get_mut(&name), value) {
@@ -41,8 +42,8 @@ fn text(name: &str, known: &mut String, more: &str) {
 }
 
 /// Adds an element to a list. An element with an `index` is merged into the list's element with the
-/// same `index`, if their types agree. An element without an `index` is merged into the last
-/// element, if it continues the last element's text or thinking. Any other element is appended.
+/// same `index`, if their types agree. An element without an `index` is merged into the list's last
+/// element if it [`continues`] that element. Any other element is appended.
 fn element(all: &mut Vec<Value>, piece: Value) {
     let place = match piece.get("index").filter(|index| index.is_u64()) {
         Some(index) => {

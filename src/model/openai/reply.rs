@@ -198,9 +198,9 @@ pub(super) fn is_text(arguments: Option<&Value>) -> bool {
     matches!(arguments, None | Some(Value::Null | Value::String(_)))
 }
 
-/// Returns the original text of each call's arguments, in an answer or a chunk whose arguments are
-/// JSON instead of text. Parsing the arguments into a [`Value`] would drop repeated members, excess
-/// digits and lone surrogates before validation could refuse them.
+/// Returns the original text of each call's arguments. `body` is an answer or a chunk whose
+/// arguments are JSON instead of text. The original text is needed because validation refuses
+/// repeated members, excess digits and lone surrogates. A parsed [`Value`] no longer shows them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -291,8 +291,8 @@ fn usage(sent: Option<&Value>) -> Usage {
     }
 }
 
-/// Returns the message as it is stored and sent back: redacted, with the arguments of the stored
-/// calls, and otherwise as received.
+/// Returns the message as it is stored and sent back. Its texts are redacted. If a call's arguments
+/// are a text, the `arguments_text` in `calls` replaces them. Everything else is as received.
 fn raw(message: Map<String, Value>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut raw = cleaner.json(Value::Object(message));
     let sent = raw

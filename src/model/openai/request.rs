@@ -95,8 +95,9 @@ fn function_definition(tool: &OfferedTool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// Converts a turn into an assistant message: the provider's own JSON, with the call ids that the
-/// results will name. An agent's model may change while a task waits, so a turn may come from
+/// Converts a turn into an assistant message. If the turn came through this protocol, the message
+/// is the provider's own JSON `raw`. The calls in it get the ids of `calls`, because the results in
+/// the request name these ids. If the agent's model has changed, the turn may have come through
 /// another protocol. Such a turn is rebuilt from its parsed form. Each element of `calls` holds the
 /// id of a call, the name of the tool, and the arguments.
 fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {

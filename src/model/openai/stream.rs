@@ -54,8 +54,8 @@ impl ChatStreamReader {
     }
 
     /// Takes one choice of a chunk: its delta, its error, and its `finish_reason`. `chunk` is the
-    /// received text of the whole chunk. Arguments that were sent as JSON are read from `chunk`, so
-    /// that they keep their escapes.
+    /// received text of the whole chunk. If a call's arguments were sent as JSON instead of text,
+    /// their exact text is read from `chunk`.
     fn take_choice(
         &mut self,
         mut choice: Map<String, Value>,
@@ -166,8 +166,8 @@ impl ChatStreamReader {
         emitter.text(&self.text_cleaner.push(more));
     }
 
-    /// Moves the calls into the message and returns them in parsed form; `None` if an entry is not
-    /// a call.
+    /// Moves the calls into the message and returns them in parsed form. Returns `None` if the
+    /// fragments of a call had no `function`.
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
         let (calls, sent) =
             std::mem::replace(&mut self.calls, PartialCalls::new(self.cleaner.clone())).finish()?;
@@ -185,9 +185,9 @@ impl ChatStreamReader {
         Some(calls)
     }
 
-    /// Returns the call in `function_call` (empty if there is none), and emits the call at once.
-    /// `None` if the call cannot be read. Old endpoints send `function_call` instead of
-    /// `tool_calls`.
+    /// Old endpoints send a single call in `function_call` instead of `tool_calls`. Emits this call
+    /// and returns it in a list. Returns an empty list if there is no call, and `None` if the call
+    /// cannot be read.
     fn take_legacy_call(&mut self, emitter: &mut PieceEmitter<'_>) -> Option<Vec<AnswerCall>> {
         let calls = reply::calls(&self.message, None, &self.cleaner)?;
         for (at, call) in calls.iter().enumerate() {

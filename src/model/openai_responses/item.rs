@@ -11,8 +11,8 @@ use crate::model::clean::Cleaner;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ResponseItem {
-    /// The JSON text of the item: exactly as received, or for an item that this service builds, as
-    /// it will be sent.
+    /// The JSON text of the item. The text of a received item is exactly as received. This service
+    /// also builds items, and sends the text of such an item as it stands here.
     text: String,
     members: Map<String, Value>,
 }
@@ -90,9 +90,10 @@ impl ResponseItem {
             .any(|part| part.get("type").is_some_and(|kind| kind == "refusal"))
     }
 
-    /// Returns the JSON of the item as it is stored: exactly as received, or redacted if it holds a
-    /// secret or U+0000. For a call, the JSON has the arguments of `call`. Returns `None` if the
-    /// redacted text is not valid JSON.
+    /// Returns the JSON of the item as it is stored. If the item holds no secret and no U+0000, the
+    /// JSON is exactly as received. Otherwise the JSON is redacted, and if the item is a call, it
+    /// gets the arguments of `call`, which are redacted already. Returns `None` if the redacted
+    /// text is not valid JSON.
     pub(super) fn stored_json(
         &self,
         call: Option<&AnswerCall>,

@@ -1,6 +1,6 @@
 //! Reads the items, the end and the token counts of a whole or streamed answer. Invariant:
-//! streaming does not change the parsed answer. An answer is accepted once the endpoint has
-//! declared its end.
+//! streaming does not change the parsed answer. An answer is rejected if the endpoint has not
+//! declared that the response has ended.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -40,7 +40,7 @@ pub(super) enum ResponseEnd {
 }
 
 impl ResponseEnd {
-    /// Reads the end of the response with this status.
+    /// Reads from `response` and its `status` how the response ended.
     ///
     /// # Errors
     /// Fails if the response failed or has not ended. The error is the outcome of the attempt.
@@ -160,9 +160,10 @@ impl ReceivedResponse {
         }))
     }
 
-    /// Returns the finish reason. If the response was cut off, the reason for the cut is the finish
-    /// reason. Otherwise a refusal counts as `ContentFilter`, and an incomplete item as `Other`. In
-    /// all these cases, none of the calls runs.
+    /// Returns the finish reason. If the response was cut off, the finish reason is the reason for
+    /// the cut. Otherwise, if the response has a refusal, it is `ContentFilter`, and if an item is
+    /// incomplete, it is `Other`. None of the calls runs in these three cases. A response without
+    /// these faults has the reason `ToolCalls` or `Stop`.
     fn finish_reason(&self, has_calls: bool) -> FinishReason {
         match self.end {
             ResponseEnd::Incomplete(reason) => reason,

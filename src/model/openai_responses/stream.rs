@@ -1,7 +1,7 @@
 //! Reads a streamed answer: events that begin, extend and end items, and a last event that ends the
-//! response. Invariant: each item of the answer is taken from the item's end event (or, without
-//! one, from the last event), even if the item's deltas add up to something else. A stream without
-//! the last event gives no answer. The emitted pieces add up to the answer's texts.
+//! response. Invariant: each item of the answer is taken from the event that ends the item, or from
+//! the last event if the item has no such event. An item is never taken from its deltas. A stream
+//! without the last event gives no answer. The emitted pieces add up to the answer's texts.
 
 use std::collections::BTreeMap;
 

@@ -10,8 +10,9 @@ use super::reply::STORED_TYPE;
 use crate::model::ids::{CallIds, tool_name};
 use crate::model::protocol::EarlierThinking;
 
-/// Returns the items of a turn; empty if no item of the turn may be sent. Each element of `calls`
-/// holds the stored id of a call, the name of the tool, and the arguments.
+/// Returns the items of a turn. The list is empty if the turn consists of reasoning alone, because
+/// such a turn is not sent. Each element of `calls` holds the stored id of a call, the name of the
+/// tool, and the arguments.
 pub(super) fn turn_items(
     raw: &Value,
     text: Option<&str>,

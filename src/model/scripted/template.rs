@@ -1,6 +1,6 @@
 //! Reads and fills templates: texts with `${captures}` in them, and JSON that is made of such
-//! texts. A name that no rule's `matches` captures is a mistake, found when the script is read.
-//! `$${` is a literal `${`.
+//! texts. If a template names a capture that no `matches` of the script can set, reading the script
+//! reports a mistake. `$${` is a literal `${`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -38,7 +38,8 @@ const SESSION_REPLY_CODES: [&str; 4] = ["530", "534", "535", "538"];
 
 pub(super) struct Server {
     address: MailServerAddress,
-    /// The parameters of TLS; `None` if TLS is not needed or cannot be set up.
+    /// The parameters of TLS. `None` for a server on loopback, which needs no TLS. Also `None` if
+    /// TLS cannot be set up on this machine. Each attempt then fails, except on loopback.
     tls: Option<TlsParameters>,
     credentials: Option<Credentials>,
     ehlo_name: ClientId,

@@ -90,7 +90,7 @@ fn explain_error(error: &str) -> (&'static str, bool) {
     }
 }
 
-/// The problem of an attempt to update a message that was deleted in Slack.
+/// The `problem` of a failed update, if the posted message was deleted in Slack.
 pub(in crate::notify) const MESSAGE_DELETED: &str = "the message was deleted in Slack";
 
 fn is_message_id(ts: &str) -> bool {

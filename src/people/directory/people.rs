@@ -1,5 +1,6 @@
 //! The part of the directory that is about people: their mail addresses, and the rights that a link
-//! gives them. Invariant: a link gives no right that the person's own keys deny.
+//! gives them. Invariant: if a person has keys and none of them may decide, the person cannot
+//! decide by a link, either.
 
 use super::{Account, Directory};
 use crate::people::link::LinkMay;
@@ -45,8 +46,8 @@ impl Directory {
             .map(|(_, person)| person)
     }
 
-    /// Returns a caller with the most rights that the person can have: by a key, if a key of the
-    /// person may decide, otherwise by a link.
+    /// Returns a caller with the most rights that the person can have. If a key of the person may
+    /// decide, the caller has a key. Otherwise the caller has a link.
     #[must_use]
     pub fn most_entitled_caller(&self, person: &Person) -> Caller {
         let by_link = self.link_caller(person);
@@ -68,7 +69,7 @@ impl Directory {
     }
 
     /// Returns the caller for a link that was made for this person, with the person's current
-    /// groups. A link gives no right that the person's keys deny.
+    /// groups. If the person has keys, the caller may decide only if one of the keys may decide.
     #[must_use]
     pub fn link_caller(&self, person: &Person) -> Caller {
         let user_id = self.user(&person.tenant, &person.user);
@@ -91,9 +92,9 @@ impl Directory {
         }
     }
 
-    /// Returns the people of a tenant who may decide by a key, or by a link if `approvers` accepts
-    /// links. Each person comes with the person's groups. A person without a mail address gets no
-    /// links. The result may contain a person twice.
+    /// Returns the people of a tenant who may decide by a key. If `approvers` accepts links, also
+    /// returns the people who have a mail address and may decide by a link, because links are sent
+    /// by mail. Each person comes with the person's groups. The result may contain a person twice.
     pub(super) fn candidates<'d>(
         &'d self,
         tenant: &'d str,
