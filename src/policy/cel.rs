@@ -310,8 +310,8 @@ impl TreeReader {
         Ok(Node::Call(function, arguments))
     }
 
-    /// Reads a loop. The parser has expanded the loop from a macro such as `all`, and the form of
-    /// the loop step tells from which macro.
+    /// Reads a loop. The parser has expanded a macro such as `all` into this loop. The form of the
+    /// loop step shows which macro the rule uses.
     fn comprehension(
         &mut self,
         expanded: &ComprehensionExpr,
