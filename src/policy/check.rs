@@ -4,8 +4,8 @@
 //!
 //! Invariant: an expression is refused as a mistake if it reads `args` as a whole, a member by a
 //! computed name, or a member that the tool's schema does not declare with exactly one type. If the
-//! types of a part never fit together, or the result is never boolean, there is only a warning. The
-//! evaluation of such an expression fails, and a failed evaluation never allows a call.
+//! types of a part never fit together, or the result is never boolean, there is only a warning. An
+//! evaluation that reaches such a part fails, and a failed evaluation never allows a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(super) struct Findings {
     /// The types of the members that the expression reads or tests with `has`, by path.
     pub(super) members: BTreeMap<String, Shape>,
     /// The paths of members that the expression reads, but that the schema does not require. If a
-    /// call has no such member, the evaluation fails.
+    /// call does not have such a member, an evaluation that reads it fails.
     pub(super) optional: BTreeSet<String>,
     /// Which of `task.metadata` and `session` the expression reads. The client of the API chooses
     /// these values.
