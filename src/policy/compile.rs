@@ -66,7 +66,8 @@ impl Policy {
         rules.any(|rule| rule.tools.names.iter().any(|name| name == tool))
     }
 
-    /// Whether a rule lists the exact name of the tool. A glob that matches the tool does not count.
+    /// Whether a rule lists the exact name of the tool. A glob that matches the tool does not
+    /// count.
     #[must_use]
     pub fn lists_tool(&self, tool: &str) -> bool {
         let mut rules = self.rules.iter();

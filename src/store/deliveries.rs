@@ -165,9 +165,9 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
 
 /// Records one attempt to send deliveries that were claimed with one lease. An attempt that ends as
 /// dropped does not count, because nothing was sent. If the deliveries are due again and the
-/// receiver asked for a wait, `lease_until` becomes the end of this wait; otherwise null.
-/// `coalesce` makes the planner find the rows by their ids, not by the partial index on due
-/// deliveries.
+/// receiver asked for a wait, `lease_until` becomes the end of this wait. Otherwise `lease_until`
+/// becomes null. The `coalesce` around `state` makes the planner find the rows by their ids, not by
+/// the partial index on due deliveries.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end,
         lease_until = case when $4 = 'due' then m.at + nullif($10, 0) end,
