@@ -2,9 +2,10 @@
 //! the parser of the `cel` crate. The policy has its own evaluator (`eval.rs`), because the
 //! evaluator of the crate absorbs errors (`err || true` is true) and cannot be interrupted.
 //!
-//! Invariant: no text overflows the stack, however hostile it is. Therefore the length of a text is
-//! limited, and a thread with a large stack parses the text and drops the crate's tree. The
-//! resulting tree is limited in depth and in the number of its nodes, and has no nested loops.
+//! Invariant: no text overflows the stack, however hostile it is. The parser and the drop of the
+//! crate's tree are recursive. Therefore the length of a text is limited, and both run on a thread
+//! with a large stack. The resulting tree is limited in depth and in the number of its nodes, and
+//! has no nested loops.
 
 mod expression;
 
@@ -310,8 +311,8 @@ impl TreeReader {
         Ok(Node::Call(function, arguments))
     }
 
-    /// Reads a loop. The parser has expanded the loop from a macro such as `all`, and the form of
-    /// the loop step tells from which macro.
+    /// Reads a loop. The parser has expanded a macro such as `all` into this loop. The form of the
+    /// loop step shows which macro the rule uses.
     fn comprehension(
         &mut self,
         expanded: &ComprehensionExpr,

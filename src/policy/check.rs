@@ -1,11 +1,11 @@
 //! Type-checks an expression against a tool's arguments. Finds the members of `args` that the
-//! expression reads, those of them that have no type or several types, and the parts of the
+//! expression reads. Reports the members that do not have exactly one type, and the parts of the
 //! expression whose types never fit together.
 //!
 //! Invariant: an expression is refused as a mistake if it reads `args` as a whole, a member by a
-//! computed name, or a member that the tool's schema does not declare with exactly one type. A part
-//! whose types never fit together causes only a warning, and so does a result that is never
-//! boolean: the evaluation fails there, and a failed evaluation never allows a call.
+//! computed name, or a member that the tool's schema does not declare with exactly one type. If the
+//! types of a part never fit together, or the result is never boolean, there is only a warning. An
+//! evaluation that reaches such a part fails, and a failed evaluation never allows a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,8 @@ pub(super) struct Findings {
     pub(super) misfits: BTreeSet<String>,
     /// The types of the members that the expression reads or tests with `has`, by path.
     pub(super) members: BTreeMap<String, Shape>,
-    /// The paths of members that the expression reads although the schema does not require them.
+    /// The paths of members that the expression reads, but that the schema does not require. If a
+    /// call does not have such a member, an evaluation that reads it fails.
     pub(super) optional: BTreeSet<String>,
     /// Which of `task.metadata` and `session` the expression reads. The client of the API chooses
     /// these values.

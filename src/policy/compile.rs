@@ -22,8 +22,8 @@ const HEAVY_ARGUMENT_BYTES: usize = 16 * 1024;
 pub struct Policy {
     pub(super) rules: Vec<CompiledRule>,
     shapes: Vec<(ToolSpec, Shape)>,
-    /// For each standing decision that a rule offers, the part of its `Offer::basis` that does not
-    /// depend on a call's arguments.
+    /// For each rule with `remember` and each tool that the rule covers: the part of `Offer::basis`
+    /// that does not depend on a call's arguments.
     pub(super) offered: BTreeSet<String>,
 }
 
@@ -48,8 +48,8 @@ pub(super) enum When {
 
 impl CompiledRule {
     /// Whether the rule applies to a tool. An `allow` rule never applies to a tool that asks a
-    /// person. A `hold` or `deny` rule that lists a tool's exact name applies even if the tool is
-    /// not configured.
+    /// person. A `hold` or `deny` rule applies to each tool whose exact name it lists, even if that
+    /// tool is not configured.
     pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
         let named = self.decide != Decide::Allow && self.tools.names.contains(&tool.name);
         (named || self.tools.matches(tool))
@@ -66,7 +66,8 @@ impl Policy {
         rules.any(|rule| rule.tools.names.iter().any(|name| name == tool))
     }
 
-    /// Whether a rule lists the exact name of the tool. A glob that matches the tool does not count.
+    /// Whether a rule lists the exact name of the tool. A glob that matches the tool does not
+    /// count.
     #[must_use]
     pub fn lists_tool(&self, tool: &str) -> bool {
         let mut rules = self.rules.iter();
@@ -81,8 +82,8 @@ impl Policy {
     }
 
     /// Like [`Policy::new`], for a service whose gates also judge calls of tools that are not in
-    /// `tools`. A rule that matches none of `tools` is no mistake in such a service. An `allow`
-    /// rule applies to a tool outside of `tools` only through a glob.
+    /// `tools`. In such a service, a rule that matches none of `tools` is no mistake. If a tool is
+    /// not in `tools`, an `allow` rule applies to the tool only through a glob.
     #[must_use]
     pub fn with_unlisted_tools(
         rules: &[Rule],

@@ -23,8 +23,8 @@ enum Opinion {
     /// No rule matches.
     None,
     /// The decision of the first matching rule. A `hold` or `deny` rule that cannot be evaluated
-    /// counts as matching. The judgement's reason tells whether this rule, or an `allow` rule
-    /// before this rule, could not be evaluated.
+    /// counts as matching. If this rule, or an `allow` rule before this rule, could not be
+    /// evaluated, the judgement's reason says so.
     Rule(Decide, Judgement),
     /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. The text
     /// is the reason why the call is held.
@@ -141,7 +141,9 @@ fn judgement_without_rule(verdict: Verdict, reason: Option<String>) -> Judgement
 }
 
 /// Combines the opinions for the agents of the path, in the order of the path. The last opinion is
-/// for the agent that made the call. An `Opinion::None` for any other agent has no effect.
+/// for the agent that made the call. If no rule matches for this agent, the gate or the tool's kind
+/// decides. If no rule matches for an earlier agent of the path, that agent's opinion has no
+/// effect.
 fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement {
     let own_opinion = opinions
         .pop()

@@ -47,8 +47,8 @@ pub struct JudgementInput<'a> {
     pub metadata: &'a Value,
     /// The session id of the task, which the client of the API may have chosen.
     pub session: &'a str,
-    /// Whether the call was proposed at a gate. At a gate, a call that no rule matches is held,
-    /// because nothing but the hold would make a person see the call. Elsewhere, the kind of the
-    /// tool decides.
+    /// Whether the call was proposed at a gate. If no rule matches a call at a gate, the call is
+    /// held, because otherwise no person would see it. If no rule matches any other call, the kind
+    /// of the tool decides.
     pub at_gate: bool,
 }

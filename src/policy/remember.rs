@@ -1,8 +1,9 @@
 //! The standing decisions that rules offer: the settings, their checks, and the offer for one call.
 //!
-//! Invariant: an offer requires that every condition could be evaluated, and that this service
-//! itself performs the call. If rules hold the call for several agents on the path from the root to
-//! the task, all these agents must have the same offer from the same rule.
+//! Invariant: a call gets an offer only if this service performs the call itself. The call is
+//! judged for each agent on the path from the root to the task. If a rule could not be evaluated in
+//! one of these judgements, the call gets no offer. If rules hold the call for several agents, the
+//! call gets an offer only if all these agents have the same offer from the same rule.
 
 use std::time::Duration;
 

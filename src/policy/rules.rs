@@ -131,8 +131,8 @@ impl RuleApprovers {
             users: self.users.clone(),
             groups: self.groups.clone(),
             required: self.required,
-            // A `links` that states the default becomes `None`, so that calls of rules with equal
-            // terms share a request.
+            // If `links` is set to its default, the terms say `None`. Rules that differ only in
+            // this then have equal terms, so that their calls can share a request.
             links: self.links.filter(|links| *links != (self.required <= 1)),
         }
     }

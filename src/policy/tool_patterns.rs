@@ -15,9 +15,10 @@ pub(super) struct ToolPatterns {
 }
 
 impl ToolPatterns {
-    /// Limits the exact names to the configured tools `tools`. A call at a gate may name a tool
-    /// that is not configured, whose arguments the author of a rule cannot know. No exact name
-    /// matches such a tool, even if a configured tool of another kind has the same name.
+    /// Limits the exact names to the configured tools `tools`: from now on, an exact name matches a
+    /// tool only if a configured tool has the same name and the same kind. A call at a gate may
+    /// name a tool that is not configured. No exact name matches such a tool, because the author of
+    /// the rule cannot know the tool's arguments.
     pub(super) fn limit_to<'t>(&mut self, tools: impl Iterator<Item = &'t ToolSpec>) {
         let named = tools.filter(|tool| self.names.contains(&tool.name));
         self.known = Some(named.map(|tool| (tool.name.clone(), tool.kind)).collect());

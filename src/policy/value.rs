@@ -1,7 +1,7 @@
 //! The values with which a policy expression computes. The shape that the tool declares
 //! (`shape.rs`) decides how the JSON of the judged call is read. Invariant: a comparison of two
-//! values of unlike types is always a fault, except equality with null. An integer and a double are
-//! of like types.
+//! values of unlike types is a fault. There is one exception: a test for equality may compare null
+//! with a value of any type. An integer and a double count as values of like types.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

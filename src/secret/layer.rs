@@ -1,8 +1,8 @@
 //! Computes the unescaped forms of a text. The redactor searches these forms for secrets. Each form
-//! maps its bytes back to the original text. Invariant: each level of unescaping applies one syntax
-//! (JSON by RFC 8259, percent-encoding by RFC 3986, or form fields) to the whole text, as any
-//! decoder of that syntax does. So a secret is found in any mixture of escaped and plain
-//! characters.
+//! maps its bytes back to the original text. Invariant: each level of unescaping undoes all escapes
+//! of one syntax (JSON by RFC 8259, percent-encoding by RFC 3986, or form fields) in the whole
+//! text, as any decoder of that syntax does. All other characters are copied. So if only some
+//! characters of a secret are escaped, the secret is still found.
 
 use std::borrow::Cow;
 

@@ -179,9 +179,9 @@ impl Redactor {
         self.redact_safe_prefix(text).0
     }
 
-    /// Returns the length in bytes of the longest needle (a secret, or its base64 form) if each
-    /// byte is escaped as six bytes (`\u0041`). A caller that cuts a text reads this many bytes
-    /// beyond the cut, so that a secret at the cut is found.
+    /// Returns the length in bytes that the longest needle (a secret, or its base64 form) has if
+    /// each of its bytes is escaped as six bytes (`\u0041`). A caller that cuts a text reads this
+    /// many bytes beyond the cut, so that a secret at the cut is found.
     #[must_use]
     pub fn max_escaped_secret_len(&self) -> usize {
         self.sets
@@ -344,9 +344,10 @@ impl SecretSet {
 }
 
 /// Returns the strings that can stand for a value in the base64 of a longer text: one for each
-/// alphabet and each offset of the value modulo 3. Each string has the characters that the value
-/// alone determines. At the end of the text, a value may determine one more character. For this
-/// case there are two more strings, with and without padding.
+/// alphabet and each offset of the value modulo 3. Such a string has only the characters that do
+/// not depend on the bytes before and after the value. If no byte follows the value, the value may
+/// determine one more character. For this case there are two more strings, with and without
+/// padding.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

@@ -28,8 +28,8 @@ use super::Secret;
 const FOR_SEALING: &[u8] = b"holdpoint 1 sealing";
 const FOR_FINGERPRINTS: &[u8] = b"holdpoint 1 fingerprints";
 const FOR_LINKS: &[u8] = b"holdpoint 1 links";
-/// The associated data of every link. Other sealed values are bound to their row of the database. A
-/// link has no row, so all links have the same associated data.
+/// The associated data of every link. All links have the same associated data, because a link has
+/// no row in the database. Any other sealed value is bound to its row.
 const LINK: &[&[u8]] = &[b"link"];
 /// The version of the sealed format; it is part of the associated data.
 const VERSION: &[u8] = b"holdpoint sealed 1";

@@ -11,7 +11,8 @@ use super::Redactor;
 pub struct StreamRedactor {
     redactor: Arc<Redactor>,
     held: String,
-    /// The length in bytes at which the held text is searched again; 0 means after the next piece.
+    /// The length in bytes that the held text must reach before it is searched again. If this is 0,
+    /// the held text is searched after the next piece.
     next_search_len: usize,
 }
 
@@ -30,8 +31,9 @@ impl StreamRedactor {
         }
     }
 
-    /// Takes the next piece. Returns redacted text, which ends before the first place at which a
-    /// secret may have begun that later pieces could complete.
+    /// Takes the next piece. Returns the redacted text up to the first place at which a secret may
+    /// have begun. Holds back the text from this place on, because later pieces may complete the
+    /// secret.
     pub fn push(&mut self, piece: &str) -> String {
         self.held.push_str(piece);
         if self.held.len() < self.next_search_len {

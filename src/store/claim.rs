@@ -21,8 +21,8 @@ use crate::task::id::TaskId;
 /// fruitless leases. The SQL statements that claim tasks, and some indexes, repeat this constant.
 pub const LONE_DRIVE_AFTER: i32 = 2;
 
-/// Records whether work has begun under the current lease. If so, the lease is fruitless when it
-/// expires.
+/// Records whether work has begun under the current lease. If work has begun and the lease then
+/// expires, the lease is fruitless.
 const SET_BEGUN: Sql = sql!(
     "update agent_task set begun = $3 where task_id = $1 and phase = 'leased' and lease_owner = $2 returning task_id"
 )
@@ -198,9 +198,11 @@ impl LastServed {
 /// the tenant, or the user, of each claimed task. `last` is the name that the previous claim served
 /// last.
 ///
-/// A claim goes through the names in rounds, one task of each name per round. Each round begins
-/// after `last`, goes in alphabetical order, and wraps around. Only the most frequent names are in
-/// the last round. So the result is the last of these names, in the order of a round.
+/// A claim goes through the names in rounds. In each round, it takes one task of each name that
+/// still has tasks. A round goes through the names after `last` in alphabetical order, and then
+/// through the other names in this order. The names with the most claimed tasks had a task in the
+/// last round, and no other name had. So the result is the name among them that comes last in a
+/// round.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
@@ -277,8 +279,8 @@ impl Store {
         Ok(rows)
     }
 
-    /// Records whether work on a claimed task has `begun`. If so, the lease is fruitless when it
-    /// expires. Returns `false` if this process no longer holds the lease.
+    /// Records whether work on a claimed task has `begun`. If work has begun and the lease then
+    /// expires, the lease is fruitless. Returns `false` if this process no longer holds the lease.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -92,9 +92,10 @@ macro_rules! queued {
     };
 }
 
-/// Puts all tasks that may be claimed into the order in which they are claimed: the candidates, the
-/// tasks of `over`, whose lease has expired or whose wake-up time has come, and the task of `lone`.
-/// `lone` has at most one task, which is to be driven alone.
+/// Puts these tasks into the order in which they are claimed:
+/// - the task of `lone`, if any: it is to be driven alone, and comes first,
+/// - the candidates that `queued!` finds,
+/// - the tasks of `over`: their lease has expired, or their wake-up time has come.
 macro_rules! first {
     () => {
         "due as (

@@ -35,8 +35,8 @@ const MAX_BATCH_CHANGES: usize = 128;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// The maximum number of lookups of a change whose commit result was lost. If a lookup does not
-/// find the change, the change is sent again before the next lookup. The outcome is reported as
-/// unknown after this number of lookups, or after the time limit of one statement.
+/// find the change, the change is sent again before the next lookup. No lookup begins after the
+/// time limit of one statement has passed. At either limit, the outcome is reported as unknown.
 const MAX_LOOKUPS: usize = 48;
 /// The pause between two attempts to write or look up a change. `send_alone` multiplies it by the
 /// number of attempts.
@@ -221,11 +221,15 @@ impl Committer {
         }
     }
 
-    /// Handles a failed batch in the background. If the commit results were lost, looks the changes
-    /// up. Otherwise, if the batch has several changes, sends each change alone, so that a change
-    /// that cannot be stored fails no other change. Sends a batch of one change again only after a
-    /// lock conflict, and else reports the failure. Meanwhile the writer goes on with other roots,
-    /// so a change that waits for a lock delays only its own root.
+    /// Handles a failed batch in the background:
+    /// - If the commit results were lost, looks the changes up.
+    /// - Otherwise, if the batch has several changes, sends each change alone. A change that cannot
+    ///   be stored then makes no other change fail.
+    /// - A batch of one change is sent again only after a lock conflict. Any other failure is
+    ///   reported.
+    ///
+    /// Meanwhile the writer goes on with other roots, so a change that waits for a lock delays only
+    /// its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
             !failure.is_result_lost() && (batch.len() > 1 || is_lock_conflict(&failure));
@@ -462,11 +466,11 @@ fn is_lock_conflict(failure: &Failure) -> bool {
     matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
 }
 
-/// Returns the error for a statement that wrote nothing. `Refused`: the data caused the failure (a
-/// constraint, a value that does not fit, a row that is too big), and would cause it again. A
-/// failure without a code counts as caused by the data. `Unavailable`: the state of the database
-/// caused the failure (a full disk, a read-only server, a lost privilege, a statement that took too
-/// long).
+/// Returns the error for a statement that wrote nothing. The error is `Refused` if the data caused
+/// the failure and would cause it again: a constraint, a value that does not fit, a row that is too
+/// big. A failure without a code counts as such a failure. The error is `Unavailable` if the state
+/// of the database caused the failure: a full disk, a read-only server, a lost privilege, a
+/// statement that took too long.
 pub(super) fn commit_error(failure: &Failure) -> CommitError {
     let code = failure.code();
     // On `SQLite`, the low byte is the primary code: 18 for a value that is too big, 19 for a

@@ -5,9 +5,9 @@
 //! A line of the subquery `n` is one change. `LINE_RANGES` gives, for each change, the line numbers
 //! of its items, requests, approvers, decisions and key in their lists. So the statement joins no
 //! two lists, and its cost is nearly linear in the number of changes (see `MAX_BATCH_LINES`). The
-//! update itself compares the task's version. Therefore tasks are locked before the update only in
-//! two cases: a change of the batch answers or closes a request, or a change sets `asker_until` of
-//! a stored task.
+//! update itself compares the task's version, so most batches need no lock before the update. Tasks
+//! are locked before the update only if a change of the batch answers or closes a request, or sets
+//! `asker_until` of a stored task.
 //!
 //! Invariant: task rows are locked in order of id, by `locked` or by the update, whose lines are
 //! sorted by id. Request rows are locked after the task rows. If tasks are locked before the
@@ -44,9 +44,10 @@ const QUEUES: usize = 1 << 6;
 const PARKS: usize = 1 << 7;
 /// Set if a change writes a row of `notice`.
 const WRITES_NOTICE: usize = 1 << 8;
-/// The maximum number of lines in the lists of a batch. `commit_postgres.rs` writes a change with
-/// more lines. To find a line of a list of texts, Postgres walks from the first line of the list,
-/// so the cost of a batch grows with the square of the number of its lines.
+/// The maximum number of lines in the lists of a batch. If a single change has more lines,
+/// `commit_postgres.rs` writes it. The columns of a list are arrays. To find a text in an array,
+/// Postgres walks from the array's first text, so the cost of a batch grows with the square of the
+/// number of its lines.
 pub(super) const MAX_BATCH_LINES: usize = 1_000;
 const PART_COMBINATIONS: usize = 1 << 9;
 
@@ -282,9 +283,10 @@ const CREDENTIALS_DELETED: &str = "
     delete from credential s using k where k.ends and s.task_id = k.task_id
 )";
 
-/// Writes the rows of `claimable_task`. Like a renewal (see `claim.rs`), leaves the row of a leased
-/// task as it is if its `due_at` is at least half a lease away. A row that the snapshot shows still
-/// exists: a commit that deletes it increments the task's version, so this change would be stale.
+/// Writes the rows of `claimable_task`. If a change takes a lease, and the task's row is due at
+/// least half a lease from now, the row stays as it is. A renewal does the same (see `claim.rs`).
+/// The row in the snapshot still exists: a commit that deletes the row increments the task's
+/// version, so the change that takes the lease would be refused as stale.
 const CLAIMABLE_STORED: &str = "
 , stored_claimable as (
     insert into claimable_task ({claimable_task.columns})

@@ -51,9 +51,9 @@ impl ConnectionFailures {
         }
     }
 
-    /// Whether a connection that was idle for `idle_for` may be used. Returns `false` at once if
-    /// another connection did not answer in time meanwhile. Sends a ping first if another
-    /// connection broke meanwhile, or `idle_for` is at least `CHECK_AFTER_IDLE`.
+    /// Whether a connection that was idle for `idle_for` may be used. If another connection did not
+    /// answer in time during this idle time, returns `false` at once. If another connection broke
+    /// during the idle time, or the idle time is at least `CHECK_AFTER_IDLE`, sends a ping first.
     ///
     /// # Errors
     /// Fails if the connection does not answer the ping. The connection must then be discarded.
@@ -173,8 +173,8 @@ impl Pool {
     }
 
     /// Takes an idle connection, or opens a new connection. Until the pool's `timeout` ends,
-    /// retries failures that may pass: the server is starting, it has no free connection, or its
-    /// identity could not be compared (see `identity::compare`).
+    /// retries failures that may pass: the server is starting, the server has no free connection,
+    /// or `identity::compare` failed for the new connection.
     pub(super) async fn get(&self) -> Result<CheckedOut, sqlx::Error> {
         let acquire = async {
             let mut pause = MIN_RETRY_PAUSE;

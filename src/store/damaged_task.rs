@@ -27,8 +27,9 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[TASK_ROW, BODIES];
 
-/// The maximum number of reported tasks that are kept, and of ids that are remembered as logged. A
-/// further report is dropped, and the next read of its task repeats it.
+/// The maximum number of tasks that are kept as reported, and the maximum number of ids that are
+/// remembered as logged. At the first limit, a further report is dropped. The next read of that
+/// task reports it again. At the second limit, further ids are not logged.
 const MAX_REPORTS: usize = 1000;
 
 /// The data of a task that can be read without decoding its journal.

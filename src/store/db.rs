@@ -48,14 +48,14 @@ pub(super) enum Value {
 pub(super) enum Engine {
     /// Each statement is its own transaction.
     Postgres {
-        /// The pool of the committer, with one connection for each writer. Like `keyed`, but with a
-        /// shorter `lock_timeout`.
+        /// The pool of the committer, with one connection for each writer. Statements are planned
+        /// as in `keyed`, but wait for a lock for a shorter time (`lock_timeout`).
         writers: Pool,
         /// The pool for statements that find every row by its key. Postgres plans each of them
         /// once, without scans of tables.
         keyed: Pool,
-        /// The pool for all other statements. Postgres plans them at each execution, for its
-        /// parameters.
+        /// The pool for all other statements. Postgres plans such a statement at each execution,
+        /// for the values of its parameters.
         lists: Pool,
         /// The pool of the readiness probe. Load on other pools does not delay the probe.
         probe: Pool,

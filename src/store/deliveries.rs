@@ -7,9 +7,9 @@
 //! still has the lease under which the attempt was made. So two processes send a delivery at the
 //! same time only if the first process is slower than its lease.
 //!
-//! A delivery that is not claimed may have a `lease_until`, too: the end of the wait for which its
-//! receiver asked (`Retry-After`). It is at most `due_at`, while the end of a lease is after
-//! `due_at`.
+//! A delivery that is not claimed may have a `lease_until`, too. If its receiver asked for a wait
+//! (`Retry-After`), `lease_until` is the end of this wait. This end is at most `due_at`, while the
+//! end of a lease is after `due_at`.
 
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ use crate::task::time::Time;
 const RETENTION: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after it has become `Dead`.
 const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
-/// How long the deliveries of an updatable message are kept, counted from the last journal item
-/// about a request in the message. The message can be updated while its deliveries are kept. This
-/// time is longer than all attempts at one update together.
+/// How long the deliveries of a message that can be updated are kept after the last journal item
+/// about a request in the message. An update needs these deliveries. So this time is longer than
+/// all attempts at one update together.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
-/// How long a due delivery waits for a replica whose configuration has the delivery's entry. Then
-/// the delivery is dropped.
+/// How long a due delivery is kept for other replicas if this replica's configuration does not have
+/// the delivery's entry. After this time this replica drops the delivery.
 const ORPHAN_TIMEOUT: Duration = Duration::from_hours(24);
 /// The maximum number of deliveries removed per statement.
 const BATCH: usize = 1000;
@@ -165,9 +165,9 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
 
 /// Records one attempt to send deliveries that were claimed with one lease. An attempt that ends as
 /// dropped does not count, because nothing was sent. If the deliveries are due again and the
-/// receiver asked for a wait, `lease_until` becomes the end of this wait; otherwise null.
-/// `coalesce` makes the planner find the rows by their ids, not by the partial index on due
-/// deliveries.
+/// receiver asked for a wait, `lease_until` becomes the end of this wait. Otherwise `lease_until`
+/// becomes null. The `coalesce` around `state` makes the planner find the rows by their ids, not by
+/// the partial index on due deliveries.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end,
         lease_until = case when $4 = 'due' then m.at + nullif($10, 0) end,
@@ -181,15 +181,18 @@ const RECORD: Sql = sql!(
 )
 .by_key();
 
-/// Finds out whether an entry has deliveries that wait for another attempt after a failure, and for
-/// longer than their receiver asked. Leaves out the deliveries `$3`.
+/// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
+/// delivery waits for another attempt after a failure. If its receiver asked for a wait
+/// (`lease_until`), the delivery becomes due only after the end of this wait. Leaves out the
+/// deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
 );
 
-/// Makes due all deliveries that meet the condition of `HAS_WAITING`: now, or at the end of the
-/// wait for which their receiver asked.
+/// Makes due earlier all deliveries that meet the condition of `HAS_WAITING`. If a delivery's
+/// receiver asked for a wait that has not ended, the delivery becomes due at the end of this wait.
+/// Any other of these deliveries becomes due now.
 const MAKE_WAITING_DUE: Sql = sql!(
     "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
       where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0

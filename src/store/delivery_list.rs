@@ -190,7 +190,8 @@ const LIST: Sql = sql!(
 );
 
 /// Makes a delivery due now. A delivery in the state `due` keeps its number of attempts and its
-/// lease, because a process may be sending it. The wait for which its receiver asked ends.
+/// lease, because a process may be sending it. If the delivery waits because its receiver asked for
+/// a wait, this wait ends.
 pub(super) const RESEND: Sql = sql!(
     "update delivery set
         attempts = case when state = 'due' then attempts else 0 end,

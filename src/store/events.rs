@@ -2,9 +2,9 @@
 //! state of a request right after the commit of an event.
 //!
 //! An item has two numbers: its `seq` in the journal of its task, and its event number in the tree.
-//! The numbers are equal for all items that are stored before a sub-agent adds its first item. Such
-//! items are found by the key (task, `seq`). The numbers differ for later items, which are found by
-//! an index on the event number. A tree without sub-agents has no entry in this index.
+//! If an item is stored before any sub-agent has added an item, its two numbers are equal, and it
+//! is found by the key (task, `seq`). The numbers of any later item differ, and it is found by an
+//! index on the event number. A tree without sub-agents has no entry in this index.
 //!
 //! Invariant: events are numbered under the lock of the root's row, so a reader that continues from
 //! the last number it has seen misses no event. The size of one read is limited in bytes; its last
@@ -121,8 +121,8 @@ const FIRST_OF_CHANGE: Sql = sql!(
 )
 .by_key();
 
-/// Finds the first event of the change that stored an idempotency key. The items of this change
-/// have the same time as the key's row.
+/// Finds the first event of the change that stored an idempotency key. To find an item of this
+/// change, compares the times: the key's row and the items of its change have the same time.
 const FIRST_OF_KEY: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select i.root_task_id, i.event_number, i.change_id

@@ -68,8 +68,9 @@ impl Failure {
         }
     }
 
-    /// Whether the statement was not sent, or its outcome is unknown (see `is_result_lost`).
-    /// `false` if this process has closed the pool.
+    /// Whether the database may not have been reached: the statement was not sent, or its outcome
+    /// is unknown (see `is_result_lost`). A failure because this process has closed the pool does
+    /// not count.
     pub(super) fn is_unreached(&self) -> bool {
         let closed = matches!(self.error, DriverError::Sqlx(sqlx::Error::PoolClosed));
         (!self.sent || self.is_result_lost()) && !closed

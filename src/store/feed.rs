@@ -49,8 +49,8 @@ pub struct News {
 pub struct Listener {
     news: watch::Receiver<News>,
     deltas: broadcast::Receiver<Arc<Delta>>,
-    /// Set if the listener counts as a subscriber. `None` for a listener from `listen_locally`, so
-    /// that no deltas are produced for it.
+    /// Set if the listener counts as a subscriber. A tree's deltas are produced only if the tree
+    /// has a subscriber. `None` for a listener from `listen_locally`.
     subscriber: Option<Arc<()>>,
 }
 
@@ -458,7 +458,8 @@ impl Feed {
     }
 
     /// Records the number of the tree's last event, as just read from the database. If this number
-    /// was not known, publishes news.
+    /// differs from the known number, or no number was known, publishes news, because this process
+    /// may have missed a commit.
     pub(super) fn set_last_event(&self, root: TaskId, last_event: i64) {
         if let Some(channels) = lock(&self.trees).channels.get_mut(&root)
             && channels.last_event.replace(last_event) != Some(last_event)

@@ -27,8 +27,10 @@ const MAX_SCANNED_ROWS: i64 = 1000;
 /// Selects the two groups of calls that [`Store::equal_calls`] returns.
 ///
 /// The two texts differ because `SQLite` has no lateral join. On `SQLite`, correlated subqueries
-/// replace the join, and row numbers replace the limit for each spelling. On Postgres, each
-/// `limit`, even of one row, makes the planner search by the outer row instead of walking an index.
+/// replace the join, and row numbers replace the limit for each spelling. On Postgres, each lateral
+/// subquery has a `limit`, even if it finds at most one row. Because of the `limit`, the planner
+/// searches by the values of the outer row. Without it, the planner might walk a whole index
+/// instead.
 const EQUAL: Sql = Sql {
     postgres: sql!(@pg []
         "
@@ -94,8 +96,9 @@ select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.c
 /// Counts the pending requests at a gate for each spelling of the user's id, up to a limit. A
 /// pending call has exactly one pending request, so this is also the number of pending calls.
 ///
-/// The inner `limit` makes Postgres search by the user. Without it, the plan of the join, which is
-/// made once, would compare the user with each pending request of the gate.
+/// Postgres plans this statement once, without the values of the parameters. Because of the inner
+/// `limit`, the plan searches by the user. Without it, the plan would compare the user with each
+/// pending request of the gate.
 const OPEN: Sql = sql!(
     "select p.user_id, (select count(*) from (select 1 from intervention_request r
       where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending' limit $4) x) as calls
@@ -159,7 +162,8 @@ impl Store {
     /// of them are calls of one user, in one session and at one gate. There are two groups, each of
     /// at most 20 calls for each spelling of the user's id:
     /// - the equal calls, which have one of the `keys`, and are open or have ended since `since`.
-    ///   Running calls are preferred, then undelivered results, then paused calls.
+    ///   Running calls are preferred, then ended calls whose asker has left before it got the
+    ///   result, then paused calls.
     /// - the other pending calls of the tool. Calls with an unknown outcome are preferred.
     ///
     /// # Errors

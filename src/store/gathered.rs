@@ -104,8 +104,8 @@ const LEASE: Sql = lite(
         lease_until, $3 as at",
 );
 
-/// Allows the next message to a person after a pause that begins now. Changes nothing if `next_at`
-/// has changed since the claim.
+/// Sets the earliest time of the next message to a person: the end of a pause that begins now.
+/// Changes nothing if `next_at` has changed since the claim.
 const ALLOW_NEXT_MESSAGE: Sql = sql!(
     "update gathered set next_at = " (now 1) " + $6
       where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"
@@ -183,9 +183,9 @@ impl Store {
         Ok(messages)
     }
 
-    /// Allows the next message to the person of a claimed delivery once `wait` has passed from now.
-    /// Returns `false`, and changes nothing, if another process has claimed a message to this
-    /// person since.
+    /// Sets the earliest time of the next message to the person of a claimed delivery: now plus
+    /// `wait`. Returns `false`, and changes nothing, if another process has claimed a message to
+    /// this person since.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -25,14 +25,15 @@ const KEY: Sql = sql!(
 )
 .by_key();
 
-/// The end of the path of calls at a gate. A method and a prefix come before it.
+/// The path under which the keys of calls at a gate are stored. A stored path that only ends like
+/// this, such as `POST /v1/gate/calls`, is treated the same.
 const GATE_CALLS: &str = "/v1/gate/calls";
 
-/// Finds the unexpired row of the key of a call at a gate. A separate statement, so that other
-/// paths read no task. The commit of a command checks the age of the key and ignores the task. This
-/// check suffices: if this statement finds the key, the command is answered from the key's row and
-/// commits nothing. If the statement does not find the key, the key stays expired, because an ended
-/// call does not run again.
+/// Finds the unexpired row of the key of a call at a gate. This is a separate statement, so that
+/// other paths read no task. The commit of a command checks only the age of the key, not the task.
+/// This is enough: if this statement finds the key, the command is answered from the key's row and
+/// commits nothing. If the statement does not find the key, the call has ended and does not run
+/// again, so the key stays expired.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (spelled 1 2 6) " and i.path = $3 and i.key = $4

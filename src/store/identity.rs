@@ -23,8 +23,8 @@ use crate::task::time::Time;
 /// Selects two identities: the server's (`server_identity`) and the stored (`recorded_identity`).
 /// The server's identity consists of system identifier, timeline and database oid; it is null on a
 /// standby. The timeline comes from the current WAL position, because right after a promotion the
-/// last checkpoint still has the old timeline. If a dump of the database is loaded into the same
-/// server, the copy has another oid.
+/// last checkpoint still has the old timeline. The oid is included, because a dump of the database
+/// may be loaded into the same server: only the oid of this copy is different.
 ///
 /// `READ_IDENTITY`, `READ_HIDDEN_IDENTITY` and `RECORD_IDENTITY` are for Postgres only and run on a
 /// connection before its first use.
@@ -243,9 +243,10 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 
 impl Store {
     /// Returns the time up to which the history is uncertain; `None` if the history is certain.
-    /// Needs no query, because each new connection updates the value. If the value has increased
-    /// since a driver read its journal, the driver must read the journal again before it starts a
-    /// tool call, because calls in the journal may already have run.
+    /// Needs no query, because each new connection updates the value. If the value has increased, a
+    /// call that has not run according to a task's journal may have run. Therefore a driver
+    /// compares the value before it starts a tool call. If the value has increased since the driver
+    /// read the journal, the driver must read the journal again.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()

@@ -137,8 +137,8 @@ impl Store {
     }
 
     /// Returns the ids of requests that a person has answered and that are older than `before`: at
-    /// most `limit` ids, the newest first. With `all`, also returns requests that the person can
-    /// decide or could have decided; some of these may still be open.
+    /// most `limit` ids, the newest first. If `all` is true, also returns requests that the person
+    /// can decide or could have decided; some of these may still be open.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

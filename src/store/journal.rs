@@ -15,8 +15,8 @@ use crate::task::time::Time;
 
 /// Returns a row for each item, with the task's row beside it, so that one statement reads both in
 /// one snapshot. Each task has an item, because the commit that creates the task writes one. `s` is
-/// the item that set the task's status. Only the first row has `s`, because only the task's columns
-/// of the first row are used.
+/// the item that set the task's status. It is joined to the first row only, because the task's
+/// columns are read only from the first row.
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at

@@ -30,8 +30,8 @@ pub(in crate::policy) enum Node {
 pub(in crate::policy) struct Pattern {
     /// The pattern as the rule states it.
     pub(in crate::policy) plain: Regex,
-    /// The case-insensitive pattern, for a service that compares user ids in folded case. `None` if
-    /// the rule does not apply the pattern to `user.id`.
+    /// The case-insensitive pattern, which is used if the service ignores case in user ids
+    /// (`UserIds::Folded`). Set only if the rule applies the pattern to `user.id`.
     pub(in crate::policy) folded: Option<Regex>,
 }
 
