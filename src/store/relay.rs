@@ -178,8 +178,9 @@ impl Relay {
                     next_poll = Instant::now() + POLL_INTERVAL;
                     polls += 1;
                     if polls.is_multiple_of(POLLS_PER_ANNOUNCEMENT) {
-                        // The message is sent even without subscriptions, so that other replicas
-                        // know of this replica, and this replica notices a dead connection.
+                        // The announcement is sent even without subscriptions, so that other
+                        // replicas know of this replica, and this replica notices a dead
+                        // connection.
                         self.feed.announce_subscriptions();
                         self.send(&mut listener, false).await?;
                     }
