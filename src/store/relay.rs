@@ -76,7 +76,8 @@ struct RelayMessage {
     /// Requests that commits have opened, answered or closed, by tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     touched: Vec<(String, Vec<RequestId>)>,
-    /// The trees with a commit. The second value says whether the root runs; `None` if unknown.
+    /// The trees that commits have changed. The second value says whether the root runs; `None` if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     news: Vec<(TaskId, Option<bool>)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -6,7 +6,7 @@
 //! keys. If a row is written with a spelling that has a capital letter or a non-ASCII character, a
 //! database trigger adds the spelling to the table, at first without the key. The trigger works
 //! even if an older version of the service writes the row. `fold_spellings` later stores the key.
-//! Any other spelling equals its key, and is not in the table.
+//! Any other spelling equals its key, and needs no row in the table.
 //!
 //! Invariant: a missing spelling can hide rows from their user, but never shows the rows of another
 //! user.

@@ -111,9 +111,9 @@ impl Progress {
         }
     }
 
-    /// Cancels the calls whose results people supplied in the approval request `open`, because a
-    /// decision of this request ends the task. The results are discarded, and the outcome becomes
-    /// `Canceled`. Rejected calls keep their results.
+    /// Cancels the calls whose results people supplied in the approval request `open`. Called if a
+    /// decision of this request ends the task. The supplied results are discarded, and the outcome
+    /// becomes `Canceled`. Rejected calls keep their results.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, _) in open
             .decided
