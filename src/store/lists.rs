@@ -202,9 +202,9 @@ pub(super) const CHANGES: List = list!("changes", changes(), |entry|
     root_task_id: uuid = entry.rows.root.0,
 );
 
-/// The column `lease_time` holds the duration of the lease, or the time until a parked task wakes,
-/// in microseconds. From `parent_task_id` on, the columns are null for a task that already has a
-/// row.
+/// The column `lease_time` is a number of microseconds. If the change takes the lease, this is the
+/// duration of the lease. If the change parks the task, this is the time until the task wakes. From
+/// `parent_task_id` on, the columns are null for a task that already has a row.
 pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     change: bigint = entry.number,
     change_id: uuid = entry.rows.change,
@@ -240,8 +240,9 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
-/// One line for each change of a batch: the request that the change updates, and the ranges of the
-/// change's lines in the other lists. For [`super::commit_single`].
+/// One line for each change of a batch, for [`super::commit_single`], where a change updates at
+/// most one request. The line has this request, and the ranges of the change's lines in the other
+/// lists.
 pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     updated_request: uuid = entry.rows.request_updates.first().map(|line| line.request_id),
     is_open: boolean = entry.required_state().requires_pending(),

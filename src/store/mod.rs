@@ -3,7 +3,7 @@
 //!
 //! Invariant: every commit is atomic. The following functions write tasks; all others only read
 //! them.
-//! - `commit` writes everything except the changes below.
+//! - `commit` writes all changes of tasks except those of the functions below.
 //! - `claim`, `set_begun`, `renew` and `release` change a task's lease.
 //! - `claim` also increments the task's version, so that commits of the task's old driver fail, and
 //!   counts the task's expired leases.
@@ -125,23 +125,24 @@ struct Inner {
     committer: Arc<Committer>,
     writers: TaskTracker,
     stop: CancellationToken,
-    /// Whether the relay drops all messages, in and out. For tests.
+    /// Whether the relay (`relay.rs`) neither sends nor receives notifications. For tests.
     muted: Arc<AtomicBool>,
     /// Whether [`Store::compare`] does nothing. For tests.
     #[cfg(any(debug_assertions, feature = "failpoints"))]
     skips_comparison: AtomicBool,
     /// The tenants and users whose tasks were claimed last, so that tenants and users take turns.
     last_served: Mutex<claim::LastServed>,
-    /// The tasks that were reported as unreadable since the last [`Store::take_unreadable`].
+    /// The tasks given to [`Store::report_unreadable`] since the last [`Store::take_unreadable`].
     unreadable: Mutex<BTreeSet<TaskId>>,
-    /// The ids of the damaged list entries that were already logged, so that each is logged once.
+    /// The ids of damaged rows that lists have left out and logged, so that each is logged once.
     logged_damage: Mutex<BTreeSet<Uuid>>,
     /// Stops the writers and the relay when the last handle is dropped.
     _stop_on_drop: DropGuard,
 }
 
-/// Stores an agent's definition under its digest. A stored definition that differs from the new
-/// definition with the same digest is damaged, and is overwritten.
+/// Stores an agent's definition under its digest. If another definition is stored under this
+/// digest, the stored definition is damaged, because it cannot have the same digest. It is then
+/// overwritten.
 const STORE_AGENT_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -337,7 +338,7 @@ impl Store {
     }
 
     /// Reads the definition stored under a digest; `None` if there is none. The caller must check
-    /// that the definition has this digest.
+    /// that the definition has this digest, because the stored text may be damaged.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,8 +1,8 @@
 //! Reads notices, and replaces them by deliveries. A notice is the outbox entry of a commit: it
 //! says that messages may have to be sent about the events of the commit. A commit writes the
-//! notice in the same transaction as the events, or no notice if no entry of the configuration can
-//! want a message about them. Later a sender reads the events, and replaces the notice by
-//! deliveries.
+//! notice in the same transaction as the events. If no entry of `notify.to` wants messages about
+//! such events, the commit writes no notice. Later a sender reads the events, and replaces the
+//! notice by deliveries.
 //!
 //! Invariant: one transaction removes a notice and inserts all its deliveries.
 

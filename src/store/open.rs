@@ -117,7 +117,7 @@ async fn postgres(
     let options = options
         .options(SESSION)
         .options([("statement_timeout", timeout)]);
-    // `keyed` gets the connections that `lists`, the writers, the probe and the relay leave.
+    // `keyed` gets the connections that the other pools and the relay do not use.
     let lists = (settings.max_connections / 4).max(1);
     let keyed = settings
         .max_connections

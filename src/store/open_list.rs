@@ -1,6 +1,6 @@
-//! Lists the open requests that wait for a person. A list first finds ids by ranges of an index.
-//! Most of the rows found also tell whether the request waits for the person. Only for the other
-//! rows is the request itself read.
+//! Lists the open requests that wait for a person. A list first finds candidates by ranges of an
+//! index. Most candidates have values that tell whether the request waits for the person. For every
+//! other candidate, the list also reads the request.
 
 use uuid::Uuid;
 
@@ -14,9 +14,11 @@ use crate::task::id::RequestId;
 use crate::task::time::Time;
 
 /// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
-/// the person's keys (see `Store::keys`); parameter 6 has the spellings of the person's id. If
-/// `known` is true, `waits` says whether the request waits for the person: its deadline has not
-/// passed, and, if the task is the person's own, the request names the owner as an approver.
+/// the person's keys (see `Store::keys`). Parameter 6 has the spellings of the person's id.
+///
+/// `known` is true if the request closes with its first answer. Only then does `waits` say whether
+/// the request waits for the person. A request past its deadline does not wait. A request of the
+/// person's own task waits only if it names the owner as an approver.
 ///
 /// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
 /// once for each key.
@@ -56,9 +58,9 @@ const OF_TENANT: Sql = sql!(
 .by_key();
 
 /// Selects, among the given ids, the requests that match the filter and are not past their
-/// deadline. A request of the person's own task must also name the owner as an approver, that is,
-/// have a row of the kind `owner` in `inbox`. This condition does not apply (`$9`) if the person
-/// may decide every request.
+/// deadline. If the task is the person's own, the request must also name the owner as an approver:
+/// it must have a row of the kind `owner` in `inbox`. If the person may decide every request
+/// (`$9`), the row is not required.
 const OPEN: Sql = sql!(
     "select r.request_id, r.expires_at,
             (select count(*) from agent_task_item i where i.request_id = r.request_id) as items,
@@ -120,8 +122,9 @@ impl Candidate {
         }
     }
 
-    /// Returns the request if the candidate tells that the request waits for the person. Such a
-    /// request has no answers, because its first answer closes it.
+    /// Returns the request if the candidate tells that the request waits for the person. Only a
+    /// candidate that is `known` tells this. Its request closes with the first answer, so the open
+    /// request has no answers.
     fn request(self) -> Option<OpenRequest> {
         (self.known && self.waits).then_some(OpenRequest {
             id: RequestId(self.request_id),
@@ -245,8 +248,8 @@ impl Store {
             Value::Bool(person.decides_everything),
         ]);
         let found: Vec<OpenRecord> = self.db().all(OPEN, values).await?;
-        // A person who has answered some calls of a request may still answer its other calls. The
-        // request itself must be read to find out.
+        // If the person has answered some calls of a request, they may still answer its other
+        // calls. Only the request itself shows whether such calls are left.
         let answered = found.iter().filter(|record| record.answered);
         let answered: Vec<_> = answered
             .map(|record| RequestId(record.request_id))

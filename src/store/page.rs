@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{ReadError, Store};
 
-/// The maximum number of bytes that one statement reads for a page. A larger first row is also
-/// read.
+/// The maximum number of bytes that one statement reads for a page. If the first row alone is
+/// larger, the statement reads only this row.
 pub(super) const MAX_PAGE_BYTES: i64 = 4 * 1024 * 1024;
 
 /// One page of a list, with the position of the next page.
@@ -18,8 +18,9 @@ pub struct Page<T> {
     pub rows: Vec<T>,
     /// Whether more rows may follow.
     pub more: bool,
-    /// The last id that was looked at, if the next page begins after this id. `None` if the next
-    /// page begins after the last row of this page.
+    /// The id after which the next page begins; `None` if this is the id of the page's last row.
+    /// Set if the page ended early because `MAX_SCANNED_IDS` ids were looked at, or if
+    /// [`Page::retain`] may have dropped the last row.
     pub scanned_to: Option<Uuid>,
 }
 
@@ -65,8 +66,9 @@ impl<T> Page<T> {
 
 /// The maximum number of ids that are looked at for one page. The page ends early at this number.
 const MAX_SCANNED_IDS: i64 = 2_000;
-/// The minimum number of ids that the first step of a page reads (see `IdsFirst`) if the filter may
-/// drop ids. With each further step, the minimum is four times as high, up to `MAX_FILTERED_STEP`.
+/// If the filter may drop ids, the first step of a page (see `IdsFirst`) asks for at least this
+/// number of ids. Each further step asks for at least `MAX_FILTERED_STEP` ids, or for four times
+/// the previous minimum if that is less.
 const FIRST_FILTERED_STEP: i64 = 500;
 const MAX_FILTERED_STEP: i64 = 1_500;
 

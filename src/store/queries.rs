@@ -45,9 +45,10 @@ pub struct RequestRow {
 }
 
 impl RequestRow {
-    /// Assembles a request, as `Pending`, from its task's row and items, each item with the time of
-    /// its commit. Returns `None` if no item or more than one item opens the request.
-    /// [`Self::read_at`] sets `expired` and `history_uncertain`.
+    /// Assembles a request from its task's row and items. `items` has each item with the time of
+    /// its commit. The result has the status `Pending`, even if an item closes the request. Returns
+    /// `None` if no item or more than one item opens the request. [`Self::read_at`] sets `expired`
+    /// and `history_uncertain`.
     pub(crate) fn from_journal<'i>(
         row: &TaskRow,
         items: impl Iterator<Item = (Time, &'i Item)>,
@@ -128,7 +129,7 @@ pub struct TaskFilter {
     pub agents: Vec<String>,
     /// The agents whose tasks are left out.
     pub without_agents: Vec<String>,
-    /// The versions of agents whose tasks are left out.
+    /// Versions of agents' definitions. Tasks with these versions are left out.
     pub without_versions: Vec<String>,
     /// The session ids of the tasks; empty for all sessions.
     pub sessions: Vec<String>,
@@ -146,9 +147,10 @@ pub struct TaskFilter {
 pub struct RequestFilter {
     /// The tenant of the requests.
     pub tenant: String,
-    /// The person who may decide the requests: as a named user, as a member of a group, or as the
-    /// owner if the owner is an approver. If `statuses` is not `Pending` alone, also selects the
-    /// requests that the person has answered. `None` selects the requests of all people.
+    /// Selects the requests that this person may decide: as a named user, as a member of a group,
+    /// or as the owner if the owner is an approver. If `statuses` is anything but `Pending` alone,
+    /// also selects the requests that the person has answered. `None` selects the requests of all
+    /// people.
     pub person: Option<Viewer>,
     /// The statuses of the requests; empty for all statuses.
     pub statuses: Vec<RequestStatus>,

@@ -76,7 +76,8 @@ struct RelayMessage {
     /// Requests that commits have opened, answered or closed, by tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     touched: Vec<(String, Vec<RequestId>)>,
-    /// The trees with a commit. The second value says whether the root runs; `None` if unknown.
+    /// The trees that commits have changed. The second value says whether the root runs; `None` if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     news: Vec<(TaskId, Option<bool>)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -178,8 +179,9 @@ impl Relay {
                     next_poll = Instant::now() + POLL_INTERVAL;
                     polls += 1;
                     if polls.is_multiple_of(POLLS_PER_ANNOUNCEMENT) {
-                        // The message is sent even without subscriptions, so that other replicas
-                        // know of this replica, and this replica notices a dead connection.
+                        // The announcement is sent even without subscriptions, so that other
+                        // replicas know of this replica, and this replica notices a dead
+                        // connection.
                         self.feed.announce_subscriptions();
                         self.send(&mut listener, false).await?;
                     }

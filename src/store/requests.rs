@@ -262,8 +262,8 @@ impl Store {
         }
     }
 
-    /// Whether a person may decide, or has decided, a request of a tree. The rows of
-    /// `request_approver` say who may decide.
+    /// Whether a person may decide, or has decided, a request of a tree. The table
+    /// `request_approver` says who may decide. The table `decision` says who has decided.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -1,6 +1,6 @@
 //! Makes deliveries due under an idempotency key. One commit makes the deliveries due, and stores
-//! the key with their number. A later POST with the key makes no delivery due, and is answered with
-//! this number.
+//! the key together with the count of these deliveries. A later POST with the key makes no delivery
+//! due, and gets the stored count as its answer.
 //!
 //! As in `idempotency.rs`, a key lasts 24 hours by the database's clock (86400000000 microseconds
 //! in the statements), and an expired key counts as unused. The key's row concerns no task, so its
@@ -61,10 +61,10 @@ const STORED: Sql = sql!(
 .by_key();
 
 /// Makes deliveries due by the update `$update`, which may use the common table expression
-/// `$chosen`. In the same statement, stores the key if at least [`ResendTarget::least`] deliveries
-/// became due. Replaces an expired row of the key, even with another spelling of the person's user
-/// id. For an unexpired row, sets `task_id` to null, which the table forbids, so that the statement
-/// fails.
+/// `$chosen`. If at least [`ResendTarget::least`] deliveries became due, the same statement stores
+/// the key. An expired row of the key is replaced, even if it has another spelling of the person's
+/// user id. If the key has an unexpired row, the statement fails (see `is_key_used`): for this
+/// purpose, it sets `task_id` to null, which the table forbids.
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(
@@ -138,8 +138,8 @@ const RESEND_ALL_WITH_KEY: Sql = Sql {
     by_key: false,
 };
 
-/// Deletes the expired row of the key, which may have another spelling of the person's user id. For
-/// the transaction on `SQLite`.
+/// Deletes the expired row of the key, even if the row has another spelling of the person's user
+/// id. Deletes nothing if user ids are compared exactly. For the transaction on `SQLite`.
 const DELETE_SPENT_KEY: Sql = Sql {
     postgres: "",
     sqlite: "
@@ -150,8 +150,8 @@ delete from idempotency
 };
 
 /// Stores the key with the number of resent deliveries, for the transaction on `SQLite`. Replaces
-/// an expired row of the key. For an unexpired row, sets `task_id` to null, which the table
-/// forbids, so that the transaction fails.
+/// an expired row of the key, if `DELETE_SPENT_KEY` has not deleted it. If the row is unexpired,
+/// sets `task_id` to null, which the table forbids, so that the transaction fails.
 const INSERT_KEY: Sql = Sql {
     postgres: "",
     sqlite: "
@@ -191,7 +191,8 @@ record! {
 }
 
 impl ResendTarget {
-    /// Returns how many deliveries a POST must make due for its key to be stored.
+    /// Returns how many deliveries a POST must make due for its key to be stored. This is 0 for a
+    /// filter, because a POST whose filter matches no delivery also succeeds.
     fn least(&self) -> i64 {
         match self {
             Self::One(_) => 1,
@@ -235,8 +236,8 @@ impl ResendTarget {
 
 impl ResendKey {
     /// Returns the first parameters of the statements that store the key: the time, the columns of
-    /// the key, and `count`: on Postgres [`ResendTarget::least`], on `SQLite` the number of
-    /// deliveries that became due.
+    /// the key, and `count`. On Postgres, `count` is [`ResendTarget::least`]. On `SQLite`, it is
+    /// the number of deliveries that became due.
     fn values(&self, now: Value, count: i64) -> Vec<Value> {
         let text = |text: &str| Value::Text(text.to_owned());
         let person = self.user.folded();

@@ -14,7 +14,8 @@ pub(super) struct Rows {
     pub(super) root: TaskId,
     pub(super) tenant: String,
     pub(super) change: Uuid,
-    /// The affected tasks. If `items` is not empty, the root is among these tasks.
+    /// The affected tasks. If `items` is not empty, the root is among these tasks, because the
+    /// root's row counts the tree's events.
     pub(super) tasks: Vec<TaskLine>,
     pub(super) items: Vec<ItemLine>,
     pub(super) requests: Vec<RequestLine>,
@@ -77,8 +78,8 @@ pub(super) struct TaskLine {
     pub(super) agent_version: Option<String>,
     pub(super) lease: i64,
     pub(super) lease_owner: Option<String>,
-    /// The duration of the lease, or the time until a parked task wakes, in microseconds; `None` if
-    /// the change sets neither.
+    /// If the change takes the lease, the duration of the lease; if it parks the task, the time
+    /// until the task wakes. In microseconds. `None` if the change sets neither.
     pub(super) lease_time: Option<i64>,
     /// Whether the asker, the client that proposed a gate call, still waits. `None` if unchanged.
     pub(super) asker: Option<AskerPresence>,
@@ -147,7 +148,8 @@ pub(super) struct RequestUpdateLine {
     pub(super) required_state: RequiredState,
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
-    /// Whether a request that is `responded`, before or by this change, becomes `resumed`.
+    /// Whether the request's decisions have taken effect. If so, and if the new status (or, without
+    /// a new status, the stored status) is `responded`, the request becomes `resumed`.
     pub(super) resumed: bool,
 }
 
@@ -170,13 +172,15 @@ pub(super) enum RequiredState {
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// The call that the answer is about; `None` for an answer about the whole request. For such an
-    /// answer, the stored row has the id of the request's call, or the request's id if the request
-    /// has no call.
+    /// The call that the answer is about; `None` for an answer about the whole request. If this is
+    /// `None`, the column of the stored row gets the id of the request's call. If the request has
+    /// no call, the column gets the request's id.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
-    /// Whether the answer settles its call regardless of the number of approvals required.
+    /// Whether the call is decided with this answer, even if the request requires several
+    /// approvals. False only for an approval that neither completes the required approvals nor
+    /// closes the request.
     pub(super) settles: bool,
     pub(super) task_id: Uuid,
     pub(super) seq: i64,
@@ -221,8 +225,8 @@ impl RequiredState {
 }
 
 impl RequestUpdateLine {
-    /// Returns the status of the request after this change; `None` if it depends on the stored
-    /// status.
+    /// Returns the status of the request after this change. Returns `None` if this change sets no
+    /// status: `resumed` then has an effect only on a stored request that is `responded`.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);
@@ -364,8 +368,8 @@ impl Rows {
         !self.grants.is_empty() || !self.uses.is_empty()
     }
 
-    /// Whether the store would refuse to write this change a second time, because the change
-    /// creates a task or requires a certain version of a task's row (any guard but `ANY`).
+    /// Whether the store would refuse to write this change a second time. This holds if the change
+    /// creates a task, or if it requires a certain version of a task's row (any guard but `ANY`).
     pub(super) fn is_fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
     }

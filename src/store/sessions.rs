@@ -65,8 +65,8 @@ impl Store {
     /// Begins a session that lasts for `life`.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. The session may have been stored
-    /// nevertheless. The caller must then not give the session's token to a browser.
+    /// [`ReadError`] when the database does not answer. It is then unknown whether the session was
+    /// stored, so the caller must not give the session's token to a browser.
     pub async fn begin_session(
         &self,
         token_sha256: &str,

@@ -9,8 +9,8 @@ pub struct Sql {
     pub postgres: &'static str,
     /// The text for `SQLite`.
     pub sqlite: &'static str,
-    /// Whether the statement finds every row by its key. It is then planned once, because the plan
-    /// stays good when the tables grow.
+    /// Whether the statement finds every row by its key. If so, Postgres plans the statement only
+    /// once, because such a plan stays good when the tables grow.
     pub by_key: bool,
 }
 
@@ -31,14 +31,15 @@ impl Sql {
 /// - `(any n type)`: the condition that the value of the preceding expression is in the list `$n`;
 /// - `(none n type)`: the condition that the list `$n` is empty;
 /// - `(people t n k)`: a subquery with one column, `user_id`: the spellings of a user id in the
-///   tenant `$t`. Parameters `n` and `k` must be those of `users::spelled`. The subquery also
-///   returns every non-ASCII spelling whose key is not stored yet, so the caller must drop the rows
-///   of other people;
+///   tenant `$t` (see `users.rs`). Parameters `n` and `k` must be those of `users::spelled`. The
+///   subquery also returns the non-ASCII spellings whose key (the folded form) is not stored yet.
+///   These may belong to other people, so the caller must drop the rows of other people;
 /// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
 /// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
 /// - `(first_of_changes)`: the rest of a statement that begins with a recursive common table
-///   expression `back`. The first query of `back` selects events of one change (root, number,
-///   change). From these, the statement goes back to the first event of the change;
+///   expression `back`. The first query of `back` must select events of one change, with the
+///   columns root, number and change. The statement returns the number of the change's first
+///   event;
 /// - `(fitting_tasks n)`, `(fitting_requests n)`: the rest of a statement that begins with a common
 ///   table expression `page` of ids. The statement reads the first rows of `page` whose sizes add
 ///   up to at most `$n` bytes, and always the first row. `(fitting_requests n)` needs `Value::Now`

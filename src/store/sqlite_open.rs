@@ -112,7 +112,8 @@ fn lock(file: &Path) -> Result<File, OpenError> {
 }
 
 /// Creates the file if it is missing, and gives read and write access to its owner alone. If the
-/// files `-wal` and `-shm` exist, they get the same mode here; otherwise `SQLite` gives it to them.
+/// files `-wal` and `-shm` exist, they get the same mode here. If not, `SQLite` later creates them
+/// with the mode of the file.
 fn private(file: &Path) -> std::io::Result<()> {
     OpenOptions::new()
         .create(true)

@@ -10,7 +10,7 @@
 //! | `{agent_task.values}` | the values of these columns in the insert |
 //! | `{agent_task.sets}` | the assignments of an update of the table |
 //! | `{tasks n}` | all lines of a list (Postgres), or one line (`SQLite`), with the alias `n` |
-//! | `{tasks+line_ranges n}` | the lines of lists of equal length, with the alias `n` (Postgres) |
+//! | `{tasks+line_ranges n}` | lists of equal length, joined line by line, as `n` (Postgres) |
 //! | `{tasks+line_ranges of n}` | the columns of these lists, each with the alias `n` |
 //! | `{tasks.task_id}` | the parameter that holds one column as an array (Postgres) |
 //! | `{items[g] i}` | the line number `g` (from 1) of a list, with the alias `i` (Postgres) |

@@ -97,7 +97,7 @@ const CLAIMABLE_TASK: Table = Table {
 };
 
 /// Two columns of `claimable_task`, from `t`, the task's row after the commit. `due_at` is null if
-/// the task is not to be claimed.
+/// the task is not to be claimed. `alone` says whether a process must drive the task alone.
 pub(super) const CLAIMABLE: &str =
     "case t.phase when 'leased' then t.lease_until when 'parked' then t.wake_at else 0 end as due_at,
         t.fruitless >= 2 as alone";

@@ -66,7 +66,7 @@ pub struct TreeSnapshot {
     pub last_event: i64,
     /// The time of the snapshot, by the database's clock.
     pub now: Time,
-    /// The time up to which the history is uncertain (as in `Journal`); `None` if it is certain.
+    /// The time up to which a restore or failover may have lost items; `None` if there was neither.
     pub history_uncertain_until: Option<Time>,
     /// The tasks with undecodable or missing parts. Their other parts are in `rows` and `items`.
     pub unreadable: BTreeSet<TaskId>,

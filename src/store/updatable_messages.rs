@@ -12,10 +12,10 @@ use crate::task::id::RequestId;
 /// Whether an entry of `notify.to` was sent a message about the opening of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageState {
-    /// There is no message to change: none was sent, or the sent message cannot be changed. None is
-    /// being sent now.
+    /// There is no message to change, and no message is being sent now. Either no message was sent,
+    /// or the sent message cannot be changed.
     NotSent,
-    /// The message is being sent, or the sender has not recorded the attempt yet.
+    /// The message is being sent, or the sender has not recorded the result of the attempt yet.
     Sending,
     /// The message was sent. The sender can change it by this reference.
     SentAs(String),

@@ -1,6 +1,7 @@
-//! Corrects the tables `claimable_task` and `inbox` during an upgrade, because replicas of an older
-//! version that still run do not write them. Each table is corrected for a day after the migration
-//! that created it. For Postgres only, because one process alone uses a `SQLite` file.
+//! Corrects the tables `claimable_task` and `inbox` during an upgrade. An older version of the
+//! service does not write these tables, and replicas of that version may still run. Each table is
+//! corrected for a day after the migration that created it. For Postgres only, because one process
+//! alone uses a `SQLite` file.
 
 use std::time::Duration;
 

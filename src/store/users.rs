@@ -1,11 +1,12 @@
 //! Finds the stored spellings of user ids. Each row keeps the spelling with which it was written.
-//! So a query for a user must list every stored spelling of the same person under the current
-//! setting (`task/user.rs`).
+//! So a query for a user must list every stored spelling that counts as the same person. The
+//! setting `auth.user_ids` decides which spellings do (`task/user.rs`).
 //!
-//! The table `user_spelling` finds spellings by their key, the folded form. If a spelling differs
-//! or may differ from its key, a database trigger adds it to the table without the key. The trigger
-//! works even if an older version of the service writes the row. `fold_spellings` later stores the
-//! key. A spelling that equals its key is not in the table.
+//! The key of a spelling is its folded form. The table `user_spelling` finds spellings by their
+//! keys. If a row is written with a spelling that has a capital letter or a non-ASCII character, a
+//! database trigger adds the spelling to the table, at first without the key. The trigger works
+//! even if an older version of the service writes the row. `fold_spellings` later stores the key.
+//! Any other spelling equals its key, and needs no row in the table.
 //!
 //! Invariant: a missing spelling can hide rows from their user, but never shows the rows of another
 //! user.
@@ -19,8 +20,8 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
-/// Selects the spellings of user ids, and all spellings whose key is not stored yet and which may
-/// belong to one of these ids.
+/// Selects the stored spellings of user ids. If the key of a spelling is not stored yet, the
+/// spelling is selected if it may belong to one of these ids, so the caller must check it.
 const SPELLINGS: Sql = sql!("select p.user_id as spelling from " (people 1 2 3) " p").by_key();
 
 const UNFOLDED: Sql = sql!(
@@ -46,10 +47,11 @@ const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
 
-/// Returns two parameters of the parts `(people …)` and `(spelled …)` of a statement (see `sql!`):
-/// the spellings that are known without a read, and the keys under which other spellings are
-/// stored. A statement with such a part also returns rows of other people, whose keys are not
-/// stored yet. So the caller must drop each row for which [`UserId::is`] returns false.
+/// Returns two parameters of the parts `(people …)` and `(spelled …)` of a statement (see `sql!`).
+/// The first has the spellings that are known without a read: the given ids and their keys. The
+/// second has the keys by which the statement finds the other spellings. A statement with such a
+/// part also accepts spellings whose key is not stored yet, and so may return rows of other people.
+/// So the caller must drop each row for which [`UserId::is`] returns false.
 pub(super) fn spelled(users: &[UserId]) -> [Value; 2] {
     let keys = users.iter().filter_map(UserId::folded);
     let keys: Vec<String> = keys.map(|key| key.as_str().to_owned()).collect();

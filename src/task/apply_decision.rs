@@ -111,9 +111,9 @@ impl Progress {
         }
     }
 
-    /// Cancels the calls whose results people supplied in the approval request `open`, because a
-    /// decision of this request ends the task. The results are discarded, and the outcome becomes
-    /// `Canceled`. Rejected calls keep their results.
+    /// Cancels the calls whose results people supplied in the approval request `open`. Called if a
+    /// decision of this request ends the task. The supplied results are discarded, and the outcome
+    /// becomes `Canceled`. Rejected calls keep their results.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
         for (call, _) in open
             .decided
@@ -142,9 +142,9 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // `Folded` counts all spellings of a user id as one person. With
-            // `auth.user_ids: exact`, each spelling is a person, so this count may be too low. In
-            // that case `leave` is set in the answer that completes the approvals.
+            // `Folded` counts all spellings of a user id as one person. If `auth.user_ids` is
+            // `exact`, each spelling is a person, so this count may be too low. This does no harm,
+            // because the answer that completes the approvals has `leave` set.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();
@@ -185,14 +185,15 @@ impl Progress {
             });
         }
         state.phase = phase;
-        // An edit that does not let the call run is judged anew, so it decides nothing.
+        // An edit that does not let the call run decides nothing: the edited call is judged anew.
         if may_run || answer.action != Action::Edit {
             self.lift_quarantine(&name, kind);
         }
     }
 
-    /// Lifts the quarantine of a tool after a person has decided a call. Credentials, and an answer
-    /// to a question of the tool's server, decide no call.
+    /// Lifts the quarantine of a tool after a person has decided a call. If the person only
+    /// provided credentials, or answered a question of the tool's server, no call was decided, and
+    /// the quarantine stays.
     fn lift_quarantine(&mut self, tool: &str, kind: RequestKind) {
         if !matches!(kind, RequestKind::Credentials | RequestKind::Elicitation) {
             self.quarantine.lift(tool);

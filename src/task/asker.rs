@@ -20,9 +20,9 @@ pub enum AskerState {
     Late,
 }
 
-/// Returns the time at which a gate call, which is free to start, began to wait for its asker. This
-/// is the time of a person's last answer (to any question about the call) or of the last judgement,
-/// whichever is later. `None` if `items` has neither.
+/// Returns the time at which a gate call became free to start. The call must be free to start now.
+/// The time is that of a person's last answer (to any question about the call) or of the last
+/// judgement, whichever is later. `None` if `items` has neither.
 ///
 /// The time of the first approval would be too early: much later, a person may still answer a
 /// question of the tool's server, or enter a credential.

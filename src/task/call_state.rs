@@ -138,8 +138,8 @@ pub struct CallState {
     pub attempts: u32,
     /// The last started attempt; `None` before the first attempt.
     pub start: Option<AttemptStart>,
-    /// Whether the client that may run the last attempt has given up this permission, by reporting
-    /// that the outcome is unknown.
+    /// Whether the permit for the last attempt was returned: the client that may run the attempt
+    /// has reported that the outcome is unknown.
     pub is_permit_returned: bool,
     /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
@@ -161,8 +161,9 @@ pub struct EditedArguments {
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
     pub by: String,
-    /// Whether other people must approve the replacement, because the edited request required
-    /// several approvals. Stays true even if a later request about the call requires only one.
+    /// Whether other people must approve the replacement. They must if the edited request required
+    /// several approvals, or if an earlier edit of the call had barred this person from approving
+    /// the call. Stays true even if a later request about the call requires only one approval.
     pub needs_others: bool,
 }
 
@@ -319,8 +320,8 @@ impl CallState {
     }
 
     /// Applies a user message that came after the call. A call that never started is settled as
-    /// withdrawn. A started call that waits for its next attempt becomes `Started` again, even if a
-    /// person has approved the next attempt. A call that a sub-agent performs is settled as
+    /// withdrawn. If a started call was about to be attempted again (`Allowed`, `Approved` or
+    /// `ServerAsks`), it becomes `Started` again. A call that a sub-agent performs is settled as
     /// canceled.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {

@@ -105,8 +105,8 @@ pub struct KeyedCall {
     pub tool: String,
     /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. The prefix is `k:`
     /// if the caller proposed the call as new, or sent an idempotency key without `attach`. A later
-    /// proposal that does not name the stored call may continue it if the keys of both have the
-    /// prefix `b:` and the same hash.
+    /// proposal may name this call. If it does not, it may continue this call only if its own `key`
+    /// equals this `key`, and the prefix is `b:`.
     pub key: String,
 }
 
@@ -269,11 +269,11 @@ pub struct TaskRow {
     /// has left, [`ASKER_UNTIL_DELIVERED`] once the result or a permit was delivered. `None` for
     /// any other task, and for a gate call that stores no presence.
     pub asker_until: Option<Time>,
-    /// Number of times since the task's last item that a process claimed the task after a lease had
-    /// run out.
+    /// Number of takeovers of the task since its last item. A takeover is a claim of a task whose
+    /// lease has run out.
     pub takeovers: i32,
-    /// Number of leases since the task's last item that ran out after work on the task had begun.
-    /// These leases were fruitless: the work added no item.
+    /// Number of the task's fruitless leases since its last item. A lease is fruitless if it ran
+    /// out after work on the task had begun, and the work added no item.
     pub fruitless: i32,
     /// Number of the tree's last event if this is the root's row; 0 on all other rows.
     pub next_event: i64,

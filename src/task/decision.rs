@@ -178,8 +178,8 @@ pub struct Vote {
     /// If an API key spoke for the approver (`act_as`), the user id of the key's user; otherwise
     /// `None`.
     pub via: Option<String>,
-    /// The approver's groups at the time of the approval. The list is empty if `via` is `None`,
-    /// because the current groups then come from the configuration.
+    /// The approver's groups at the time of the approval. Empty if `via` is `None`: later checks
+    /// then take the approver's present groups from the configuration.
     pub groups: Vec<String>,
     /// How the approver proved who they are. `None` in a service without accounts, and in approvals
     /// that older versions recorded.
@@ -198,7 +198,7 @@ pub struct Decision {
     /// otherwise `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// The person's groups; empty if `via` is `None`. Not on the wire.
+    /// The person's groups (see [`Vote::groups`]); empty if `via` is `None`. Not on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// How the person proved who they are. `None` in a service without accounts, and in decisions
@@ -208,9 +208,9 @@ pub struct Decision {
     /// Reason for the whole answer, if the person gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The consequence for the task. In an answer that closes the request, this is the consequence
-    /// that takes effect; `None` if the answer rejects no call. In any other answer, this is the
-    /// consequence that the person chose for a rejection, if any.
+    /// The consequence of a rejection for the task; `None` if the answer rejects no call. If the
+    /// answer closes the request, this consequence takes effect. If the request stays open, this is
+    /// only the person's choice, and `None` if they made none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The form as the person filled it in. In the answer to a credentials request, every value in

@@ -21,7 +21,7 @@ pub struct Delta {
     pub turn: u32,
     /// Last `seq` of the task's journal when the model was asked. A subscriber first reads the
     /// items up to this `seq`. Once the subscriber has read a later item, it ignores all deltas of
-    /// this answer except a `Reset`.
+    /// this answer except a `Reset`, because the answer may already be stored or discarded.
     pub after_seq: i64,
     /// Id of the attempt at this answer. Deltas of different attempts must not be joined.
     pub asking: Uuid,

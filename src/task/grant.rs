@@ -114,8 +114,8 @@ pub enum GrantEnd {
     Message,
     /// The standing decision was given before a backup was restored or a standby was promoted.
     HistoryLost,
-    /// The giver of the standing decision may no longer approve a call of the rule without other
-    /// people.
+    /// The approval of the giver alone is no longer enough for a call of the rule: the giver may no
+    /// longer approve such calls, or the rule now requires several approvals.
     Giver,
     /// The rule or the tool has changed since the standing decision was given.
     Changed,

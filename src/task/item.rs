@@ -118,8 +118,8 @@ pub enum Fact {
     /// A result arrived that does not settle its call: the result came late, or the client that
     /// runs the call reported an unknown outcome.
     LateResult(ToolResult),
-    /// A call started a sub-agent's task. If the sub-agent keeps its conversation, the call may
-    /// have sent a message to the existing task instead.
+    /// A call started a sub-agent's task. If the sub-agent keeps its conversation and already has a
+    /// task, the call sent a message to this task instead.
     SubAgentStarted {
         /// The call that started the sub-agent's task or sent a message to it.
         tool_call_id: CallId,
@@ -330,8 +330,8 @@ pub enum Outcome {
     Canceled,
     /// The call may have run, but its outcome is not known.
     Unknown,
-    /// A gate that asks for no report let the call through, so the outcome is not known to this
-    /// service.
+    /// A gate with `report: optional` let the call through. The gate waits for no report, so this
+    /// service does not know the outcome.
     Released,
 }
 
