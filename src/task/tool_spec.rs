@@ -69,8 +69,8 @@ pub struct ToolKindProperties {
     /// Whether a call is itself a question to a person. If true, `allow` rules and globs never
     /// match the call, and the call is not refused if it repeats a rejected call.
     pub asks_person: bool,
-    /// Words for the place that gets a credential in calls of this kind, for the person who enters
-    /// the credential. `None` if the place is the tool's [`ToolSpec::target`].
+    /// The receiver of a credential in calls of this kind, in words for the person who enters the
+    /// credential. `None` if the tool's [`ToolSpec::target`] is the receiver.
     pub receiver: Option<&'static str>,
 }
 
