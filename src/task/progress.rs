@@ -78,8 +78,8 @@ pub struct Progress {
     pub quarantine: Quarantine,
     /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
-    /// Standing decisions (approvals of later calls) that people gave for this tree since the last
-    /// user message, except those given in the uncertain history (see `uncertain_seq`).
+    /// Standing decisions that people gave for this tree since the last user message. A standing
+    /// decision from the uncertain history (see `uncertain_seq`) is not among them.
     pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
     pub has_credential: bool,

@@ -67,10 +67,10 @@ pub struct RequestKindProperties {
     pub counts_approvers: bool,
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
-    /// Whether every answer to a request of this kind depends on the tool's definition. Such an
-    /// answer withdraws the request instead of deciding it if the definition has changed since the
-    /// request was opened. The answer `retry` runs the tool again, so it depends on the definition
-    /// in a request of any kind.
+    /// Whether every answer to a request of this kind depends on the tool's definition. If the
+    /// definition has changed since the request was opened, such an answer withdraws the request
+    /// instead of deciding it. The answer `retry` runs the tool again, so it depends on the
+    /// definition in a request of any kind.
     pub depends_on_tool: bool,
 }
 

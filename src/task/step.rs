@@ -84,7 +84,7 @@ pub struct StepContext {
     pub spent_limit: Option<&'static str>,
     /// The started calls with an attempt that may be in flight on a replica or at an asker.
     pub running: BTreeSet<CallId>,
-    /// The calls whose last attempt, sent by this process, ended with questions of a tool's server.
+    /// The calls for which a tool's server answered this process's last attempt with questions.
     pub ended_with_questions: BTreeSet<CallId>,
     /// In the task of a gate call, whether the call's asker waits. `None` in any other task.
     pub asker: Option<AskerState>,

@@ -2,8 +2,8 @@
 //!
 //! - A complete 2xx answer never counts as a failure.
 //! - A request that provably was not sent is `Failed`.
-//! - If a request may have had an effect, and its answer is incomplete or is a gateway's 502 or
-//!   504, the outcome is `Unknown`.
+//! - Any other request may have had an effect. If its answer is incomplete, or if a gateway answers
+//!   with 502 or 504, the outcome is `Unknown`.
 //!
 //! Known secrets are redacted from the text of an outcome. Holdpoint's own words in the text
 //! contain no URL and no header's value.
