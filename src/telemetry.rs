@@ -61,8 +61,8 @@ use requests::RequestMetrics;
 
 /// The `tracing` target of observations.
 pub const METRIC_TARGET: &str = "holdpoint::metric";
-/// The filter of log lines if `RUST_LOG` is unset or invalid. With every filter, libraries log only
-/// `warn` and `error`, because lower levels would print URLs, headers and statements.
+/// The filter of log lines if `RUST_LOG` is unset or invalid. Whatever the filter says, libraries
+/// log only `warn` and `error`, because lower levels would print URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// The format of log lines.
@@ -111,8 +111,8 @@ where
 {
     let printed = filter_fn(|metadata: &Metadata<'_>| {
         let ours = metadata.target() == "holdpoint" || metadata.target().starts_with("holdpoint::");
-        // Events of `sqlx` would print parts of the database's URL. The store learns of each
-        // failure from the error that `sqlx` returns.
+        // Events of `sqlx` are not printed, because they may contain parts of the database's URL.
+        // The store learns of each failure from the error that `sqlx` returns.
         let is_loud = *metadata.level() <= Level::WARN && !metadata.target().starts_with("sqlx");
         metadata.target() != METRIC_TARGET && (ours || is_loud)
     });

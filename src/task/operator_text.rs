@@ -10,7 +10,8 @@ use super::request::CallSpec;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperatorText {
-    /// The configuration has the tool's name, and the template of the summary if there is one.
+    /// The configuration has the tool's name. The summary comes from the tool's template. If the
+    /// tool has no template, its name is the summary.
     #[default]
     NameAndSummary,
     /// The configuration has the tool's name. The summary is the agent's own text.
@@ -34,8 +35,8 @@ impl CallSpec {
         (self.operator_text != OperatorText::Nothing).then_some(self.name.as_str())
     }
 
-    /// Returns the summary if it comes from a template of the configuration; otherwise the tool's
-    /// name if the name comes from the configuration; otherwise `None`.
+    /// Returns the summary if it comes from the configuration. If only the tool's name comes from
+    /// the configuration, returns the name. If neither does, returns `None`.
     #[must_use]
     pub fn operator_summary(&self) -> Option<&str> {
         match self.operator_text {

@@ -28,8 +28,8 @@ pub struct PlannedRequest {
 }
 
 impl Progress {
-    /// Whether a request, open or still to be opened, blocks the turn, so that no call of the turn
-    /// may run before a person has answered.
+    /// Whether a request blocks the turn. The request is open or is still to be opened. No call of
+    /// the turn may run before a person has answered the request.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let needs_request =
@@ -40,9 +40,10 @@ impl Progress {
             || self.unfinished().any(needs_request)
     }
 
-    /// Whether a driver has work to do for the task now. False if a request blocks the turn. Also
-    /// false if both hold: the task has an open request or a running sub-agent, and each unfinished
-    /// call waits for a decision, is settled, or has a sub-agent.
+    /// Whether a driver has work to do for the task now. There is no work while a request blocks
+    /// the turn. If the task has an open request or a running sub-agent, there is work only if an
+    /// unfinished call is left for the driver. A call is not left for the driver if the call waits
+    /// for a decision, is settled, or has a sub-agent.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -57,8 +58,8 @@ impl Progress {
                     .all(|state| waits(state) || delegated(state)))
     }
 
-    /// Whether one of the task's calls opens a request now, or may open a request later. If so, the
-    /// task waits while the tree has the maximum number of open requests.
+    /// Whether one of the task's calls opens a request now, or may open a request later. A parked
+    /// task with such a call waits as long as the tree has the maximum number of open requests.
     #[must_use]
     pub fn may_open_request(&self) -> bool {
         self.unfinished().any(|state| match state.phase {
@@ -98,9 +99,9 @@ impl Progress {
     }
 }
 
-/// Returns the requests to open now. All held calls with equal terms share one request. A call that
-/// is itself a request, or that a person has edited, gets its own request. Requests beyond
-/// [`Progress::remaining_requests`] are opened later.
+/// Returns the requests to open now. All held calls with equal terms share one request. A call of a
+/// `request_…` tool gets its own request. A call gets its own request, too, if a person has edited
+/// its arguments. Requests beyond [`Progress::remaining_requests`] are opened later.
 pub(super) fn planned_requests(progress: &Progress) -> Vec<PlannedRequest> {
     // Each planned request has a flag that says whether further calls may join the request.
     let mut requests: Vec<(bool, PlannedRequest)> = Vec::new();
@@ -168,8 +169,8 @@ pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedReques
     requests.take(progress.remaining_requests()).collect()
 }
 
-/// Returns the calls whose sub-agents start now. A sub-agent in `sessions` keeps its conversation
-/// and performs one call at a time, so at most one of its calls starts.
+/// Returns the calls whose sub-agents start now. `sessions` names the sub-agents that keep their
+/// conversation. Such a sub-agent performs one call at a time, so at most one of its calls starts.
 pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut busy_sessions: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
@@ -191,8 +192,9 @@ pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<Strin
 }
 
 /// Returns the next calls to run, in the model's order: either consecutive calls that are all
-/// repeatable, or one call that is not repeatable. At most [`MAX_PARALLEL_CALLS`] calls, and at
-/// most [`Progress::remaining_requests`], because each call may have to open a request.
+/// repeatable, or one call that is not repeatable. Returns at most [`MAX_PARALLEL_CALLS`] calls.
+/// Each call may have to open a request, so the number of calls is also at most
+/// [`Progress::remaining_requests`].
 pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let mut calls = Vec::new();
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;
@@ -225,9 +227,9 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     calls
 }
 
-/// Returns the calls for which a question of the tool's server is still to be asked. Either the
-/// last attempt at the call ended with questions (the call is in `ended`), or a person has answered
-/// one question and another is left.
+/// Returns the calls for which a person must be asked a question of the tool's server. In the first
+/// case, the last attempt at the call ended with questions; `ended` holds these calls. In the
+/// second case, a person has answered a question of the server, and further questions are left.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     let asks = |state: &&CallState| match state.phase {
         Phase::ServerAsks => true,

@@ -29,8 +29,8 @@ pub struct RequestProgress {
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
     /// The decided calls, each with the action that decided it.
     pub decided: BTreeMap<CallId, Action>,
-    /// The consequence for the task that people chose: the `then` of the last answer with a `then`;
-    /// `None` if no answer has a `then`.
+    /// The consequence for the task that people chose. If several answers have a `then`, the last
+    /// of them counts. `None` if no answer has a `then`.
     pub then: Option<Then>,
 }
 
@@ -57,8 +57,8 @@ pub struct Progress {
     /// The last turn's requests that a decision has closed. The decision takes effect once no
     /// request blocks the turn.
     pub responded: Vec<RequestId>,
-    /// The way in which the task is about to end, if a decision or a deadline ends it. `CancelRoot`
-    /// ends the whole tree. `None` once the journal contains the task's terminal status.
+    /// The way in which a decision or a deadline is about to end the task. `CancelRoot` ends the
+    /// whole tree. `None` if the task is not about to end, or has ended already.
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last_message: LastMessage,
@@ -78,8 +78,8 @@ pub struct Progress {
     pub quarantine: Quarantine,
     /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
-    /// Standing decisions (approvals of later calls) that people gave for this tree since the last
-    /// user message, except those given in the uncertain history (see `uncertain_seq`).
+    /// Standing decisions that people gave for this tree since the last user message. A standing
+    /// decision from the uncertain history (see `uncertain_seq`) is not among them.
     pub grants: Vec<GrantId>,
     /// Whether a person provided a credential since the task last ended.
     pub has_credential: bool,
@@ -100,7 +100,7 @@ pub struct Progress {
     pub sub_agent_starts_since_message: u32,
     /// Number of calls handed to sub-agents over the task's life.
     pub sub_agent_starts: u32,
-    /// Why a decision or a deadline cancels the task, if one does: a clause without a full stop.
+    /// If a decision or a deadline cancels the task: the reason, as a clause without a full stop.
     pub cancel_reason: Option<String>,
 }
 
@@ -229,8 +229,8 @@ impl Progress {
         }
     }
 
-    /// Applies a late result. If the client that runs the call reports an unknown outcome, the
-    /// client's permission to run the call counts as returned.
+    /// Applies a late result. If the asker that runs the call reports an unknown outcome, the asker
+    /// has given back its permit. Its attempt then no longer counts as in flight.
     fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())
@@ -289,8 +289,9 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// Corrects the times that were estimated when `facts` were applied: these times become `at`,
-    /// the time of the commit. `facts` must be the last facts that were applied.
+    /// Sets the times that come from `facts` to `at`, the time of their commit. The facts were
+    /// applied before the commit, with an estimate of its time. `facts` must be the last facts that
+    /// were applied.
     pub fn set_commit_time<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {

@@ -1,6 +1,7 @@
-//! Quarantined tools. A call with the effect `once` puts its tool into quarantine if the call's
-//! outcome is unknown, or if the call failed after it was sent and may have acted (for example with
-//! a 5xx status). A call of a quarantined tool needs a person's decision, whatever the rules say.
+//! Quarantined tools. A call with the effect `once` puts its tool into quarantine in two cases. In
+//! the first case, the call's outcome is unknown. In the second case, the call was sent and failed,
+//! but may have acted all the same (for example, the answer has a 5xx status). A call of a
+//! quarantined tool needs a person's decision, whatever the rules say.
 //! The quarantine ends when a person decides a call of the tool. Credentials for a call, an answer
 //! to a question of the tool's server, a message, a cancellation and a retry of the task do not end
 //! the quarantine.
@@ -50,8 +51,8 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
-            // A failed task has no open request that asks about the outcomes of its started calls.
-            // So the tools of its started `once` calls are quarantined here.
+            // A failed task opens no reconcile requests, which would quarantine the tools of its
+            // started `once` calls. So these tools are quarantined here.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..
@@ -107,8 +108,8 @@ impl Quarantine {
                     "failed after it was sent, and may have acted",
                 );
             }
-            // Only a person may lift the quarantine, so a late result changes just the stated
-            // reason.
+            // The quarantine goes on, because only a person may end it. A late result only changes
+            // the reason that people read.
             (Outcome::Succeeded | Outcome::Failed, _) => {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id

@@ -33,7 +33,7 @@ pub struct CallSpec {
     pub tool_call_id: CallId,
     /// Name of the called tool.
     pub name: String,
-    /// The exact argument text that people see, the digest covers, and the tool receives.
+    /// The exact text of the arguments. People see it, `digest` covers it, and the tool gets it.
     pub arguments_text: String,
     /// Effect of repeating the call; `once` if there is no tool called `name`.
     pub effect: Effect,
@@ -74,8 +74,8 @@ pub struct CallSpec {
     /// several approvals are required, this person may not approve the call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
-    /// Whether `editor` may not approve the call even if one approval is enough, because an earlier
-    /// request about the call required several approvals. Not on the wire.
+    /// Whether `editor` is barred from approving the call even if one approval is enough. True if
+    /// an earlier request about the call required several approvals. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bars_editor: bool,
     /// The standing decision that the rule offered about the call when the request was opened, if
@@ -166,8 +166,8 @@ pub struct RequestSpec {
     /// JSON Schema of the answer; `None` if the request has no form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// The open questions of a tool's server, if this request asks the first of them. Not on the
-    /// wire.
+    /// The questions of a tool's server that have no answer yet. This request asks the first of
+    /// them. `None` if this request asks no question of a tool's server. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elicitation: Option<Box<Elicitation>>,
     /// Digest over the members that the other digests do not cover, see `computed_seal`. `None` in
@@ -193,8 +193,8 @@ impl RequestSpec {
     }
 
     /// Whether other people must approve the arguments that `editor` writes for a call of this
-    /// request. They must if the request requires several approvals, or if an earlier edit by
-    /// `editor` bars `editor` from approving the call.
+    /// request. They must if the request requires several approvals. They also must if `editor` has
+    /// edited the call before and is barred from approving it (see `bars_editor`).
     #[must_use]
     pub fn needs_others_after_edit(&self, call: CallId, editor: &str) -> bool {
         let is_barred = |own: &CallSpec| {
@@ -249,9 +249,9 @@ impl RequestSpec {
                 .all(|call| call.has_valid_digests(tenant, task))
     }
 
-    /// Returns the number of people who have to agree: in an approval request before a call runs,
-    /// in a reconcile request before a call is retried. A request of any other kind needs one
-    /// person.
+    /// Returns the number of people who have to agree. In an approval request, they agree that a
+    /// call runs. In a reconcile request, they agree that a call is retried. A request of any other
+    /// kind needs one person.
     #[must_use]
     pub fn required(&self) -> u32 {
         if self.kind.properties().counts_approvers {
@@ -263,8 +263,8 @@ impl RequestSpec {
 
     /// Returns the actions that this request accepts from the people who may decide. `required` is
     /// the number of people who have to agree. An approval request accepts the actions of the
-    /// rule's `allow`, except `respond` if 2 or more people have to agree. Any other request
-    /// accepts all actions of its kind.
+    /// rule's `allow`. If 2 or more people have to agree, it does not accept `respond`. Any other
+    /// request accepts all actions of its kind.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
         let properties = self.kind.properties();

@@ -58,7 +58,7 @@ pub struct RequestKindProperties {
     pub response: ResponseKind,
     /// Whether an open request of this kind prevents all calls of the turn from running.
     pub blocks_turn: bool,
-    /// Whether a request of this kind asks people if calls of the turn may run. If true, the
+    /// Whether a request of this kind asks people whether calls of the turn may run. If true, the
     /// request shows the whole turn, takes an answer for each call, and follows the `allow` and
     /// `on_reject` of the rule that held the calls. If false, the request is about one call.
     pub decides_calls: bool,
@@ -67,9 +67,10 @@ pub struct RequestKindProperties {
     pub counts_approvers: bool,
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
-    /// Whether every answer depends on the tool's definition. If true and the definition has
-    /// changed since the request was opened, an answer withdraws the request instead of deciding
-    /// it. An answer `retry` depends on the definition in a request of any kind.
+    /// Whether every answer to a request of this kind depends on the tool's definition. If the
+    /// definition has changed since the request was opened, such an answer withdraws the request
+    /// instead of deciding it. The answer `retry` runs the tool again, so it depends on the
+    /// definition in a request of any kind.
     pub depends_on_tool: bool,
 }
 

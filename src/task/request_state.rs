@@ -44,10 +44,10 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// Returns the answer that decided `call`, if any: the first answer that settles the call alone
-    /// or completes the required approvals. A service without accounts closes a request after a
-    /// single approval, even if more are required. In this case, the last answer about the call
-    /// decides.
+    /// Returns the answer that decided `call`, if any. This is the first answer that settles the
+    /// call alone or completes the required approvals. In a service without accounts, there may be
+    /// no such answer, because a single approval closes a request that requires several. If so, the
+    /// last answer about the call has decided it.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;
@@ -56,14 +56,15 @@ impl<'a> RequestState<'a> {
             let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
-            // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` may
-            // count two people as one, but never one person as two. The count may therefore be too
-            // low, but each approval that was enough at its time has `leave` set, so `settles`
-            // returns true.
+            // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` never
+            // counts one person as two, but may count two people as one. If the count is therefore
+            // too low, `settles` finds the deciding answer: an approval that completed the required
+            // approvals when it was given has `leave` set.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });
-        // If the closing answer cancels the task, the calls that no answer decided stay undecided.
+        // The last answer about a call decides it only if the request is closed and the task
+        // continues. If the closing answer cancels the task, the other calls stay undecided.
         let continues = |then: Then| then == Then::Continue;
         let closed = self
             .answers
@@ -77,8 +78,9 @@ impl<'a> RequestState<'a> {
         found.or_else(last)
     }
 
-    /// Returns each person's first approval of `call`. Returns an empty list if one approval is
-    /// enough. `ids` says which user ids belong to one person.
+    /// Returns each person's first approval of `call`, for a request that requires several. If one
+    /// approval is enough, no approvals are collected, and the list is empty. `ids` says which user
+    /// ids belong to one person.
     #[must_use]
     pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a TimedDecision> {
         if self.spec.required() < 2 {

@@ -15,14 +15,14 @@ use super::verdict::Verdict;
 pub(crate) const MAY_HAVE_RUN_TEXT: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
-/// Reason for holding a `once` call that the model proposes after a restore or a promotion, before
-/// the user has sent another message.
+/// Reason for holding a `once` call. The model proposed the call after a restore or a promotion,
+/// and the user has sent no message since then.
 pub(crate) const HISTORY_LOST_TEXT: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
 /// Returns the `seq` of the last item whose time is at most `history_uncertain_until`; 0 if there
-/// is no such item. All items up to this `seq` are uncertain, even those with a later time, because
-/// the clocks of two servers differ.
+/// is no such item. All items up to this `seq` are uncertain. Some of them may have a time after
+/// `history_uncertain_until`, because the clocks of two servers differ.
 #[must_use]
 pub(crate) fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
     let Some(history_uncertain_until) = history_uncertain_until else {
@@ -50,8 +50,8 @@ impl Progress {
         progress
     }
 
-    /// Sets `is_approval_certain` of the calls whose approval `decision` completed, if
-    /// `is_certain`. A decision in the uncertain history is not certain.
+    /// If `is_certain`, sets `is_approval_certain` for each call that `decision` approves and that
+    /// now has all required approvals. A decision in the uncertain history is not certain.
     pub(super) fn mark_certain_approvals(&mut self, decision: &Decision, is_certain: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);
@@ -106,9 +106,9 @@ impl CallState {
         .to_owned()
     }
 
-    /// Returns the text for a call that will not run, or not run again. The text is `why`, followed
-    /// by `ending`. If the call may have run already, a sentence about the unknown outcome replaces
-    /// `ending`.
+    /// Returns the result text of a call at which no further attempt will be made. The text is
+    /// `why`, followed by `ending`. If the call may have run already, a sentence about the unknown
+    /// outcome replaces `ending`.
     pub(super) fn not_run_text(&self, why: &str, ending: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {
             format!("{why}. {}", self.unknown_outcome_text())

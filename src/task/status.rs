@@ -61,7 +61,7 @@ impl TaskStatus {
 pub enum RequestStatus {
     /// The request is open and waits for a decision.
     Pending,
-    /// An answer closed the request; the effects of the decision may not be committed yet.
+    /// An answer closed the request. The effects of the answer are possibly not committed yet.
     Responded,
     /// The effects of the decision are committed.
     Resumed,

@@ -33,7 +33,7 @@ pub enum Step {
     StartSubAgents(Vec<CallId>),
     /// Run these calls together. The next step is decided after all of them have ended.
     RunCalls(Vec<CallId>),
-    /// Give the client that waits for the verdict on this gate call the permission to run the call.
+    /// Hand this gate call over: the asker that waits for the verdict gets the permit to run it.
     HandOver(CallId),
     /// Open a request for each of these calls. The request asks a person the next question of the
     /// tool's server.
@@ -41,7 +41,7 @@ pub enum Step {
     /// Ask a person about the outcome of each of these calls: a started call that has no result and
     /// is no longer in flight, or a call that may have run in a lost part of the task's history.
     Reconcile(Vec<CallId>),
-    /// Write the results (outcome and text) of these calls, which will not run, or not run again.
+    /// Write results (outcome and text) for these calls. No further attempt at them will be made.
     Settle(Vec<(CallId, Outcome, String)>),
     /// End the task.
     Finish(Ending),
@@ -60,7 +60,7 @@ pub enum AwaitedEvent {
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// The return of the client that proposed the gate call; until then, the call does not start.
+    /// A new proposal of the gate call, whose asker has left. The call cannot start before.
     Asker,
 }
 
@@ -84,9 +84,9 @@ pub struct StepContext {
     pub spent_limit: Option<&'static str>,
     /// The started calls with an attempt that may be in flight on a replica or at an asker.
     pub running: BTreeSet<CallId>,
-    /// The calls whose last attempt, sent by this process, ended with questions of a tool's server.
+    /// The calls for which a tool's server answered this process's last attempt with questions.
     pub ended_with_questions: BTreeSet<CallId>,
-    /// For a gate call, whether the client that proposed the call waits; `None` for any other task.
+    /// In the task of a gate call, whether the call's asker waits. `None` in any other task.
     pub asker: Option<AskerState>,
     /// The sub-agents that keep their conversation. Calls to such a sub-agent run in sequence.
     pub session_agents: BTreeSet<String>,
@@ -192,8 +192,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt that excludes further attempts may be in flight: an attempt at a call that is
-/// not repeatable, or at a call that a client outside this service runs.
+/// Whether an attempt at the call may be in flight and must end before another attempt starts. It
+/// must if the call is not repeatable, or if a client outside this service runs the call.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

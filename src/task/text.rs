@@ -47,8 +47,8 @@ fn put_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// Replaces each U+0000 by U+FFFD, because Postgres refuses U+0000. The function is for texts of
-/// models and tools. The HTTP API refuses U+0000 in what clients send.
+/// Replaces each U+0000 in a text of a model or a tool by U+FFFD, because Postgres refuses U+0000.
+/// Texts of clients have no U+0000, because the HTTP API refuses such texts.
 #[must_use]
 pub(crate) fn without_nul(text: String) -> String {
     if text.contains('\0') {

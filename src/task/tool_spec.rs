@@ -66,11 +66,11 @@ pub struct ToolKindProperties {
     /// Whether another task or the API's client performs the calls. If true, a call does not wait
     /// for the earlier calls of its turn.
     pub performed_elsewhere: bool,
-    /// Whether a call is itself a question to a person. If true, `allow` rules and globs never
-    /// match the call, and the call is not refused if it repeats a rejected call.
+    /// Whether a call is itself a question to a person. If true, no `allow` rule applies to the
+    /// call, and no glob of a rule matches its tool. The call may repeat a rejected call.
     pub asks_person: bool,
-    /// Words for the place that gets a credential in calls of this kind, for the person who enters
-    /// the credential. `None` if the place is the tool's [`ToolSpec::target`].
+    /// The receiver of a credential in calls of this kind, in words for the person who enters the
+    /// credential. `None` if the tool's [`ToolSpec::target`] is the receiver.
     pub receiver: Option<&'static str>,
 }
 

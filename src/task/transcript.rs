@@ -90,8 +90,8 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
 }
 
 /// Returns the result of each call, as the model sees it. A late result replaces an `unknown`
-/// result, even if the late result comes first in the journal. For example, an attempt answers
-/// late, and then a cancellation of the task ends the call as `unknown`.
+/// result. The late result may stand before the `unknown` result in the journal: this happens if an
+/// attempt answers late, and a cancellation of the task then ends the call as `unknown`.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
@@ -124,8 +124,8 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
 }
 
 /// Returns the edited arguments of the calls that ran with a person's edit. An edit counts if the
-/// call was started after the edit. For a call that the API's client runs, an edit counts if the
-/// result was supplied after the edit.
+/// call was started after the edit. If a request asked the API's client for the result of a call,
+/// the journal shows no start. Then the edit counts if the result was supplied after the edit.
 fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut external) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {

@@ -121,8 +121,8 @@ impl UserId {
         self.ids
     }
 
-    /// Returns the comparison form that the database stores next to the spelling. `None` under
-    /// `Exact`, where the comparison form equals the spelling.
+    /// Returns the folded form, by which the database finds all spellings of the person's id.
+    /// `None` under `Exact`, because each person then has only one spelling.
     #[must_use]
     pub fn folded(&self) -> Option<UserKey> {
         (self.ids == UserIds::Folded).then(|| self.key.clone())

@@ -101,8 +101,8 @@ pub struct Terms {
     pub expires_in: Option<Duration>,
     /// The effect of a passed deadline on the undecided calls.
     pub on_expiry: OnExpiry,
-    /// The consequence if people reject every call of the request. A decision that has `then`
-    /// replaces this consequence.
+    /// The consequence if people reject every call of the request. If the decision has its own
+    /// `then`, that consequence applies instead.
     pub on_reject: Then,
     /// The actions that the rule allows on an approval request.
     pub allow: Vec<Action>,
@@ -137,8 +137,8 @@ pub struct Judgement {
     /// Rule that gave the verdict, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Reason for the verdict, if any: the rule's own reason, followed by notices of this service,
-    /// for example that a rule could not be evaluated, or why the call is invalid.
+    /// Reason for the verdict, if any: the rule's own reason, followed by notices of this service.
+    /// A notice says, for example, why the call is invalid, or that a rule could not be evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Terms of the request; `Some` if `verdict` is `hold` or `human`. Not on the wire.

@@ -23,8 +23,8 @@ const LAG_BUCKETS: [f64; 12] = [
 const OUTCOMES: [&str; 4] = ["sent", "failed", "dead", "dropped"];
 
 impl Metrics {
-    /// Shows the counters of a receiver of messages before its first message. A rate over a series
-    /// that begins at 1 would miss the first event.
+    /// Shows a receiver's counters as 0 before its first message. Otherwise each series would begin
+    /// at 1, and a rate over the series would miss the first event.
     pub fn expect_receiver(&self, target: &str) {
         let DeliveryMetrics {
             attempts,

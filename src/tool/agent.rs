@@ -1,7 +1,8 @@
 //! The spec of the tool with which an agent calls another agent. The engine performs the call.
 //!
-//! Invariant: all tools of this kind take the same arguments. The digest of a tool's definition
-//! leaves out the description, because each calling agent may configure its own description.
+//! Invariant: all tools of this kind take the same arguments. Each calling agent may configure its
+//! own description of the tool. Therefore the digest of the tool's definition leaves out the
+//! description.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The configured tools, each with its spec, its compiled schema and its implementation.
 //!
-//! Invariant: the digest of a tool's definition covers everything that decides what a call does. Of
-//! headers, env, parameters and working directory, the digest covers the text in which `${…}` is
-//! unexpanded, because the value of a variable may be a secret.
+//! Invariant: the digest of a tool's definition covers everything that decides what a call does.
+//! Headers, env, parameters and working directory go into the digest with each `${…}` unexpanded,
+//! because the value of a variable may be a secret.
 
 mod checks;
 
@@ -160,8 +160,8 @@ impl Settings {
             .or_else(|| self.external.as_ref().map(Kind::External))
     }
 
-    /// Whether the settings say how the tool is performed. A tool of an MCP server must also be in
-    /// the lock file.
+    /// Whether the settings say how the tool is performed. Also false if the settings name a tool
+    /// of an MCP server that the lock file lacks.
     #[must_use]
     pub fn has_kind(&self) -> bool {
         self.kind().is_some()

@@ -26,8 +26,8 @@ pub(crate) type Fields = BTreeMap<String, Secret<String>>;
 #[derive(Clone, Default)]
 pub struct Credentials {
     fields: BTreeMap<String, Fields>,
-    /// The credentials of the task's tree that no call of the task uses, with their names. Their
-    /// values are redacted all the same.
+    /// The other credentials of the task's tree, as pairs of name and fields. No call of the task
+    /// uses them, but their values are redacted all the same.
     of_others: Vec<(String, Fields)>,
     plain: Arc<PlainFields>,
 }
@@ -51,13 +51,13 @@ impl Credentials {
         self.fields.insert(name.into(), fields);
     }
 
-    /// Whether no credential is here for the calls of the task.
+    /// Whether the calls of the task have no credential to use.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// Whether other tasks of the tree have credentials, which this task's calls do not use.
+    /// Whether the tree has credentials that the calls of the task do not use.
     pub(super) fn has_others(&self) -> bool {
         !self.of_others.is_empty()
     }

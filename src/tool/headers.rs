@@ -19,7 +19,7 @@ const RESERVED_HEADERS: [&str; 6] = [
     "connection",
     "te",
 ];
-/// The prefix of Holdpoint's other headers, which an operator may not set either.
+/// The prefix of the other headers that Holdpoint sets. An operator may not set them either.
 const RESERVED_PREFIX: &str = "holdpoint-";
 
 /// Checked headers, whose values may refer to credentials.
@@ -73,8 +73,8 @@ impl Headers {
     /// Returns the headers with credentials filled in.
     ///
     /// # Errors
-    /// Fails if a credential is missing, or if no header can hold a credential's value. The error
-    /// names the credential and never contains the value.
+    /// Fails if a credential is missing, or if its value has a character that no header can hold.
+    /// The error names the credential and never contains the value.
     pub(crate) fn fill(&self, credentials: &Credentials) -> Result<HeaderMap, String> {
         let mut filled = self.fixed.clone();
         for (name, template) in &self.templates {

@@ -2,8 +2,8 @@
 //!
 //! - A complete 2xx answer never counts as a failure.
 //! - A request that provably was not sent is `Failed`.
-//! - If a request may have had an effect, and its answer is incomplete or is a gateway's 502 or
-//!   504, the outcome is `Unknown`.
+//! - Any other request may have had an effect. If its answer is incomplete, or if a gateway answers
+//!   with 502 or 504, the outcome is `Unknown`.
 //!
 //! Known secrets are redacted from the text of an outcome. Holdpoint's own words in the text
 //! contain no URL and no header's value.
@@ -283,10 +283,10 @@ impl HttpTool {
         }
     }
 
-    /// Returns the kind of connection for an attempt. A call that must not be repeated has its own
-    /// connection. The first attempt at a repeatable call may use a kept connection, which the
-    /// server may have closed. The second attempt therefore has its own connection. Only calls of
-    /// one user with the same credentials share a connection.
+    /// Returns the kind of connection for an attempt. The server may have closed a kept connection,
+    /// and the outcome of an attempt over it may be lost. Therefore only the first attempt at a
+    /// repeatable call uses a kept connection; any other attempt has its own connection. Only calls
+    /// of one user with the same credentials share a connection.
     fn connection_use(&self, call: &Invocation, filled: &HeaderMap) -> ConnectionUse {
         if !call.may_be_lost || !self.spec.effect.is_repeatable() {
             return ConnectionUse::Own;

@@ -43,8 +43,8 @@ use crate::task::tool_spec::ToolSpec;
 pub trait Tool: Send + Sync {
     fn spec(&self) -> &ToolSpec;
 
-    /// Returns the reason why a call with these arguments can never be sent, without quoting a
-    /// value. `None` if the call can be sent.
+    /// If a call with these arguments can never be sent, returns the reason; otherwise `None`. The
+    /// reason quotes no value.
     fn refusal_reason(&self, _arguments: &Value) -> Option<String> {
         None
     }
@@ -63,8 +63,8 @@ pub trait Tool: Send + Sync {
     }
 
     /// Returns the semaphore that limits the concurrent attempts in this process; `None` if there
-    /// is no limit. A call waits for the semaphore before the start of the call is committed,
-    /// because the time limit for sending counts from that commit.
+    /// is no limit. A call must be sent within a limited time after its start is committed. The
+    /// call therefore waits for the semaphore before that commit.
     fn slots(&self) -> Option<Arc<Semaphore>> {
         None
     }
@@ -75,8 +75,8 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Whether [`Tool::prepare`] must run before a call is judged for the first time (`start` is
-    /// `None`), or before a call starts (`start` is the reason for the start).
+    /// Whether [`Tool::prepare`] must run now. If `start` is `None`, a call is about to be judged
+    /// for the first time. Otherwise, a call is about to start, and `start` is the reason.
     fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
@@ -130,8 +130,8 @@ pub struct Invocation {
     /// The id of the call. All attempts at the call have this id, which is also sent as the
     /// `Idempotency-Key`.
     pub call_id: CallId,
-    /// Whether the outcome of this attempt may be lost: the call may be repeated, and this is its
-    /// first attempt.
+    /// Whether the loss of this attempt's outcome does no harm, because another attempt may follow.
+    /// True only for the first attempt at a repeatable call.
     pub may_be_lost: bool,
     /// The JSON of the arguments, exactly as the policy judged it and approvers saw it.
     pub arguments_text: String,
@@ -197,13 +197,13 @@ impl std::fmt::Debug for LateSlot {
     }
 }
 
-/// A slot for the result of an attempt exactly as an MCP server wrote it. The journal does not keep
-/// this form of the result, only the text for the model.
+/// A slot for the text of an attempt's result, exactly as an MCP server wrote it. The slot stays
+/// empty if this text contains a secret. The journal keeps only the text for the model.
 #[derive(Clone, Default)]
 pub struct RawSlot(Arc<Mutex<Option<Arc<str>>>>);
 
 impl RawSlot {
-    /// Stores a result, which must hold no secret.
+    /// Stores the text of a result. The caller must have checked that it contains no secret.
     pub(crate) fn put(&self, raw: &str) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(raw.into());
     }

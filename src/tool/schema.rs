@@ -200,7 +200,7 @@ pub(crate) fn closed_schema(schema: &Value) -> Option<Value> {
     rewritten.flaws.is_empty().then_some(rewritten.schema)
 }
 
-/// Returns the flaws of `parameters`, which must be an object schema that compiles.
+/// Checks that `parameters` is the schema of an object and compiles. Returns the flaws.
 #[must_use]
 pub(crate) fn parameters_flaws(parameters: &Value) -> Vec<SchemaFlaw> {
     let mut flaws = Vec::new();

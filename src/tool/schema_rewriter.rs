@@ -5,8 +5,8 @@
 //! - `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else`, `dependentSchemas` and `$ref` apply several
 //!   schemas to one value. The outermost of these schemas is closed, and the others stay open: a
 //!   closed branch would refuse the members that another branch declares.
-//! - Therefore the target of a `$ref` is copied into `$defs` open, and the schema with the `$ref`
-//!   is closed instead.
+//! - For the same reason, the copy of a `$ref`'s target in `$defs` stays open. The schema with the
+//!   `$ref` is closed instead.
 //! - Schemas inside a condition (`not`, `if`, `contains`, `propertyNames`) stay open, because a
 //!   stricter condition can make the whole schema accept more.
 //! - A schema with `additionalProperties` or `unevaluatedProperties` stays open.
@@ -196,8 +196,8 @@ impl Rewriter<'_> {
         self.flaws.insert(SchemaFlaw::new(place, detail));
     }
 
-    /// Rewrites the outermost schema of a value. If `self.close` is true, the result refuses
-    /// undeclared members, as the module's documentation describes.
+    /// Rewrites the outermost of the schemas that apply to a value. If `self.close` is true, also
+    /// closes it by the rules in the module's documentation.
     fn rewrite_child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.rewrite_open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {

@@ -33,8 +33,8 @@ mod settings;
 
 pub(crate) use self::settings::{Env, Settings};
 
-/// The maximum time between the command's timeout and the guard's report, and between this report
-/// and the guard's end.
+/// The maximum time from the command's timeout to the guard's report. Also the maximum time from
+/// this report to the guard's end.
 const REPORT_GRACE: Duration = Duration::from_secs(5);
 /// How long the guard may take to read its order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);

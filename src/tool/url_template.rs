@@ -223,8 +223,8 @@ impl UrlTemplate {
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
         // Parsing the URL would change a placeholder. Therefore a mark (a number between quotes)
         // takes the place of each placeholder until the URL is parsed. No other text in the path
-        // equals a mark: filled-in values have each `'` encoded, and the template has fewer `'` in
-        // a row than a mark.
+        // can look like a mark: each `'` in a filled-in value is encoded, and a mark begins with
+        // more `'` in a row than the template has anywhere.
         let mut mark_quotes = "'".to_owned();
         while self
             .path

@@ -443,7 +443,7 @@ fn find_mixed_scripts(text: &str, pointer: &str, prefix: &str, findings: &mut Fi
 
 /// The scripts of the letters of a word, as far as the word has been read.
 struct Word {
-    /// The scripts in which every letter of the word is used.
+    /// The scripts that all letters of the word share. A letter may be used in several scripts.
     common: ScriptExtension,
     /// For each set of [`COMPATIBLE_SCRIPTS`], whether every letter of the word is used in at least
     /// one script of the set.

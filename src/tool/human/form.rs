@@ -378,9 +378,9 @@ fn secret_error(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text names a secret. A name from [`SECRET_NAMES`] counts anywhere in the folded
-/// letters and digits of the text, except in a word from [`HARMLESS_WORDS`]. A name from
-/// [`SECRET_WORDS`] counts only as a whole word.
+/// Whether a text names a secret. The text is folded, and only its letters and digits are kept. A
+/// name from [`SECRET_NAMES`] then counts anywhere, even inside a word, but not inside a word from
+/// [`HARMLESS_WORDS`]. A name from [`SECRET_WORDS`] counts only as a whole word of the text.
 pub(super) fn names_secret(text: &str) -> bool {
     let joined: String = folded(text)
         .chars()

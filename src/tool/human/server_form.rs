@@ -36,9 +36,9 @@ pub(crate) enum FormError {
 }
 
 /// Checks the `requestedSchema` of an elicitation (MCP 2026-07-28, client features, elicitation),
-/// and returns a form that refuses undeclared members. Unknown keywords are left out. A `oneOf` or
-/// `anyOf` of `const`s becomes an `enum`, also in the items of a list. The titles of the choices
-/// become part of the field's description.
+/// and returns a form that refuses undeclared members. Unknown keywords are left out. In a field,
+/// and in the items of a list, a `oneOf` or `anyOf` of `const`s becomes an `enum`. The titles of
+/// the choices become part of the field's description.
 ///
 /// # Errors
 /// Fails if the form cannot be shown to a person. The error is the reason.

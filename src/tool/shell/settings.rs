@@ -85,7 +85,7 @@ impl<'de> Deserialize<'de> for Env {
 }
 
 impl Env {
-    /// Returns each mistake in the names and values, without quoting a value.
+    /// Returns the mistakes in the names and values. No text of a mistake quotes a value.
     pub(crate) fn mistakes(&self) -> Vec<String> {
         let mut mistakes = Vec::new();
         for name in self.0.keys() {
