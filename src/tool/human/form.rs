@@ -382,13 +382,18 @@ fn secret_error(at: &str) -> String {
 /// name from [`SECRET_NAMES`] then counts anywhere, even inside a word, but not inside a word from
 /// [`HARMLESS_WORDS`]. A name from [`SECRET_WORDS`] counts only as a whole word of the text.
 pub(super) fn names_secret(text: &str) -> bool {
+    // The harmless words are left out of single words, not of the joined text, in which the end of a
+    // secret's name and the next word could make a harmless word.
     let joined: String = folded(text)
-        .chars()
-        .filter(|c| c.is_alphanumeric())
+        .split(|c: char| !c.is_alphanumeric())
+        .map(|word| {
+            HARMLESS_WORDS
+                .iter()
+                .fold(word.to_owned(), |word, harmless| {
+                    word.replace(harmless, " ")
+                })
+        })
         .collect();
-    let joined = HARMLESS_WORDS
-        .iter()
-        .fold(joined, |text, word| text.replace(word, " "));
     SECRET_NAMES.iter().any(|secret| joined.contains(secret))
         || words(text)
             .iter()

@@ -179,6 +179,7 @@ fn form_that_asks_for_a_secret_is_refused() {
         "db-pwd",
         "userPwd",
         "client_secret",
+        "your secret, Arithmetic user",
         "access_token",
         "api key",
         "api_key",
