@@ -147,9 +147,11 @@ pub enum DefinitionError {
     /// The stored text does not match its digest, is not a definition, or is of another agent.
     #[error("the definition is damaged")]
     Damaged,
-    /// A `${…}` in the definition can no longer be expanded, or expands to the name of a tool that
-    /// the definition lacks. Also returned if the definition is of an agent and its name is now the
-    /// name of a gate, or the other way round. The string is the message.
+    /// The definition does not fit the present configuration. The string is the message. Causes:
+    /// - A `${…}` in the definition can no longer be expanded.
+    /// - A `${…}` expands to the name of a tool that the definition lacks.
+    /// - The definition is of an agent whose name a gate has now, or of a gate whose name an agent
+    ///   has now.
     #[error("{0}")]
     Missing(String),
 }

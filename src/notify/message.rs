@@ -1,8 +1,8 @@
 //! Writes the content of a webhook message: an envelope and the data of an event. The data is read
 //! from the journal at each attempt, so that the database does not store a copy.
 //!
-//! Invariant: a message shows the state as of its event's commit, even if it is sent much later. A
-//! reminder of an open request instead shows the state at the time of the attempt.
+//! Invariant: a message shows the state as of its event's commit, even if it is sent much later.
+//! Only the request in a reminder is as of the time of the attempt.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

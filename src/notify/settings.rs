@@ -75,11 +75,11 @@ pub struct EntrySettings {
     pub slack: Option<Slack>,
     /// The channel or chat of Teams that gets a message about each question.
     pub teams: Option<Teams>,
-    /// The tenants about whose tasks the entry gets messages. Required if there are several
-    /// tenants.
+    /// The names of tenants. The entry gets messages about the tasks of these tenants. Required if
+    /// there are several tenants.
     pub tenants: Vec<String>,
-    /// The agents of the root tasks about which the entry gets messages. Messages about sub-agents
-    /// below these root tasks are included. Default: every agent.
+    /// The names of agents. The entry gets messages about root tasks of these agents, and about the
+    /// sub-agents' tasks below them. Default: every agent.
     pub agents: Vec<String>,
     /// The events that a webhook gets. Only for webhooks: mails and messages to a room are about
     /// questions that wait.

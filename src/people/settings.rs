@@ -85,8 +85,9 @@ pub struct ApiKey {
     pub act_as: bool,
     /// Whether the key sees all tasks of its tenant, and may cancel and retry them.
     pub admin: bool,
-    /// The permissions of the key. `create` includes `gate`. A key with `decide` is refused at
-    /// gates, so that no agent approves its own calls: an agent needs a key without `decide`.
+    /// The permissions of the key. `create` includes `gate`. A key with `decide` cannot propose
+    /// calls at gates, so that no agent approves its own calls: an agent needs a key without
+    /// `decide`.
     pub may: Vec<Use>,
 }
 
@@ -115,8 +116,8 @@ pub enum Use {
     Read,
     /// Permits every POST under `/resume`, and reading the requests that the user may decide.
     Decide,
-    /// Permits every operation at gates. `create` includes `gate`. But a key that also has `decide`
-    /// is refused at gates.
+    /// Permits every operation at gates. `create` includes `gate`. A key that also has `decide` can
+    /// only look at calls: it can neither propose calls nor report outcomes.
     Gate,
 }
 

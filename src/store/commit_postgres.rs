@@ -266,8 +266,8 @@ const NOTICES_INSERTED: &str = ", inserted_notices as (
 /// Stores the idempotency keys that the subquery `used_keys` returns. `commit_single.rs` uses this
 /// part, too.
 pub(super) const STORED_KEYS: &str = "spent_keys as (
-    -- Two spellings of a person are two rows of the table; the new one replaces the other. With this condition, no plan
-    -- reads all expired keys.
+    -- Deletes the expired row of the key, which may have another spelling of the user id; the new row replaces it. The
+    -- `case` keeps the planner from the index on `created_at`, by which a plan would read all expired keys.
     delete from idempotency i using used_keys y
      where i.tenant = y.tenant and i.person = y.person and i.path = y.path and i.key = y.key
        and i.created_at <= case when i.request_id is null then y.at - 86400000000 end

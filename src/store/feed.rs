@@ -49,8 +49,8 @@ pub struct News {
 pub struct Listener {
     news: watch::Receiver<News>,
     deltas: broadcast::Receiver<Arc<Delta>>,
-    /// Set if the listener counts as a subscriber. A tree's deltas are produced only if the tree
-    /// has a subscriber. `None` for a listener from `listen_locally`.
+    /// If `Some`, this listener counts as a subscriber to the tree. Deltas are published only while
+    /// the tree has a subscriber. `None` for a listener from `listen_locally`.
     subscriber: Option<Arc<()>>,
 }
 
@@ -59,7 +59,7 @@ pub struct Listener {
 pub enum Notification {
     /// A commit was made, or may have been missed. The rows show what has changed.
     Commit,
-    /// A delta of a model's answer. The answer may be stored by now.
+    /// A delta of a model's answer. When it arrives, the whole answer may be stored already.
     Delta(Arc<Delta>),
 }
 

@@ -184,8 +184,8 @@ impl Store {
     }
 
     /// Sets the earliest time of the next message to the person of a claimed delivery: now plus
-    /// `wait`. Returns `false`, and changes nothing, if another process has claimed a message to
-    /// this person since.
+    /// `wait`. If another process has claimed deliveries to this person after the claim of
+    /// `claimed`, changes nothing and returns `false`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

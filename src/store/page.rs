@@ -18,9 +18,9 @@ pub struct Page<T> {
     pub rows: Vec<T>,
     /// Whether more rows may follow.
     pub more: bool,
-    /// The id after which the next page begins; `None` if this is the id of the page's last row.
-    /// Set if the page ended early because `MAX_SCANNED_IDS` ids were looked at, or if
-    /// [`Page::retain`] may have dropped the last row.
+    /// The id after which the next page begins, if the last row may have another id: the page ended
+    /// early after `MAX_SCANNED_IDS` ids, or [`Page::retain`] may have dropped rows. `None` if the
+    /// next page begins after the last row.
     pub scanned_to: Option<Uuid>,
 }
 

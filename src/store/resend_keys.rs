@@ -138,8 +138,10 @@ const RESEND_ALL_WITH_KEY: Sql = Sql {
     by_key: false,
 };
 
-/// Deletes the expired row of the key, even if the row has another spelling of the person's user
-/// id. Deletes nothing if user ids are compared exactly. For the transaction on `SQLite`.
+/// Deletes the expired row of the key, for the transaction on `SQLite`. With the setting
+/// `UserIds::Folded`, the row may have another spelling of the person's user id, so the row is
+/// found by the folded id (`$7`). With `Exact`, `$7` is empty, and nothing is deleted: the row can
+/// only have the same spelling, and `INSERT_KEY` replaces it.
 const DELETE_SPENT_KEY: Sql = Sql {
     postgres: "",
     sqlite: "

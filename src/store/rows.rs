@@ -148,8 +148,9 @@ pub(super) struct RequestUpdateLine {
     pub(super) required_state: RequiredState,
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
-    /// Whether the request's decisions have taken effect. If so, and if the new status (or, without
-    /// a new status, the stored status) is `responded`, the request becomes `resumed`.
+    /// Whether the request's decisions have taken effect. If so, the request becomes `resumed`
+    /// where it would otherwise be `responded`: by `status`, or by the stored status if `status` is
+    /// `None`.
     pub(super) resumed: bool,
 }
 

@@ -217,7 +217,8 @@ const REQUEST_APPROVER: Table = Table {
     ],
 };
 
-/// Has the rows of `request_approver` for open requests only, each with values of its request.
+/// Has a copy of each row of `request_approver` whose request is open. The copy also has the task's
+/// owner, the request's deadline, and whether one answer closes the request.
 const INBOX: Table = Table {
     name: "inbox",
     columns: &[

@@ -93,7 +93,7 @@ pub struct NewTask {
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
     /// For a gate call, the identity by which the service recognizes a later equal call. `Some`
-    /// only for an unsettled call that is held for approval or must not happen twice (effect
+    /// only for an unsettled call that waits for a person, or that must not happen twice (effect
     /// `once`).
     pub call: Option<KeyedCall>,
 }
@@ -103,10 +103,10 @@ pub struct NewTask {
 pub struct KeyedCall {
     /// Name of the called tool.
     pub tool: String,
-    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. The prefix is `k:`
-    /// if the caller proposed the call as new, or sent an idempotency key without `attach`. A later
-    /// proposal may name this call. If it does not, it may continue this call only if its own `key`
-    /// equals this `key`, and the prefix is `b:`.
+    /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. With `b:`, a later
+    /// proposal with an equal `key` may continue this call. With `k:`, a later proposal must name
+    /// this call (by idempotency key or by id) to continue it. The prefix is `k:` if the caller
+    /// proposed the call as new, or sent an idempotency key without `attach`.
     pub key: String,
 }
 

@@ -330,8 +330,8 @@ pub enum Outcome {
     Canceled,
     /// The call may have run, but its outcome is not known.
     Unknown,
-    /// A gate with `report: optional` let the call through. The gate waits for no report, so this
-    /// service does not know the outcome.
+    /// A gate let the call through and requires no report, so this service does not know the
+    /// outcome. The gate has `report: optional`, or only counts the call (`record: held`).
     Released,
 }
 

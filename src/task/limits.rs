@@ -7,16 +7,17 @@ use serde::Deserialize;
 
 use super::units::duration_text;
 
-/// The limits of an agent. Those of model calls, time, rejections and tasks are counted from the
-/// last user message, over the agent's task and all tasks below this task. A task must stay within
-/// the limits of its own agent and of all its ancestors' agents.
+/// The limits of an agent. `max_model_calls`, `max_duration`, `max_rejections` and `max_tasks` are
+/// counted from the user's last message, for the agent's task together with all tasks below it. A
+/// task must stay within the limits of its own agent and of all its ancestors' agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "the configuration's keys")]
 pub struct Limits {
     /// The maximum number of model calls.
     pub max_model_calls: u32,
-    /// The maximum time that the tasks spend running. Waiting for a person does not count.
+    /// The maximum time during which the task or any task below it runs. Tasks that run at the same
+    /// time count once. Time in which the task is paused does not count.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub max_duration: Duration,

@@ -29,8 +29,8 @@ pub struct RequestProgress {
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
     /// The decided calls, each with the action that decided it.
     pub decided: BTreeMap<CallId, Action>,
-    /// The consequence for the task that people chose. If several answers have a `then`, the last
-    /// of them counts. `None` if no answer has a `then`.
+    /// The consequence of a rejection for the task: the `then` of the last answer that has one.
+    /// `None` if no answer has a `then`.
     pub then: Option<Then>,
 }
 
@@ -100,7 +100,8 @@ pub struct Progress {
     pub sub_agent_starts_since_message: u32,
     /// Number of calls handed to sub-agents over the task's life.
     pub sub_agent_starts: u32,
-    /// If a decision or a deadline cancels the task: the reason, as a clause without a full stop.
+    /// The reason why a decision or a deadline cancels the task, as a clause without a full stop.
+    /// `None` if neither cancels the task.
     pub cancel_reason: Option<String>,
 }
 

@@ -74,16 +74,17 @@ pub struct RequestKindProperties {
     pub depends_on_tool: bool,
 }
 
-/// The content of a `respond` answer.
+/// The content of an answer with the action `respond`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseKind {
-    /// `decisions`: a result for each call.
+    /// The answer's member `decisions` has a result for each call.
     PerCall,
-    /// `response`: the filled-in form.
+    /// The answer's member `response` has the filled-in form.
     Form,
-    /// `result`: any JSON value.
+    /// The answer's member `result` has any JSON value.
     Result,
-    /// `result`: a JSON value that fits the form, if the request has a form.
+    /// The answer's member `result` has a JSON value. If the request has a form, the value must fit
+    /// the form.
     FormResult,
 }
 
@@ -246,11 +247,11 @@ impl RequestKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HumanKind {
-    /// `request_human_guidance`.
+    /// The question of the tool `request_human_guidance`.
     Guidance,
-    /// `request_credentials`.
+    /// The question of the tool `request_credentials`.
     Credentials,
-    /// `request_confirmation`.
+    /// The question of the tool `request_confirmation`.
     Confirmation,
 }
 

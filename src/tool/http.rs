@@ -48,7 +48,7 @@ pub struct Settings {
     #[serde(with = "method")]
     #[schemars(with = "method::Name")]
     pub method: Method,
-    /// The URL. `{name}` stands for that argument, percent-encoded as one path segment.
+    /// The URL. `{NAME}` is replaced by the argument `NAME`, percent-encoded as one path segment.
     pub url: String,
     /// The headers of each request. `{{credential:NAME.FIELD}}` stands for a field of a credential
     /// of the task's user.

@@ -43,8 +43,8 @@ use crate::task::tool_spec::ToolSpec;
 pub trait Tool: Send + Sync {
     fn spec(&self) -> &ToolSpec;
 
-    /// If a call with these arguments can never be sent, returns the reason; otherwise `None`. The
-    /// reason quotes no value.
+    /// Returns the reason why a call with these arguments can never be sent; `None` if the call can
+    /// be sent. The reason quotes no value of the arguments.
     fn refusal_reason(&self, _arguments: &Value) -> Option<String> {
         None
     }
@@ -111,8 +111,8 @@ pub enum StartReason {
 /// A difference between a tool's present definition at its server and the reviewed definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefinitionChange {
-    /// One digest over the reviewed and the present definition. The digest of each call of the tool
-    /// covers this digest.
+    /// The digest over both definitions. It replaces [`ToolSpec::definition`] in the digests of the
+    /// tool's calls, so a further change of the tool changes these digests.
     pub definition: String,
     /// The explanation for an approver, in whole sentences.
     pub reason: String,

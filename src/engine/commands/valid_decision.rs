@@ -42,12 +42,12 @@ impl ValidDecision {
     /// Returns the undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided` if the answer names a call that is decided or that the caller has already
-    /// approved. If the answer is for the whole request, `AlreadyDecided` in these cases:
-    /// - No call is undecided.
-    /// - The caller has already approved every undecided call.
-    /// - The caller has already approved one of the undecided calls, and the answer is neither an
-    ///   approval nor a retry.
+    /// `AlreadyDecided` if the answer names calls, and a named call is decided or was already
+    /// approved by the caller. If the answer is for the whole request, `AlreadyDecided` if:
+    /// - every call is decided, or
+    /// - the caller has already approved every undecided call, or
+    /// - the caller has already approved some undecided calls, and the answer's action is neither
+    ///   `Approve` nor `Retry`.
     pub(super) fn targets(
         &self,
         caller: &Caller,

@@ -147,10 +147,10 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Whether another driver holds the task, perhaps with calls in flight. If so, this driver
-    /// commits its facts and stops. The other driver reads these facts before its own next commit,
-    /// and continues the task. If a decision or a deadline demands the end of the task, the result
-    /// is always `false`, because this driver ends the task itself.
+    /// Whether this driver must leave the task to another driver, which holds the lease and may
+    /// have calls in flight. If so, this driver commits its facts and stops. The other driver reads
+    /// these facts before its next commit, and continues the task. If a decision or a deadline ends
+    /// the task, returns `false`, because this driver then ends the task itself.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else {

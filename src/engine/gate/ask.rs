@@ -372,9 +372,9 @@ impl Waiter<'_> {
         Ok(Round::Retry(self.wait_for_drive(drive).await.map(Box::new)))
     }
 
-    /// Stores the asker's presence, and waits for a change of a call that cannot start yet. Once
-    /// the ask's wait is over, answers the asker. The answer ends the presence, unless the client
-    /// asks again by itself (`returns_within` is not zero).
+    /// Handles a call that this ask cannot start yet. Stores that the asker is present, and waits
+    /// for a change of the call. Once this ask's time is over, answers the asker instead. After the
+    /// answer, the asker stays present only if it asks again by itself (`returns_within`).
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,

@@ -65,13 +65,14 @@ pub struct Proposal {
     pub progress: AskProgress,
 }
 
-/// A cell for the request that a proposed call waits for. `Engine::ask` writes the cell, so that
-/// the surface, such as the REST API, can show the request during the wait.
+/// A cell for the request that a proposed call waits for. `Engine::ask` writes the cell while it
+/// waits, so that its caller (the MCP server) can show the request to the client meanwhile.
 #[derive(Clone, Debug, Default)]
 pub struct AskProgress(Arc<Mutex<Option<Box<RequestRow>>>>);
 
 impl AskProgress {
-    /// Returns the request that the call waits for; `None` if `Engine::ask` has written none.
+    /// Returns the request that `Engine::ask` has written last. `None` if the call has no request
+    /// so far.
     #[must_use]
     pub fn request(&self) -> Option<Box<RequestRow>> {
         let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,19 +87,19 @@ impl AskProgress {
 /// Says which earlier call a proposed call repeats, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The proposal repeats an earlier call of its owner, session and tool, if the arguments of
-    /// both calls are equal as JSON values.
+    /// The proposal repeats an earlier call of the same owner, session and tool, if both calls have
+    /// arguments that are equal as JSON values.
     Value,
-    /// The proposal repeats an earlier call of its owner, session and tool, if the arguments of
-    /// both calls have the same bytes. Protocols that forward the client's own bytes use this
-    /// variant.
+    /// The proposal repeats an earlier call of the same owner, session and tool, if both calls have
+    /// arguments of the same bytes. Used for gateways, which forward the client's own bytes after
+    /// the verdict.
     Bytes,
     /// The proposal repeats the call that was proposed with the same idempotency key.
     Key {
         key: String,
-        /// Applies if no earlier proposal had this key. If `true`, the proposal may then repeat an
-        /// equal call that was proposed without a key, or with another key and `attach`. Calls are
-        /// equal under the conditions of `Value`. If `false`, the proposal is then a new call.
+        /// Whether a proposal with a new key may repeat an equal call that was proposed without a
+        /// key, or with another key and `attach`. Calls are equal under the conditions of `Value`.
+        /// If `false`, a proposal with a new key is a new call.
         attach: bool,
     },
     /// The proposal repeats no call.

@@ -56,9 +56,9 @@ impl Engine {
         }))
     }
 
-    /// Whether the call of this task may start, but waits until its asker asks again. A call may
-    /// start if it is allowed or approved. Returns `false` while a client waits for the call. Also
-    /// returns `false` if the task is not a gate call.
+    /// Whether the gate call of this task starts only when its asker asks again. This is so if the
+    /// call is allowed or approved, and no asker waits for the verdict now. Returns `false` if the
+    /// task is not a gate call.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.

@@ -118,7 +118,8 @@ impl Engine {
     }
 
     /// Like [`Engine::agent_of`], but retries while the database does not answer. If a command
-    /// waits for this driver's first commit, refuses the command instead and returns `Lost`.
+    /// waits for this driver's first commit, does not retry: refuses the command, and returns
+    /// `Lost`.
     pub(in crate::engine) async fn load_agent(
         &self,
         session: &mut TaskSession,

@@ -84,17 +84,17 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether the task may not be driven any more, because it has lost its lease too often without
-    /// a new item. `fruitless` is the number of these losses. The first [`LONE_DRIVE_AFTER`] leases
-    /// were lost while a process also drove other tasks. All later leases were lost after a lone
-    /// drive of the task had begun.
+    /// Whether the task may not be driven any more, because too many leases of the task ran out
+    /// without a new item. `fruitless` is the number of these leases. The first
+    /// [`LONE_DRIVE_AFTER`] do not count against `takeovers`: their processes also drove other
+    /// tasks, which may be the cause. Each later lease belongs to a lone drive of the task.
     pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
         fruitless >= LONE_DRIVE_AFTER + self.settings.takeovers
     }
 
-    /// Whether the task has lost one more lease after `is_out_of_takeovers` became true. The driver
-    /// that held this last lease only had to load the task and end it, so reading the task must
-    /// have killed the driver's process.
+    /// Whether one more lease of the task ran out after `is_out_of_takeovers` became true. The
+    /// driver with this last lease only had to load the task and end it. So the process must have
+    /// died while it read the task.
     pub(in crate::engine) fn reading_kills_processes(&self, fruitless: i32) -> bool {
         fruitless > LONE_DRIVE_AFTER + self.settings.takeovers
     }

@@ -3,7 +3,7 @@
 //! all streams of this process.
 //!
 //! Invariants: each event is sent once, in the order of the numbers. The stream of a root task
-//! skips no number.
+//! sends the events of the whole tree, and skips no number.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ pub(crate) struct EventReader {
     pub part: Subtree,
     /// The position: the stream goes on with the first event of `part` after this number.
     pub seen: i64,
-    /// The status of the task `part.task` after the last written event; at first, the task's status
-    /// when the stream was opened.
+    /// The status of the task `part.task`, as of the last event that [`Self::write`] appended.
+    /// Before the first event, the task's status when the stream was opened.
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
@@ -68,7 +68,7 @@ impl EventReader {
     /// Appends an event to `text`, and moves the position to the event.
     ///
     /// # Errors
-    /// `Corrupt` when the stream sends the events of a root task and an event number is missing.
+    /// `Corrupt` if the stream sends the whole tree and an event number is missing.
     pub(super) fn write(
         &mut self,
         event: &RenderedEvent,
@@ -94,8 +94,8 @@ impl EventReader {
     /// gets events from the tail instead of reading the rows. Frees the cached journals.
     ///
     /// # Errors
-    /// `Corrupt` when the stream sends the events of a root task and its position is before
-    /// `tail_head`, because then an event is missing.
+    /// `Corrupt` if the stream sends the whole tree and its position is before `tail_head`, because
+    /// then an event is missing.
     pub(super) fn follow(&mut self, http: &Http) -> Result<(), ReadError> {
         self.journals.clear();
         self.mark_read_to(self.tail_head)?;
@@ -109,7 +109,8 @@ impl EventReader {
     /// stream has written every event of `part` up to `head`.
     ///
     /// # Errors
-    /// `Corrupt` if the stream of a root task is before `head`, because then an event is missing.
+    /// `Corrupt` if the stream sends the whole tree and its position is before `head`, because then
+    /// an event is missing.
     pub(super) fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
         if self.part.task == self.part.root && self.seen < head {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));

@@ -81,7 +81,7 @@ pub(crate) struct NewMessageItem {
     pub content: String,
 }
 
-/// A decision: one answer for the whole request, or one for each call.
+/// A decision: one answer for the whole request, or answers for single calls.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 #[expect(
@@ -91,7 +91,7 @@ pub(crate) struct NewMessageItem {
 pub(crate) enum DecisionBody {
     /// One answer for the whole request.
     Whole(WholeDecision),
-    /// One answer for each call.
+    /// Answers for single calls.
     PerCall(PerCallDecision),
 }
 
@@ -131,8 +131,8 @@ pub(crate) struct ApproveDecision {
     /// The `digest` of the request as the approver saw it. If the request has another digest, the
     /// answer is refused (412) and changes nothing.
     pub digest: Option<String>,
-    /// A standing decision to give with the approval: later calls that the rule's setting
-    /// `remember` covers run without a request. Default: none.
+    /// The standing decision to give with the approval. Later calls then run without a request, if
+    /// the rule's setting `remember` covers them. Default: none.
     pub remember: Option<NewRemember>,
 }
 
@@ -186,7 +186,7 @@ pub(crate) struct RetryDecision {
     pub digest: Option<String>,
 }
 
-/// One answer for each call, by `tool_call_id`.
+/// Answers for some or all calls of the request.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PerCallDecision {
@@ -226,8 +226,8 @@ pub(crate) struct ApproveCall {
     /// The reason for the approval, kept with the decision; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
-    /// A standing decision to give with the approval: later calls that the rule's setting
-    /// `remember` covers run without a request. Default: none.
+    /// The standing decision to give with the approval. Later calls then run without a request, if
+    /// the rule's setting `remember` covers them. Default: none.
     pub remember: Option<NewRemember>,
 }
 
@@ -237,8 +237,8 @@ pub(crate) struct ApproveCall {
 pub(crate) struct NewRemember {
     /// The tasks in which the standing decision counts.
     pub r#for: super::decision::WireGrantScope,
-    /// How long the standing decision counts, such as `30m`, `4h` or `1d`; at most `remember.most`
-    /// of the call.
+    /// How long the standing decision counts, such as `30m`, `4h` or `1d`; at most the `most` in
+    /// the call's member `remember`.
     #[schema(pattern = "^[0-9]+(ms|s|m|h|d)$")]
     pub expires_in: String,
 }
@@ -293,8 +293,8 @@ pub(crate) struct ApproveBody {
     /// The `digest` of the request as the approver saw it. If the request has another digest, the
     /// answer is refused (412) and changes nothing.
     pub digest: Option<String>,
-    /// A standing decision to give with the approval: later calls that the rule's setting
-    /// `remember` covers run without a request. Default: none.
+    /// The standing decision to give with the approval. Later calls then run without a request, if
+    /// the rule's setting `remember` covers them. Default: none.
     pub remember: Option<NewRemember>,
 }
 

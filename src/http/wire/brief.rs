@@ -1,9 +1,9 @@
 //! A brief: the short form of a request, for messages and for the event stream of the inbox. A
 //! brief is built from the request's row alone, so every reader gets the same brief.
 //!
-//! Invariant: a brief contains no text of an agent or a tool, and names a tool only if the
-//! configuration does. Of the calls' arguments, a brief contains the parts that the operator's
-//! `summary` templates show.
+//! Invariant: of the texts that an agent or a tool wrote, a brief contains only the arguments that
+//! the operator's `summary` templates show. A brief names a tool only if the configuration has a
+//! tool of this name.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -17,9 +17,9 @@ use crate::task::user::UserIds;
 
 const MAX_SUMMARIES: usize = 3;
 
-/// A request in brief. A brief contains no text of an agent or a tool, and names a tool only if the
-/// configuration does. Of the calls' arguments, a brief contains the parts that the operator's
-/// `summary` templates show.
+/// A request in brief. Of the texts that an agent or a tool wrote, a brief contains only the
+/// arguments that the operator's `summary` templates show. A brief names a tool only if the
+/// configuration has a tool of this name.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct RequestBrief {
     /// The id of the request, never reused.
@@ -45,8 +45,8 @@ pub(crate) struct RequestBrief {
     /// The rule's own message, or "Human intervention required."
     pub message: String,
     /// The names of the tools whose calls the request decides, without repetitions. Leaves out a
-    /// name that the configuration does not have: an agent at a gate with `other_tools: judge` has
-    /// made it up.
+    /// name that the configuration does not have. At a gate with `other_tools: judge`, an agent can
+    /// make up such a name.
     pub tools: Vec<String>,
     /// The number of calls that the request decides.
     pub calls: usize,
@@ -60,8 +60,9 @@ pub(crate) struct RequestBrief {
     pub summaries: Option<Vec<String>>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,
-    /// The number of approvals so far; 0 if one approval is enough. For several calls: the smallest
-    /// number among the undecided calls or, once all calls are decided, the largest number.
+    /// The number of approvals so far; 0 if one approval is enough. If the request decides several
+    /// calls, the number for the undecided call with the fewest approvals. Once all calls are
+    /// decided, the number for the call with the most approvals.
     pub approvals: usize,
     /// The time at which the request was opened.
     #[schema(format = DateTime)]

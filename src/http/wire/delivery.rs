@@ -46,7 +46,7 @@ pub(crate) struct Delivery {
     pub target: String,
     /// How the message is sent.
     pub channel: WireDeliveryChannel,
-    /// The id of the person whom the message is for; null if the receiver is not a person.
+    /// The id of the person who gets the message; null if a webhook or a room gets it.
     pub person: Option<String>,
     /// The type of the message: for an event, the name of the event; for a reminder,
     /// `request.expiring` or `request.waiting`.
@@ -148,7 +148,7 @@ pub(crate) struct WebhookMessage {
 }
 
 /// An event in brief, with the task and the request as of the event's commit. A reminder shows the
-/// event that opened the request, with the task and the request as of the time of sending.
+/// event that opened the request, but with the request as of the time of sending.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookData {
     /// The tenant that the tree belongs to.

@@ -58,7 +58,8 @@ impl EventData {
         }
     }
 
-    /// Replaces the name of the event, for a reminder that shows the event that opened its request.
+    /// Replaces the name of the event. A reminder shows the event that opened the request, under
+    /// the name of the reminder.
     #[must_use]
     pub(crate) fn named(self, event: &'static str) -> Self {
         Self { event, ..self }

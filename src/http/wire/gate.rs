@@ -42,16 +42,17 @@ pub(crate) struct GateCall {
     pub tool: String,
     /// The session id that the client chose; `gate` by default.
     pub session_id: String,
-    /// The exact text of the arguments that run; after an edit, the edited text.
+    /// The exact text of the arguments with which the call runs; after an edit, the edited text.
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call. Null if the call can never run, or if the gate counts the call
-    /// without storing it (`record: held`). A call that is only counted takes no report.
+    /// The digest of the call. Null if the call can never run (its tool is not offered, or its
+    /// arguments do not fit), or if the gate only counts the call (`record: held`). A call that is
+    /// only counted takes no report.
     pub digest: Option<String>,
     /// The verdict for this client. To run the call, the client also needs a `permit`.
     pub decision: WireGateDecision,
-    /// The progress of the call, the same for every client.
+    /// The state of the call. Unlike `decision`, it is the same for every client.
     pub state: WireGateState,
     /// The outcome of a settled call; null in any other state.
     pub outcome: Option<WireOutcome>,
@@ -165,7 +166,8 @@ pub(crate) struct NewGateCall {
     /// The name of the tool that the agent calls.
     #[schema(min_length = 1, max_length = 256)]
     pub tool: String,
-    /// The arguments. The service judges, shows and runs exactly the bytes of the body.
+    /// The arguments, as a JSON object. The service judges, shows and runs exactly the bytes that
+    /// the body has for this member.
     pub arguments: Option<BTreeMap<String, Value>>,
     /// The arguments as JSON text, in place of `arguments`.
     pub arguments_text: Option<String>,
@@ -198,7 +200,8 @@ pub(crate) struct ReportGateOutcome {
     pub attempt: Option<u32>,
     /// The outcome of the attempt.
     pub outcome: GateOutcome,
-    /// The result: text, or any JSON; at most 1 MiB, without the escapes of a text.
+    /// The result: a text, or any other JSON value. At most 1 MiB; a text is measured without its
+    /// JSON escapes.
     pub content: Option<Value>,
 }
 

@@ -95,7 +95,7 @@ pub(crate) struct WireUsage {
     pub total_tokens: i64,
 }
 
-/// Declares a struct for each item type, with the members of all items and the members of the type.
+/// Declares a struct for each item type, with the members that all types share and the type's own.
 macro_rules! items {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field:meta])* $member:ident: $kind:ty),* $(,)? })*) => {
         $(
@@ -223,16 +223,17 @@ items! {
         /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
         http_status: Option<u16>,
     }
-    /// The result of a call arrived after the call was closed.
+    /// A result arrived that does not settle its call: the result came late, or the client that
+    /// runs the call reported an unknown outcome.
     LateResultItem {
-        /// The id of the closed call.
+        /// The id of the call.
         #[schema(format = Uuid)]
         tool_call_id: String,
         /// The name of the tool.
         name: String,
-        /// How the call ended, according to the late result.
+        /// How the call ended, according to this result.
         outcome: WireOutcome,
-        /// The text of the late result.
+        /// The text of the result.
         content: String,
         /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
         http_status: Option<u16>,
@@ -285,7 +286,7 @@ pub(crate) enum AgentTaskItem {
     ToolStarted(ToolStartedItem),
     /// A call has ended with a result.
     ToolResult(ToolResultItem),
-    /// The result of a call arrived after the call was closed.
+    /// A result arrived that does not settle its call.
     LateResult(LateResultItem),
     /// A call started a sub-agent's task, or sent a message to the sub-agent's existing task.
     SubAgentStarted(SubAgentStartedItem),

@@ -33,8 +33,8 @@ pub(crate) struct RequestList {
     pub requests: Vec<InterventionRequest>,
     /// The value of `cursor` for the next page; null on the last page.
     pub next_cursor: Option<String>,
-    /// The number of requests that wait for this caller, counted up to 1,000 or, if `task_id` is
-    /// set, completely. The filters of the list apply, except `status` and `cursor`.
+    /// The number of requests that wait for this caller. Counts up to 1,000; if `task_id` is set,
+    /// counts all. The filters of the list apply, except `status` and `cursor`.
     pub open: usize,
     /// Whether more than `open` requests wait for this caller.
     pub open_more: bool,

@@ -145,7 +145,8 @@ pub(crate) struct RequestedCall {
     /// The standing decision that the rule offers with an approval of the call; null without an
     /// offer. An answer accepts the offer with its member `remember`.
     pub remember: Option<WireOffer>,
-    /// An opaque digest of the call; null for a call that can never run.
+    /// An opaque digest of the call. Null if the call can never run, because its tool is not
+    /// offered or its arguments do not fit.
     pub digest: Option<String>,
     /// The decision of the call; null while the call is undecided.
     pub decision: Option<WireDecision>,

@@ -325,8 +325,8 @@ impl InboxReader {
         true
     }
 
-    /// Returns the earliest deadline of the shown requests. Releases the tail on return, because a
-    /// waiting reader must not keep the tail alive.
+    /// Returns the earliest deadline of the shown requests. The upgraded reference to the tail is
+    /// dropped on return, because a waiting reader must not keep the tail alive.
     fn first_deadline(&self) -> Option<Time> {
         let tail = self.tail.upgrade()?;
         let shown = lock(&tail.shown);

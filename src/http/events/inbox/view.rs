@@ -1,5 +1,5 @@
-//! Keeps the inbox of one caller as the caller's stream has reported it so far. Decides which event
-//! a changed request causes for the caller.
+//! [`InboxView`] holds the state of a caller's inbox that the caller's stream has reported so far.
+//! By this state, it decides which event a changed request causes for the caller.
 
 use std::collections::BTreeMap;
 

@@ -54,9 +54,9 @@ pub(crate) fn to_json(
     }
 }
 
-/// Returns the JSON pointer for the error about an unknown field. Leaves out a name that is long or
-/// looks like JSON: a client may have sent JSON that contains a secret, with the content type of a
-/// form.
+/// Returns the JSON pointer for the error about an unknown field. The pointer is empty if the name
+/// is long or looks like JSON. Such a name may be a JSON body that a client has sent by mistake as
+/// a form, and the error must not repeat a secret in this body.
 fn unknown_field_pointer(name: &str) -> String {
     let is_name =
         name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));

@@ -248,8 +248,9 @@ impl RequestHistory {
         }
     }
 
-    /// Returns whether later items can no longer change the headline: every call has a certain
-    /// result (`Unknown` and `Canceled` are uncertain), and the model has read all results.
+    /// Returns whether later items can no longer change the headline. This is so if the model has
+    /// read the results of all calls, and no result is `Unknown` or `Canceled`, because a late
+    /// result may follow these two.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {
