@@ -138,7 +138,7 @@ async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_with_sixty_four_deciders_on_two_replicas_have_one_winner_each() {
-    let requests = repetitions(100, 1000);
+    let requests = repetitions(60, 1000);
     many_decided_at_once(
         &of_finance(StoreFixture::postgres().await).await,
         requests,
@@ -149,7 +149,7 @@ async fn requests_with_sixty_four_deciders_on_two_replicas_have_one_winner_each(
 
 both! {
     async fn approval_racing_a_rejection_has_one_winner_whose_outcome_happens(fixture) {
-        many_decided_at_once(&of_finance(fixture).await, repetitions(150, 500), 2).await;
+        many_decided_at_once(&of_finance(fixture).await, repetitions(80, 500), 2).await;
     }
 
     async fn approval_racing_a_cancel_has_one_outcome_and_both_are_told(fixture) {

@@ -209,10 +209,10 @@ async fn first_moment(harness: &EngineHarness, parts: &EngineParts, people: Peop
 }
 
 /// Runs trees whose process dies, each at another moment. A normal run of the tests tries only
-/// every third moment, and begins at a different moment for each kind of answer and each database.
+/// every fourth moment, and begins at a different moment for each kind of answer and each database.
 /// Together, these runs cover every moment of the driver's loop.
 async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
-    let stride = repetitions(3, 1);
+    let stride = repetitions(4, 1);
     let offset = (people as usize + usize::from(fixture.is_postgres())) % stride;
     for shape in SHAPES {
         let leaf = if people == People::Guide {

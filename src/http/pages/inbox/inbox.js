@@ -27,8 +27,7 @@
   const clock = () => `${new Date().toISOString().slice(11, 19)} UTC`;
   const rowOf = (id) => [...rows.children].find((row) => row.dataset.request === id);
   const isLastPage = !part("inbox-next");
-  // The first id of this page: requests with smaller ids are on earlier pages. For a page without
-  // rows, "g" is greater than every id.
+  // The first id of this page; without rows "g", which is greater than every id.
   const isFirstPage = !new URLSearchParams(location.search).get("cursor");
   const pageStart = isFirstPage ? "" : (rows.firstElementChild?.dataset.request ?? "g");
 
@@ -88,7 +87,7 @@
     });
   };
 
-  // The ids of new open requests that have no row on this page.
+  // The ids of new open requests without a row here.
   const newRequests = new Set();
   const button = document.createElement("button");
   button.type = "button";
@@ -114,16 +113,14 @@
     if (!button.isConnected) news.append(button);
   };
 
-  // The cursor of the page that begins with a request: the request's id minus 1, as 16 bytes in
-  // base64.
+  // The cursor of the page that begins with a request: its id minus 1, as 16 bytes in base64.
   const cursorBefore = (id) => {
     const hex = (BigInt(`0x${id.replaceAll("-", "")}`) - 1n).toString(16).padStart(32, "0");
     const bytes = hex.match(/../g).map((byte) => Number.parseInt(byte, 16));
     return btoa(String.fromCharCode(...bytes)).slice(0, 22).replaceAll("+", "-").replaceAll("/", "_");
   };
 
-  // If this page is the last, appends the rows of the page that begins with the first new request.
-  // Otherwise opens that page.
+  // Appends the page that begins with the first new request to the last page. Other pages open it.
   const showNewRows = () => {
     const address = new URL(location.href);
     address.searchParams.set("cursor", cursorBefore([...newRequests].sort()[0]));
