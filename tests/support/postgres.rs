@@ -7,6 +7,7 @@
 //! stops and removes it when the process that runs the tests has ended, for whatever reason.
 
 use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -21,29 +22,63 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 const TEMPLATE: &str = "holdpoint_template";
 
-/// A migrated, empty database for one test. The database is dropped when this value is dropped.
+/// A migrated, empty database for one test. The database is dropped after this value.
 pub struct TestDatabase {
     pub url: String,
-    admin: String,
     name: String,
+    removal: Removal,
+}
+
+/// The way in which the database of an ended test is dropped.
+enum Removal {
+    /// The next test that creates a database in the shared cluster drops it, on the same connection,
+    /// because a connection costs more than a statement. The file lists the databases to drop.
+    ByNextTest(PathBuf),
+    /// The ended test itself drops it, on the server at this URL.
+    AtOnce(String),
 }
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        let (admin, name) = (self.admin.clone(), self.name.clone());
-        let dropped = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(run(
-                &admin,
-                format!("drop database if exists \"{name}\" with (force)"),
-            ));
-        });
-        // The error is ignored: a failed test has already reported its reason.
-        let _ = dropped.join();
+        // Errors are ignored: a failed test has already reported its reason.
+        match &self.removal {
+            Removal::ByNextTest(list) => {
+                let _ = lock(list).and_then(|mut list| writeln!(list, "{}", self.name));
+            }
+            Removal::AtOnce(admin) => {
+                let (admin, sql) = (admin.clone(), drop_statement(&self.name));
+                let dropped = std::thread::spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_all()
+                        .build()
+                        .unwrap();
+                    runtime.block_on(run(&admin, sql));
+                });
+                let _ = dropped.join();
+            }
+        }
     }
+}
+
+fn drop_statement(name: &str) -> String {
+    format!("drop database if exists \"{name}\" with (force)")
+}
+
+/// Opens a file, and locks it until the returned value is dropped.
+fn lock(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let file = options.read(true).append(true).create(true).open(path)?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
+/// Empties the list of the databases to drop. Returns their names.
+fn take_names(list: &Path) -> Vec<String> {
+    let mut list = lock(list).unwrap();
+    let mut names = String::new();
+    list.read_to_string(&mut names).unwrap();
+    list.set_len(0).unwrap();
+    names.lines().map(str::to_owned).collect()
 }
 
 pub async fn database() -> TestDatabase {
@@ -53,18 +88,22 @@ pub async fn database() -> TestDatabase {
         run(&admin, format!("create database \"{name}\"")).await;
         let url = other_database(&admin, &name);
         migrate(&url).await;
-        return TestDatabase { url, admin, name };
+        return TestDatabase {
+            url,
+            name,
+            removal: Removal::AtOnce(admin),
+        };
     }
     let cluster = shared_cluster().await;
-    run(
-        &cluster.url("postgres"),
-        format!("create database \"{name}\" template {TEMPLATE}"),
-    )
-    .await;
+    let list = cluster.folder.join("ended");
+    let ended = take_names(&list);
+    let mut statements: Vec<_> = ended.iter().map(|ended| drop_statement(ended)).collect();
+    statements.push(format!("create database \"{name}\" template {TEMPLATE}"));
+    run_each(&cluster.url("postgres"), statements).await;
     TestDatabase {
         url: cluster.url(&name),
-        admin: cluster.url("postgres"),
         name,
+        removal: Removal::ByNextTest(list),
     }
 }
 
@@ -75,13 +114,18 @@ pub fn unique() -> String {
 
 /// Runs one statement on a connection of its own.
 pub async fn run(url: &str, sql: String) {
+    run_each(url, vec![sql]).await;
+}
+
+/// Runs statements, each in a transaction of its own, on a connection of their own.
+async fn run_each(url: &str, statements: Vec<String>) {
     let mut connection = PgConnection::connect(url)
         .await
         .expect("the test server answers");
-    connection
-        .execute(AssertSqlSafe(sql))
-        .await
-        .expect("the statement is right");
+    for sql in statements {
+        let done = connection.execute(AssertSqlSafe(sql)).await;
+        done.expect("the statement is right");
+    }
     let _ = connection.close().await;
 }
 
