@@ -35,7 +35,8 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 const FAILURES_UNTIL_DOWN: u32 = 5;
 /// The error text if the child ended before the request was written.
 const PROCESS_ENDED: &str = "its process had ended";
-const INPUT_OCCUPIED: &str = "its process did not read the messages before the call in time";
+/// The error text if other messages occupied the input until the timeout.
+const BUSY: &str = "its process did not read its input in time";
 const ANSWER_LOST: &str = "its process ended before it answered";
 
 /// The program with its arguments, the working directory, and the environment.
@@ -177,6 +178,7 @@ impl Stdio {
         request_index: u32,
     ) -> Outcome {
         let mut restarted = false;
+        // The permit was decided long before a later request of the attempt.
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {
@@ -192,7 +194,6 @@ impl Stdio {
             let Some(decided) = call.permit.decided().await else {
                 return Outcome::NotSent(NOT_PERMITTED.to_owned());
             };
-            // A later request of the attempt is asked long after the decision.
             let until = earliest_end.max(decided + within);
             let mut refused = false;
             let may_send = || {
@@ -203,9 +204,7 @@ impl Stdio {
                 Ok(()) => {}
                 Err(true) => return Outcome::Unknown(ANSWER_LOST.to_owned()),
                 Err(false) if refused => return Outcome::NotSent(NOT_PERMITTED.to_owned()),
-                Err(false) if Instant::now() >= until => {
-                    return Outcome::NotSent(INPUT_OCCUPIED.to_owned());
-                }
+                Err(false) if Instant::now() >= until => return Outcome::NotSent(BUSY.to_owned()),
                 Err(false) if restarted => return Outcome::NotSent(PROCESS_ENDED.to_owned()),
                 Err(false) => {
                     restarted = true;
