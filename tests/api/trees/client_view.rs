@@ -244,6 +244,25 @@ on_both! {
         assert_eq!(statuses(&items(&app, &root_id).await), ["Running", "Completed"], "something ran all the time");
         app.stop().await;
     }
+
+    async fn page_of_a_sub_agent_names_no_unreadable_event_outside_the_page(on: On) {
+        let app = trees(on, "").await;
+        let root = paused(&app, &analyst_asks()).await;
+        let analyst = id(&only(&app, &root.str("/task_id"), "analyst").await);
+        let of_analyst = format!("where task_id = {}", app.database.id(&analyst));
+        let numbers = format!("select cast(event_number as text) from agent_task_item {of_analyst} order by event_number");
+        let numbers: Vec<i64> = app.database.texts(&numbers).await.iter().map(|number| number.parse().unwrap()).collect();
+        let gap = numbers.windows(2).find(|pair| pair[1] > pair[0] + 1);
+        let after = gap.expect("numbers of other tasks between those of the analyst")[1];
+        app.database.execute(&format!("update agent_task_item set body = 'x' {of_analyst} and event_number = {after}")).await;
+        let of_page = async |query: String| {
+            let page = app.owner().header("accept", "text/html").get(&format!("/tasks/{analyst}{query}")).await;
+            page.text.matches("This entry cannot be read.").count()
+        };
+        assert_eq!(of_page(format!("?before={after}")).await, 0);
+        assert_eq!(of_page(format!("?before={}", after + 1)).await, 1);
+        app.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
