@@ -324,10 +324,10 @@ async fn lives(fixture: StoreFixture, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gate_laws_hold_over_random_lives_with_crashes_on_sqlite() {
-    lives(StoreFixture::sqlite().await, repetitions(120, 10_000)).await;
+    lives(StoreFixture::sqlite().await, repetitions(90, 10_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gate_laws_hold_over_random_lives_with_crashes_and_takeovers_on_postgres() {
-    lives(StoreFixture::postgres().await, repetitions(120, 10_000)).await;
+    lives(StoreFixture::postgres().await, repetitions(90, 10_000)).await;
 }

@@ -364,7 +364,7 @@ fn status(status: TaskStatus) -> Fact {
 fn task_invariants_hold_over_random_runs_with_crashes() {
     let (mut crashes, mut runs, mut ends, mut edits, mut partial, mut children) =
         (0, 0, 0, 0, 0, 0);
-    let seeds = repetitions(4_000, 10_000);
+    let seeds = repetitions(3_000, 10_000);
     for seed in 0..seeds as u64 {
         let mut world = World::new(seed);
         for _ in 0..30 {

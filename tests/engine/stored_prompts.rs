@@ -246,12 +246,12 @@ async fn questions(fixture: StoreFixture, questions: usize, deciders: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn model_is_shown_only_what_is_stored_with_sixty_four_deciders() {
-    questions(StoreFixture::postgres().await, repetitions(60, 500), 64).await;
+    questions(StoreFixture::postgres().await, repetitions(40, 500), 64).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn model_is_shown_only_what_is_stored_with_sixty_four_deciders_on_sqlite() {
-    questions(StoreFixture::sqlite().await, repetitions(40, 100), 64).await;
+    questions(StoreFixture::sqlite().await, repetitions(30, 100), 64).await;
 }
 
 /// Polls a driver until its model call is in flight.

@@ -169,7 +169,10 @@ async fn receive(
         ledger.push(message.clone());
         ledger.len()
     };
-    inner.arrived.send_replace(count);
+    // Another message may already have stored a higher count, because the lock has been released.
+    inner
+        .arrived
+        .send_modify(|arrived| *arrived = count.max(*arrived));
     let mut gate = inner.gate.subscribe();
     drop(gate.wait_for(|waits| !waits(&message)).await);
     let answer = Arc::clone(&inner.answers.lock().unwrap());

@@ -147,12 +147,12 @@ impl Drivers for [Vec<BoxFuture<'static, ()>>; 2] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn root_is_paused_when_two_children_pause_simultaneously() {
-    paused_in_the_same_instant(StoreFixture::sqlite().await, repetitions(200, 1000)).await;
+    paused_in_the_same_instant(StoreFixture::sqlite().await, repetitions(100, 1000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas() {
-    paused_in_the_same_instant(StoreFixture::postgres().await, repetitions(60, 200)).await;
+    paused_in_the_same_instant(StoreFixture::postgres().await, repetitions(40, 200)).await;
 }
 
 /// Asserts that, after the first `since` prompts, the agent `boss` got exactly two prompts. Returns
