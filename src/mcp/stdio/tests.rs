@@ -142,18 +142,18 @@ async fn call_is_one_line_with_the_approved_bytes_and_gets_its_answer() {
 
 #[tokio::test]
 async fn later_request_of_an_attempt_has_the_rest_of_the_timeout() {
-    let server = Served::running("");
+    let answers_slowly = "import time\ndef call(m): time.sleep(0.05); say(m['id'], 'late')";
+    let (server, rest) = (Served::running(answers_slowly), Duration::from_secs(1));
     let asking = Asking::default();
-    let first = server.called().await;
-    assert!(matches!(first, Outcome::Succeeded(_)), "{first:?}");
     let decided = asking.permit.decided().await.unwrap();
-    until(
-        "the rest is shorter than the time since the decision",
-        || decided.elapsed() > SHORT,
-    )
+    let first = server.call(&asking, LONG).await;
+    assert!(matches!(first, Outcome::Succeeded(_)), "{first:?}");
+    until("more time has passed than is left", || {
+        decided.elapsed() > rest
+    })
     .await;
-    let rest = server.stdio.call(&asking.call(), None, SHORT, 1).await;
-    assert!(matches!(rest, Outcome::Succeeded(_)), "{rest:?}");
+    let later = server.stdio.call(&asking.call(), None, rest, 1).await;
+    assert!(matches!(later, Outcome::Succeeded(_)), "{later:?}");
 }
 
 #[tokio::test]
