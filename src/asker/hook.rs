@@ -121,10 +121,8 @@ pub async fn answer(
     let input = HookInput::read(text)?;
     match input.event {
         HookEvent::Before => propose_call(client, settings, &input).await,
-        HookEvent::Succeeded | HookEvent::Failed => {
-            report_outcome(client, settings.options, &input).await?;
-            Ok(HookAnswer::silent())
-        }
+        HookEvent::Succeeded => report_outcome(client, settings.options, &input, "succeeded").await,
+        HookEvent::Failed => report_outcome(client, settings.options, &input, "failed").await,
         HookEvent::Other => Ok(HookAnswer::silent()),
     }
 }
@@ -226,16 +224,15 @@ async fn report_outcome(
     client: &GateClient,
     options: HookOptions,
     input: &HookInput<'_>,
-) -> Result<(), String> {
+    outcome: &'static str,
+) -> Result<HookAnswer, String> {
     let (key, content) = (input.key()?, input.content());
     let report = OutcomeReport {
         key: &key,
-        outcome: match input.event {
-            HookEvent::Failed => "failed",
-            HookEvent::Succeeded | HookEvent::Before | HookEvent::Other => "succeeded",
-        },
+        outcome,
         content: options.includes_content.then_some(content.as_str()),
     };
     let reported = client.report(&report).await;
-    reported.map_err(|error: AskError| error.to_string())
+    reported.map_err(|error: AskError| error.to_string())?;
+    Ok(HookAnswer::silent())
 }

@@ -2,7 +2,7 @@
 //! read differently (a repeated member, a second value) is refused, and `tool_input` is kept byte
 //! for byte.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
@@ -10,6 +10,8 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::task::json_members::Members;
+use crate::task::request::format_sha256;
+use crate::task::text::cut;
 
 /// The maximum size in bytes of the input of a hook that may block a call, and of the arguments
 /// that `gate call` reads. Longer standard input is refused.
@@ -214,16 +216,5 @@ fn hash(parts: &[&str]) -> String {
         hasher.update(part.len().to_be_bytes());
         hasher.update(part);
     }
-    let mut text = "sha256-".to_owned();
-    for byte in hasher.finalize() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
-
-/// Returns the longest prefix of `text` that has at most `max_bytes` bytes and ends between two
-/// characters.
-fn cut(text: &str, max_bytes: usize) -> &str {
-    text.get(..text.floor_char_boundary(max_bytes))
-        .unwrap_or(text)
+    format_sha256(&hasher.finalize()).replace(':', "-")
 }

@@ -46,6 +46,16 @@ fn request_id(headers: &HeaderMap) -> String {
         .unwrap_or_default()
 }
 
+/// Returns whether the body of a refusal has a word that begins with `stream`, such as the name of
+/// a refused parameter. A word that only contains `stream`, such as `upstream`, does not count.
+fn is_about_streaming(body: &str) -> bool {
+    // The escape of a line break in JSON would join its letter `n` to the next word.
+    body.to_ascii_lowercase()
+        .replace(r"\n", " ")
+        .split(|character: char| !character.is_ascii_alphabetic())
+        .any(|word| word.starts_with("stream"))
+}
+
 pub(super) struct Endpoint<P> {
     name: String,
     model: String,
@@ -189,7 +199,7 @@ impl<P: Protocol> Endpoint<P> {
         if retry::is_retryable(status) {
             AttemptOutcome::Retry(why, wait)
         } else if matches!(status, 400 | 404 | 422) && P::is_about_thinking(&error_text)
-            || matches!(status, 400 | 422) && body.to_ascii_lowercase().contains("stream")
+            || matches!(status, 400 | 422) && is_about_streaming(&body)
         {
             AttemptOutcome::RetrySimpler(why)
         } else {

@@ -18,6 +18,7 @@ mod retry;
 mod settings;
 #[cfg(test)]
 mod test_sinks;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

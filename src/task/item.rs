@@ -294,7 +294,8 @@ pub enum FinishReason {
     Gate,
 }
 
-/// Token counts, as the provider reports them.
+/// Token counts, as the provider reports them. A count of one turn is at most `u32::MAX`, so that
+/// sums of counts do not overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Tokens of the prompt.

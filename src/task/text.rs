@@ -68,11 +68,7 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> String {
 /// boundary.
 #[must_use]
 pub(crate) fn cut(text: &str, bytes: usize) -> &str {
-    let mut end = bytes.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.get(..end).unwrap_or("")
+    text.get(..text.floor_char_boundary(bytes)).unwrap_or("")
 }
 
 /// Returns the JSON pointer (RFC 6901) of the member `member` of the value at the pointer `at`.

@@ -121,19 +121,6 @@ impl Settings {
     /// description of the mistake. The settings are `None` if the `url` is invalid.
     pub(super) fn checked(&self) -> (Option<CheckedSettings>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
-        let known = [
-            Method::GET,
-            Method::POST,
-            Method::PUT,
-            Method::PATCH,
-            Method::DELETE,
-        ];
-        if !known.contains(&self.method) {
-            mistakes.push((
-                vec!["method".to_owned()],
-                "must be GET, POST, PUT, PATCH or DELETE".to_owned(),
-            ));
-        }
         if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
             mistakes.push((
                 vec!["timeout".to_owned()],

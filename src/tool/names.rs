@@ -1,7 +1,14 @@
-//! Folds member names. Names that differ only in case or Unicode normal form become equal, because
-//! some JSON readers treat such names as equal.
+//! Folds and shortens member names. Folded names that differ only in case or Unicode normal form
+//! become equal, because some JSON readers treat such names as equal.
 
 use unicode_normalization::UnicodeNormalization as _;
+
+use crate::task::text::cut;
+
+/// Returns the beginning of a name, for a message about the name.
+pub(super) fn shortened(name: &str) -> &str {
+    cut(name, 80)
+}
 
 /// Returns the name in lower case and in the Unicode normal form NFKC.
 #[must_use]

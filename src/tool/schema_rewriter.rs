@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::names;
+use super::names::{folded, shortened};
 use super::schema::SchemaFlaw;
-use crate::task::text::{cut, pointer};
+use crate::task::text::pointer;
 
 mod weight;
 
@@ -212,7 +212,7 @@ impl Rewriter<'_> {
             };
             has_properties = true;
             for name in properties.keys() {
-                if let Some(twin) = declared.insert(names::folded(name), name)
+                if let Some(twin) = declared.insert(folded(name), name)
                     && twin != name
                 {
                     let is_own = |name: &str| own.is_some_and(|own| own.contains_key(name));
@@ -402,10 +402,6 @@ fn depth(value: &Value) -> usize {
         Value::Array(elements) => 1 + elements.iter().map(depth).max().unwrap_or(0),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
-}
-
-fn shortened(name: &str) -> &str {
-    cut(name, 80)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use reqwest::Url;
 use serde_json::Value;
 
 use super::credential::{self, Credentials};
-use super::names::folded;
+use super::names::{folded, shortened};
 
 /// The characters that are percent-encoded: all but the unreserved characters of RFC 3986.
 const SEGMENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
@@ -422,10 +422,6 @@ fn parse_pieces(text: &str) -> Result<Vec<Piece>, String> {
         pieces.push(Piece::Text(rest.to_owned()));
     }
     Ok(pieces)
-}
-
-fn shortened(name: &str) -> &str {
-    crate::task::text::cut(name, 80)
 }
 
 #[cfg(test)]

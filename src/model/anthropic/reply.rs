@@ -11,8 +11,17 @@ use super::turn::{has_type, is_thinking};
 use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
 use crate::model::problem::{is_non_empty, reported_error_text};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
+use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
-use crate::task::item::{FinishReason, Usage};
+use crate::task::item::FinishReason;
+
+/// The members of `usage` that count the prompt. Tokens that the model read from the cache or wrote
+/// to the cache count as prompt tokens.
+const PROMPT_COUNTS: [&str; 3] = [
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+];
 
 /// A message as received, not redacted yet.
 #[derive(Debug, Default)]
@@ -166,7 +175,7 @@ impl ReceivedMessage {
                 text
             },
             finish_reason: finish_reason(stop_reason, !calls.is_empty()),
-            usage: usage(&self.usage),
+            usage: read_usage(Some(&self.usage), &PROMPT_COUNTS, "output_tokens", None),
             raw: raw(self.blocks, &calls, cleaner),
             calls,
         }))
@@ -214,29 +223,6 @@ fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
     }
 }
 
-/// Reads the token counts. Tokens that the model read from the cache or wrote to the cache count as
-/// prompt tokens.
-fn usage(sent: &Map<String, Value>) -> Usage {
-    let count = |name: &str| {
-        sent.get(name)
-            .and_then(Value::as_i64)
-            .filter(|count| *count >= 0)
-            .unwrap_or(0)
-    };
-    let read = [
-        "input_tokens",
-        "cache_creation_input_tokens",
-        "cache_read_input_tokens",
-    ];
-    let prompt_tokens = read.into_iter().map(count).fold(0, i64::saturating_add);
-    let completion_tokens = count("output_tokens");
-    Usage {
-        prompt_tokens,
-        completion_tokens,
-        total_tokens: prompt_tokens.saturating_add(completion_tokens),
-    }
-}
-
 /// Returns the message as it is stored and sent back. The texts are redacted, and the `input` of a
 /// call is that of the stored call in `calls`. Everything else is as received. If redaction would
 /// change a thinking block, the block is left out, because the block is signed and the change would
@@ -267,6 +253,7 @@ mod tests {
 
     use super::*;
     use crate::secret::{Redactor, Secret};
+    use crate::task::item::Usage;
 
     fn read(body: &str) -> AttemptOutcome {
         read_unstreamed(
@@ -330,13 +317,22 @@ mod tests {
             (0, 0, 0)
         );
         assert_eq!(usage("null"), (0, 0, 0));
+    }
+
+    #[test]
+    fn token_count_that_is_too_large_is_bounded() {
+        let usage = json!({"input_tokens": i64::MAX, "cache_read_input_tokens": i64::MAX, "output_tokens": i64::MAX});
+        let most = i64::from(u32::MAX);
         assert_eq!(
-            usage(&format!(
-                r#"{{"input_tokens":{0},"cache_read_input_tokens":{0}}}"#,
-                i64::MAX
-            ))
-            .0,
-            i64::MAX
+            answered(
+                &json!({"content": [], "stop_reason": "end_turn", "usage": usage}).to_string()
+            )
+            .usage,
+            Usage {
+                prompt_tokens: most,
+                completion_tokens: most,
+                total_tokens: most,
+            }
         );
     }
 

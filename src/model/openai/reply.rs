@@ -11,8 +11,9 @@ use super::request::is_derivable;
 use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
 use crate::model::problem::{classify_answer_error, is_non_empty};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
+use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
-use crate::task::item::{FinishReason, Usage};
+use crate::task::item::FinishReason;
 
 pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let readable = replace_escapes(body, InvalidEscape::LoneSurrogates);
@@ -80,7 +81,7 @@ pub(super) fn answer(received: ReceivedAnswer, cleaner: &Cleaner) -> AttemptOutc
         message,
         calls,
         finish,
-        usage: reported_usage,
+        usage,
     } = received;
     if finish.as_deref() == Some(FINISH_ERROR) {
         return ended_in_error();
@@ -100,7 +101,12 @@ pub(super) fn answer(received: ReceivedAnswer, cleaner: &Cleaner) -> AttemptOutc
         },
         text,
         finish_reason: finish_reason(finish.as_deref(), !calls.is_empty()),
-        usage: usage(reported_usage.as_ref()),
+        usage: read_usage(
+            usage.as_ref().and_then(Value::as_object),
+            &["prompt_tokens"],
+            "completion_tokens",
+            Some("total_tokens"),
+        ),
         calls,
     }))
 }
@@ -275,22 +281,6 @@ fn finish_reason(stated: Option<&str>, has_calls: bool) -> FinishReason {
     }
 }
 
-fn usage(sent: Option<&Value>) -> Usage {
-    let count = |name: &str| {
-        let number = sent.and_then(|usage| usage.get(name))?;
-        number.as_i64().filter(|count| *count >= 0)
-    };
-    let prompt_tokens = count("prompt_tokens").unwrap_or(0);
-    let completion_tokens = count("completion_tokens").unwrap_or(0);
-    let total_tokens =
-        count("total_tokens").unwrap_or_else(|| prompt_tokens.saturating_add(completion_tokens));
-    Usage {
-        prompt_tokens,
-        completion_tokens,
-        total_tokens,
-    }
-}
-
 /// Returns the message as it is stored and sent back. Its texts are redacted. If a call's arguments
 /// are a text, the `arguments_text` in `calls` replaces them. Everything else is as received.
 fn raw(message: Map<String, Value>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
@@ -316,6 +306,7 @@ mod tests {
 
     use super::*;
     use crate::secret::{Redactor, Secret};
+    use crate::task::item::Usage;
 
     fn cleaner() -> Cleaner {
         let key = Secret::new("sk-very-secret".to_owned());
@@ -452,6 +443,21 @@ mod tests {
         assert_eq!(
             with(json!({"prompt_tokens": 3, "completion_tokens": -4, "total_tokens": 9})),
             usage(3, 0, 9)
+        );
+    }
+
+    #[test]
+    fn token_count_that_is_too_large_is_bounded() {
+        let usage = json!({"prompt_tokens": i64::MAX, "completion_tokens": i64::MAX, "total_tokens": i64::MAX});
+        let choice = json!({"message": {"content": "x"}, "finish_reason": "stop"});
+        let most = i64::from(u32::MAX);
+        assert_eq!(
+            answered(&json!({"choices": [choice], "usage": usage}).to_string()).usage,
+            Usage {
+                prompt_tokens: most,
+                completion_tokens: most,
+                total_tokens: most,
+            }
         );
     }
 

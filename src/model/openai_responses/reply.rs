@@ -10,8 +10,9 @@ use super::item::ResponseItem;
 use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
 use crate::model::problem::{classify_stream_error, is_non_empty, reported_error_text};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
+use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
-use crate::task::item::{FinishReason, Usage};
+use crate::task::item::FinishReason;
 
 /// The `type` of the stored form of a turn.
 pub(super) const STORED_TYPE: &str = "response";
@@ -154,7 +155,13 @@ impl ReceivedResponse {
                 text
             },
             finish_reason: self.finish_reason(!calls.is_empty()),
-            usage: usage(self.usage.as_ref()),
+            // `input_tokens` includes cached tokens, and `output_tokens` includes reasoning tokens.
+            usage: read_usage(
+                self.usage.as_ref().and_then(Value::as_object),
+                &["input_tokens"],
+                "output_tokens",
+                Some("total_tokens"),
+            ),
             raw: self.raw(&calls, cleaner),
             calls,
         }))
@@ -192,23 +199,6 @@ impl ReceivedResponse {
             Value::Null,
             |items| json!({"type": STORED_TYPE, "items": items}),
         )
-    }
-}
-
-/// Reads the token counts. `input_tokens` includes cached tokens, and `output_tokens` includes
-/// reasoning tokens.
-fn usage(sent: Option<&Value>) -> Usage {
-    let count = |name: &str| {
-        let number = sent.and_then(|usage| usage.get(name))?;
-        number.as_i64().filter(|count| *count >= 0)
-    };
-    let prompt_tokens = count("input_tokens").unwrap_or(0);
-    let completion_tokens = count("output_tokens").unwrap_or(0);
-    Usage {
-        prompt_tokens,
-        completion_tokens,
-        total_tokens: count("total_tokens")
-            .unwrap_or_else(|| prompt_tokens.saturating_add(completion_tokens)),
     }
 }
 

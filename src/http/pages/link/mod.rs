@@ -20,7 +20,7 @@ use super::request::texts::RequestTexts;
 use super::translations::fill;
 use crate::http::Http;
 use crate::http::api::access;
-use crate::http::server::problem::{Code, Problem};
+use crate::http::server::problem::Problem;
 use crate::people::Caller;
 use crate::people::authorization::is_approver;
 use crate::store::RequestRow;
@@ -31,9 +31,6 @@ pub(crate) const PATH_PREFIX: &str = "/l/";
 
 /// The detail of the problem `link_expired`. It must not reveal anything about the request.
 pub(crate) const EXPIRED_DETAIL: &str = "This link is over. Sign in, or wait for the next message.";
-
-/// The problems of the operation `get_link_page`.
-const LINK_PROBLEMS: &[Code] = &[Code::NotFound, Code::LinkExpired];
 
 /// The content of the sealed link in the path of an HTTP request. The guard (`server/guard.rs`)
 /// opens the link and stores this struct for the operation.

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
-use super::{CurrentLink, LINK_PROBLEMS, linked_request};
+use super::{CurrentLink, linked_request};
 use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, request_page};
@@ -19,7 +19,7 @@ pub(crate) const OP: Op = Op {
     id: "get_link_page",
     auth: AuthClass::Link,
     max_body_bytes: SMALL_BODY,
-    problems: LINK_PROBLEMS,
+    problems: &[],
 };
 
 /// Get the page of a link

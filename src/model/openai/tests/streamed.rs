@@ -404,3 +404,35 @@ async fn refusal_for_another_reason_is_not_remembered() {
         .map(|seen| seen.body.get("stream_options").is_some());
     assert_eq!(asked.collect::<Vec<_>>(), [true, false, false, true]);
 }
+
+#[tokio::test]
+async fn refusal_that_names_an_upstream_leaves_the_next_request_streamed_with_usage() {
+    let upstream = http("400 Bad Request", "", r#"{"error":"Upstream timeout"}"#);
+    let endpoint = Endpoint::new(vec![upstream, streamed(), streamed()]).await;
+    let (model, _) = client(settings(&endpoint.url));
+    let detail = failure(&model, &DiscardingSink).await;
+    assert_eq!(
+        detail,
+        "Model `main` gave no usable answer: it answered with status 400: Upstream timeout"
+    );
+    let asked = prompt(vec![user("hi")]);
+    assert!(model.answer(&asked, &DiscardingSink).await.is_ok());
+    let seen = endpoint.seen();
+    assert_eq!(seen.len(), 2);
+    assert_eq!(
+        seen[1].body["stream_options"],
+        json!({"include_usage": true})
+    );
+}
+
+#[tokio::test]
+async fn refusal_that_names_stream_after_a_line_break_is_repeated_unstreamed() {
+    let refused = http(
+        "422 Unprocessable",
+        "",
+        r#"{"detail":"1 validation error for Body\nstream\n  Extra inputs"}"#,
+    );
+    let (answer, endpoint, _) = ask(vec![refused.clone(), refused, hello()]).await;
+    assert_eq!(answer.unwrap().text.as_deref(), Some("hello"));
+    assert_eq!(endpoint.seen()[2].body.get("stream"), None);
+}

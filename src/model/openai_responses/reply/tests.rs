@@ -103,6 +103,23 @@ fn cached_and_reasoning_tokens_are_counted_once() {
 }
 
 #[test]
+fn token_count_that_is_too_large_is_bounded() {
+    let usage =
+        json!({"input_tokens": i64::MAX, "output_tokens": i64::MAX, "total_tokens": i64::MAX});
+    let body = json!({"status": "completed", "output": [], "usage": usage});
+    let used = answered(&body.to_string()).usage;
+    let most = i64::from(u32::MAX);
+    assert_eq!(
+        [
+            used.prompt_tokens,
+            used.completion_tokens,
+            used.total_tokens
+        ],
+        [most; 3]
+    );
+}
+
+#[test]
 fn items_are_kept_as_they_came_and_redacted_only_where_they_hold_a_secret() {
     let exact = r#"{ "type":"reasoning", "n":1.50, "encrypted_content":"gAA\u002f", "n":1.5 }"#;
     let secret = r#"{"type":"reasoning","summary":[{"text":"sk-very-secret\u0000"}],"id":"rs_2"}"#;
