@@ -96,8 +96,9 @@ pub struct InboxState {
     /// The open requests with ids greater than `after` that the inbox does not show, the oldest
     /// first.
     pub new: Vec<RequestId>,
-    /// Whether more open requests may follow those in `new`.
-    pub more: bool,
+    /// The last id that the read has looked at, if more open requests may follow. `None` if the
+    /// read has looked at every request.
+    pub more_after: Option<RequestId>,
 }
 
 impl Store {
@@ -204,7 +205,8 @@ impl Store {
                 state.open.insert(id, answers(record.items));
             }
         }
-        state.more = i64::try_from(state.new.len()).is_ok_and(|count| count >= MAX_NEW_REQUESTS);
+        let more = i64::try_from(state.new.len()).is_ok_and(|count| count >= MAX_NEW_REQUESTS);
+        state.more_after = state.new.last().copied().filter(|_| more);
         state.new.retain(|id| !state.open.contains_key(id));
         Ok(state)
     }

@@ -398,3 +398,29 @@ async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an
         .unwrap();
     assert_eq!(fixture.number("select count(*) from inbox").await, 0);
 }
+
+#[tokio::test]
+async fn search_for_new_requests_goes_on_after_a_thousand_that_are_shown() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.paused(finance(1)).await;
+    fixture.many_requests("'user_id', 'carol'").await;
+    let state = async |shown: &[RequestId], after: RequestId| {
+        let state = fixture.store.inbox_state("acme", shown, after).await;
+        state.unwrap()
+    };
+    let first = state(&[], RequestId(Uuid::nil())).await;
+    assert_eq!(first.new.len(), 1000);
+    assert_eq!(first.more_after, first.new.last().copied());
+    let again = state(&first.new, RequestId(Uuid::nil())).await;
+    assert_eq!((again.open.len(), again.new.len()), (1000, 0));
+    assert_eq!(
+        again.more_after, first.more_after,
+        "the search goes on from there"
+    );
+    let (newest, all) = (
+        RequestId(Uuid::max()),
+        state(&[], first.more_after.unwrap()).await,
+    );
+    assert!(all.new[0] > first.new[999]);
+    assert_eq!(state(&[], newest).await.more_after, None);
+}

@@ -395,14 +395,14 @@ impl InboxReader {
         let unknown = found.new.iter().filter(|id| !self.sent_ids.contains(id));
         self.pending_ids.extend(unknown);
         let newest = found.new.last().max(self.sent_ids.last()).copied();
-        let since = match (found.more, found.new.last().copied(), newest) {
-            (true, Some(last), _) => last,
-            (_, _, Some(newest)) => id_earlier_by(newest, SEARCH_OVERLAP),
-            (_, _, None) => self.since,
+        let since = match (found.more_after, newest) {
+            (Some(last), _) => last,
+            (None, Some(newest)) => id_earlier_by(newest, SEARCH_OVERLAP),
+            (None, None) => self.since,
         };
         self.since = self.since.max(since);
         self.sent_ids = self.sent_ids.split_off(&self.since);
-        Ok(found.more)
+        Ok(found.more_after.is_some())
     }
 }
 
