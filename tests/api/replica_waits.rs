@@ -31,3 +31,34 @@ async fn wait_shows_the_commit_that_another_replica_made_before_it() {
     other.stop().await;
     app.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wait_shows_no_pause_that_another_replica_has_ended() {
+    let app = TestApp::start(On::Postgres).await;
+    let other = app.replica().await;
+    app.model
+        .then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
+    let body = json!({"input": "please"});
+    // The stream keeps the news of the tree, whose last news is the pause, in the process `app`.
+    let mut watch = app.owner().post_and_watch("/v1/tasks", &body).await;
+    let paused = watch.until("task.paused").await;
+    let task = paused[0].data["task_id"].as_str().unwrap().to_owned();
+    drop(watch);
+    let path = format!("/v1/tasks/{task}");
+    let held = app.owner().get(&path).await;
+    other.store().mute();
+    app.store().mute();
+    app.tool.close();
+    let approve = format!("/resume/{}/approve", held.str("/pending/0/request_id"));
+    let at_once = other.owner().header("prefer", "wait=0");
+    let approved = at_once.post(&approve, &json!({})).await;
+    assert_eq!(approved.str("/status"), "Running", "{}", approved.text);
+    app.tool.reached(1).await;
+    let waits = app.owner().header("prefer", "wait=1");
+    let shown = waits.get(&path).await;
+    assert_eq!(shown.str("/status"), "Running", "{}", shown.text);
+    app.model.then(says("done"));
+    app.tool.open();
+    other.stop().await;
+    app.stop().await;
+}

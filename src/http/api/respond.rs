@@ -40,10 +40,12 @@ pub(crate) async fn respond(
     permit: Option<StreamPermit>,
 ) -> Result<Response, Problem> {
     posted.release_body();
-    let mut response = match permit {
-        Some(permit) => opening::open_after_commit(http, &posted, &mut accepted, permit).await?,
-        None => respond_after_wait(http, &posted, &mut accepted, success).await?,
+    let answered = match permit {
+        Some(permit) => opening::open_after_commit(http, &posted, &mut accepted, permit).await,
+        None => respond_after_wait(http, &posted, &mut accepted, success).await,
     };
+    // A problem after the commit names the stored task, too.
+    let mut response = answered.unwrap_or_else(IntoResponse::into_response);
     if success == SuccessStatus::Created {
         let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);
         insert_header(response.headers_mut(), LOCATION, &location);

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::access;
 use crate::http::Http;
-use crate::http::server::problem::Problem;
+use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::task::{AgentTask, WireTaskStatus};
 use crate::people::Caller;
 use crate::store::{News, StoppedTask};
@@ -78,12 +78,13 @@ async fn when_stopped(
     if max_wait.is_zero() {
         return row(http, task).await;
     }
-    // A given `news` began before the caller's own commit, so it reports that commit or a later
-    // commit. The first report of a new subscription may be outdated, because another replica may
-    // have committed since. So without a given `news`, the row is read first.
-    let mut is_current = news.is_some();
+    let follows_commit = news.is_some();
     // Subscribes before the first read, so that no commit after the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
+    // A given `news` began before the caller's own commit, so it reports that commit or a later
+    // commit. The commits that a new subscription reports at once may be outdated, because another
+    // replica may have committed since.
+    let outdated = (!follows_commit).then(|| news.borrow().commits);
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;
     let mut first = true;
@@ -91,22 +92,24 @@ async fn when_stopped(
     let mut listener = None;
     loop {
         let seen = news.borrow_and_update().clone();
+        let is_current = outdated.is_none_or(|commits| seen.commits > commits);
         let stopped = seen.stopped.filter(|stopped| stopped.row.task_id == task);
         if let Some(stopped) = stopped.filter(|_| is_current) {
             drop(news);
             http.store.forget(root);
             return Ok(WaitOutcome::Committed(stopped));
         }
-        is_current = true;
         let known_to_run = first && task == root && seen.running == Some(true);
         first = false;
         let remaining = end.saturating_duration_since(Instant::now());
-        if !known_to_run || remaining.is_zero() || http.shutdown.is_cancelled() {
-            let row = row(http, task).await?;
-            let is_running =
-                matches!(&row, WaitOutcome::Read(row) if row.status == TaskStatus::Running);
-            if !is_running || remaining.is_zero() || http.shutdown.is_cancelled() {
-                return Ok(row);
+        let is_end = remaining.is_zero() || http.shutdown.is_cancelled();
+        if !known_to_run || is_end {
+            match row(http, task).await {
+                Ok(WaitOutcome::Read(row)) if row.status == TaskStatus::Running && !is_end => {}
+                // The caller's POST is stored. So a database that is away for a moment does not
+                // end the wait.
+                Err(problem) if follows_commit && !is_end && problem.code == Code::Unavailable => {}
+                read => return read,
             }
         }
         let notified = async {
