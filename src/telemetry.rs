@@ -42,7 +42,7 @@ mod observation;
 mod requests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec,
@@ -154,6 +154,7 @@ pub struct DatabaseCounts {
 
 struct Instruments {
     registry: Registry,
+    rendering: Mutex<()>,
     http: HistogramVec,
     tasks: IntGaugeVec,
     requests: RequestMetrics,
@@ -191,6 +192,8 @@ impl Metrics {
     #[must_use]
     pub fn render(&self, counts: &DatabaseCounts) -> String {
         let all = &self.0;
+        // Between `reset` and `set`, a concurrent scrape would miss gauges.
+        let _alone = all.rendering.lock().unwrap_or_else(PoisonError::into_inner);
         all.tasks.reset();
         for (status, count) in &counts.tasks {
             all.tasks.with_label_values(&[status]).set(*count);
@@ -320,6 +323,7 @@ impl Instruments {
         let build = Builder(Registry::new());
         let (streams, batch) = build.unlabelled()?;
         Ok(Self {
+            rendering: Mutex::default(),
             http: build.histogram(
                 "holdpoint_http_request_duration_seconds",
                 "How long HTTP requests took to answer.",

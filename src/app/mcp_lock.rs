@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use crate::config::McpConfig;
 use crate::mcp::{self, Lock, Review};
 use crate::net::Net;
+use crate::secret::{Redactor, Secret};
 use crate::world::{Clock, SystemClock};
 
 #[derive(Debug)]
@@ -19,6 +20,20 @@ pub struct ReviewResult {
     pub differs: bool,
     /// The new content of the lock file; [`review`] does not write the file.
     pub lock: Lock,
+}
+
+/// Returns a redactor for the values of `headers`, and for a value without its scheme, such as
+/// `Bearer`.
+fn header_redactor(headers: &http::HeaderMap) -> Redactor {
+    let mut secrets = Vec::new();
+    for (name, value) in headers {
+        let value = value.to_str().unwrap_or_default();
+        let credential = value.rsplit(' ').next().unwrap_or_default();
+        for text in [value, credential] {
+            secrets.push((name.as_str(), Secret::new(text.to_owned())));
+        }
+    }
+    Redactor::new(secrets.iter().map(|(name, value)| (*name, value)))
 }
 
 /// Lists the tools of the MCP server `only`, or of every MCP server if `only` is `None`. Compares
@@ -32,8 +47,8 @@ pub async fn review(
     headers: &http::HeaderMap,
 ) -> anyhow::Result<ReviewResult> {
     let net = Net::new()?;
-    let (redactor, clock) = (config.redactor(), Arc::new(SystemClock));
-    let clock: Arc<dyn Clock> = clock;
+    let redactor = config.redactor().merged_with(&header_redactor(headers));
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let mut lock = config.lock.clone();
     let (mut text, mut differs) = (String::new(), false);
     if only.is_none() {

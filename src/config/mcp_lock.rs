@@ -6,13 +6,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
-use super::interpolate::InsertedValue;
 use super::layers::{self, Flags};
 use super::report::Report;
 use super::tree::{self, Entry, Kind, Node, Origin};
 use super::{
     Config, Source, complete_servers, expand, lock_path, mcp_tools, read_sections, schema,
-    unexpanded,
+    secret_values,
 };
 use crate::mcp::{self, Lock};
 use crate::secret::{Redactor, Secret};
@@ -30,8 +29,7 @@ pub struct McpConfig {
 }
 
 impl McpConfig {
-    /// Returns a redactor for the values that `${…}` inserted into the configuration. Values at
-    /// places that may be shown (`unexpanded::is_shown`) are not redacted.
+    /// Returns a redactor for the secret values of the configuration.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(
@@ -79,12 +77,7 @@ pub fn load_mcp(
         mcp_tools::check_server(name, server, &root, &mut mistakes);
     }
     let lock = read_lock(environment, &path, &mut mistakes);
-    let shown = |one: &InsertedValue| unexpanded::is_shown(&one.place);
-    let secrets: Vec<_> = inserted
-        .iter()
-        .filter(|one| !shown(one))
-        .map(|one| (one.name.clone(), one.value.clone()))
-        .collect();
+    let secrets = secret_values(&root, &inserted);
     let config = McpConfig {
         servers,
         path,

@@ -76,9 +76,9 @@
     setRowNote(row, "");
   };
 
-  // Reads what has become of a request whose change was missed.
+  // Reads the outcome of a request whose change was missed.
   const readOutcome = (row) => {
-    load(row.querySelector("a").pathname, "application/json", "json", (request) => {
+    load(live.dataset.requests + row.dataset.request, "application/json", "json", (request) => {
       if (!request || request.can_decide) return;
       const isLate = Date.parse(request.expires_at) <= Date.now();
       const hasVote = request.tool_calls.some((call) => call.approvals[0]);
@@ -120,7 +120,7 @@
     return btoa(String.fromCharCode(...bytes)).slice(0, 22).replaceAll("+", "-").replaceAll("/", "_");
   };
 
-  // Appends the page that begins with the first new request to the last page. Other pages open it.
+  // Appends the page that begins with the first new request to the last page. Others open it.
   const showNewRows = () => {
     const address = new URL(location.href);
     address.searchParams.set("cursor", cursorBefore([...newRequests].sort()[0]));

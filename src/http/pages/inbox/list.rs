@@ -252,6 +252,7 @@ impl InboxPage {
         let events = self.query_address(&format!("{}/v1/events", site.prefix), None);
         html! {
             div #inbox-live hidden data-events=(events) data-open=(self.open) data-more[self.has_more]
+                data-requests=(format!("{}/resume/", site.prefix))
                 data-words=(Value::Object(script_texts(site.texts(), Translations::for_language(site.language))))
             {
                 button #inbox-tell type="button" .second { (site.texts().notify) }

@@ -427,13 +427,18 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     })
 }
 
+/// The maximum number of reads of the journal after the request. A call that has been canceled, or
+/// whose outcome is unknown, may never be settled, and its task may go on for long.
+const MAX_HISTORY_READS: usize = 64;
+
 impl View<'_> {
-    /// Reads `history` and `timeline` from the journal. If a stored item is unreadable, `history`
-    /// stays `None`, and `timeline` has only the entries that were read before.
+    /// Reads `history` and `timeline` from the journal, at most [`MAX_HISTORY_READS`] times. If a
+    /// stored item is unreadable, `history` stays `None`, and `timeline` has only the entries that
+    /// were read before.
     async fn load_history(&mut self, http: &Http) -> Result<(), Problem> {
         let mut history = RequestHistory::new(self.row);
         let mut after = self.row.asked_seq;
-        loop {
+        for _ in 0..MAX_HISTORY_READS {
             let items = match http
                 .store
                 .items(self.row.task_id, after, ITEMS_PER_READ)
