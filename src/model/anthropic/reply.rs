@@ -8,11 +8,12 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::turn::{has_type, is_thinking};
-use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
+use crate::model::clean::Cleaner;
 use crate::model::problem::{is_non_empty, reported_error_text};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
+use crate::task::text::{InvalidEscape, replace_escapes};
 
 /// A message as received, not redacted yet.
 #[derive(Debug, Default)]
