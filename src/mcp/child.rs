@@ -1,5 +1,6 @@
 //! Exchanges MCP messages with a child process over its standard input and output, one message per
-//! line. Invariant: each pending request ends when its answer arrives or when the child ends.
+//! line. Invariant: each pending request ends when its answer arrives, even if the answer cannot be
+//! read, or when the child ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::reader::{MAX_MESSAGE_BYTES, MAX_QUEUED_REQUESTS};
-use super::wire::{Answer, Message, is_list_change, raw_result, reply};
+use super::wire::{Answer, Message, is_list_change, raw_result, reply, unreadable_answer_id};
 use crate::secret::Redactor;
 use crate::tool::guard::{GREETING, GuardLine, Order, encode_order};
 use crate::tool::shell::{GuardCommand, kill_orphans};
@@ -279,14 +280,7 @@ impl Shared {
 
     fn receive(&self, line: &[u8]) {
         match Message::read(line) {
-            Some(Message::Answer(Value::String(id), answer)) => {
-                self.touch();
-                // If the request is no longer pending, its late answer is dropped.
-                let answer_sender = self.lock().remove(&id);
-                if let Some(answer_sender) = answer_sender {
-                    let _ = answer_sender.send((answer, raw_result(line)));
-                }
-            }
+            Some(Message::Answer(Value::String(id), answer)) => self.settle(&id, answer, line),
             Some(Message::Request(id, method)) => {
                 // A request that finds the queue full gets no reply.
                 let _ = self.replies.try_send(reply(&id, &method));
@@ -294,7 +288,24 @@ impl Shared {
             Some(Message::Notification(method)) if is_list_change(&method) => {
                 self.changes.send_modify(|count| *count += 1);
             }
-            Some(Message::Answer(..) | Message::Notification(_)) | None => {}
+            Some(Message::Answer(..) | Message::Notification(_)) => {}
+            None => {
+                // No method has the result `null`, so the request ends at once, as after any other
+                // answer that is not a result of its method.
+                if let Some(id) = unreadable_answer_id(line) {
+                    self.settle(&id, Answer::Result(Value::Null), line);
+                }
+            }
+        }
+    }
+
+    /// Ends the pending request `id` with its answer, which is in `line`. If the request is no
+    /// longer pending, the late answer is dropped.
+    fn settle(&self, id: &str, answer: Answer, line: &[u8]) {
+        self.touch();
+        let answer_sender = self.lock().remove(id);
+        if let Some(answer_sender) = answer_sender {
+            let _ = answer_sender.send((answer, raw_result(line)));
         }
     }
 }
