@@ -200,14 +200,8 @@ impl Metrics {
         }
         all.requests.open.set(&counts.requests);
         all.deliveries.waiting.set(&counts.deliveries);
-        let mut text = Vec::new();
-        if TextEncoder::new()
-            .encode(&all.registry.gather(), &mut text)
-            .is_err()
-        {
-            return String::new();
-        }
-        String::from_utf8_lossy(&text).into_owned()
+        let text = TextEncoder::new().encode_to_string(&all.registry.gather());
+        text.unwrap_or_default()
     }
 
     fn observe(&self, observation: &Observation) {

@@ -1,5 +1,6 @@
 //! Exchanges MCP messages with a child process over its standard input and output, one message per
-//! line. Invariant: each pending request ends when its answer arrives or when the child ends.
+//! line. Invariant: each pending request ends when its answer arrives, even if the answer cannot be
+//! read, or when the child ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,15 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{self, ChildStderr, ChildStdin, ChildStdout};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader};
+use tokio::process::{self, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::reader::{MAX_MESSAGE_BYTES, MAX_QUEUED_REQUESTS};
-use super::wire::{Answer, Message, is_list_change, raw_result, reply};
-use crate::secret::Redactor;
+use super::wire::{Answer, Message, is_list_change, raw_result, reply, unreadable_answer_id};
+use crate::secret::{Redactor, StreamRedactor};
+use crate::task::text::cut;
 use crate::tool::guard::{GREETING, GuardLine, Order, encode_order};
 use crate::tool::shell::{GuardCommand, kill_orphans};
 
@@ -279,14 +281,7 @@ impl Shared {
 
     fn receive(&self, line: &[u8]) {
         match Message::read(line) {
-            Some(Message::Answer(Value::String(id), answer)) => {
-                self.touch();
-                // If the request is no longer pending, its late answer is dropped.
-                let answer_sender = self.lock().remove(&id);
-                if let Some(answer_sender) = answer_sender {
-                    let _ = answer_sender.send((answer, raw_result(line)));
-                }
-            }
+            Some(Message::Answer(Value::String(id), answer)) => self.settle(&id, answer, line),
             Some(Message::Request(id, method)) => {
                 // A request that finds the queue full gets no reply.
                 let _ = self.replies.try_send(reply(&id, &method));
@@ -294,7 +289,24 @@ impl Shared {
             Some(Message::Notification(method)) if is_list_change(&method) => {
                 self.changes.send_modify(|count| *count += 1);
             }
-            Some(Message::Answer(..) | Message::Notification(_)) | None => {}
+            Some(Message::Answer(..) | Message::Notification(_)) => {}
+            None => {
+                // No method has the result `null`, so the request ends at once, as after any other
+                // answer that is not a result of its method.
+                if let Some(id) = unreadable_answer_id(line) {
+                    self.settle(&id, Answer::Result(Value::Null), line);
+                }
+            }
+        }
+    }
+
+    /// Ends the pending request `id` with its answer, which is in `line`. If the request is no
+    /// longer pending, the late answer is dropped.
+    fn settle(&self, id: &str, answer: Answer, line: &[u8]) {
+        self.touch();
+        let answer_sender = self.lock().remove(id);
+        if let Some(answer_sender) = answer_sender {
+            let _ = answer_sender.send((answer, raw_result(line)));
         }
     }
 }
@@ -346,7 +358,7 @@ async fn read_messages(
     shared.guard_ended.cancel();
 }
 
-/// Reads one line into `line`, without its line break. Returns false at the end of the input.
+/// Reads one line into `line`, without its line feed. Returns false at the end of the input.
 ///
 /// # Errors
 /// Fails if the input cannot be read, or if the line is longer than `max_bytes` bytes.
@@ -369,30 +381,58 @@ async fn read_line(
             return Err(io::ErrorKind::InvalidData.into());
         }
         if end.is_some() {
-            if line.last() == Some(&b'\r') {
-                line.pop();
-            }
             return Ok(true);
         }
     }
 }
 
-async fn log_lines(server: String, stderr: ChildStderr, redactor: Arc<Redactor>) {
+/// Logs the lines of a child's standard error. All lines are redacted as one text, because a secret
+/// may have several lines. A beginning of a secret at the end of the output is not logged.
+async fn log_lines(server: String, stderr: impl AsyncRead + Unpin, redactor: Arc<Redactor>) {
     let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
+    let mut redacting = StreamRedactor::new(redactor);
     let (mut second_began, mut logged) = (Instant::now(), 0);
     while let Ok(true) = read_line(&mut input, &mut line, MAX_MESSAGE_BYTES).await {
         if second_began.elapsed() >= Duration::from_secs(1) {
             (second_began, logged) = (Instant::now(), 0);
         }
-        let shown = line
-            .get(..line.len().min(MAX_LOGGED_BYTES_PER_SECOND))
-            .unwrap_or_default();
-        logged += shown.len();
-        if logged <= MAX_LOGGED_BYTES_PER_SECOND {
-            let text = redactor
-                .redact_prefix(&String::from_utf8_lossy(shown))
-                .into_owned();
-            tracing::debug!(server, text, "an MCP server wrote to standard error");
+        line.push(b'\n');
+        for text in redacting.push(&String::from_utf8_lossy(&line)).lines() {
+            let text = cut(text, MAX_LOGGED_BYTES_PER_SECOND);
+            logged += text.len();
+            if logged <= MAX_LOGGED_BYTES_PER_SECOND {
+                tracing::debug!(server, text, "an MCP server wrote to standard error");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::Secret;
+    use crate::world::captured::Captured;
+
+    #[tokio::test]
+    async fn secret_of_several_lines_on_standard_error_is_not_logged() {
+        for end in ["\n", "\r\n"] {
+            let secret =
+                Secret::new(["first-of-key", "second-of-key", "", "last-of-key"].join(end));
+            let redactor = Arc::new(Redactor::new([("KEY", &secret)]));
+            let captured = Captured::default();
+            let printing = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_ansi(false)
+                .with_writer(captured.writer());
+            let _printing = tracing::subscriber::set_default(printing.finish());
+            let whole = secret.reveal();
+            let output = format!("before\n{whole}\nafter\nfirst-of-key{end}second");
+            log_lines("files".to_owned(), output.as_bytes(), redactor).await;
+            let logged = captured.text();
+            for text in ["before", "[secret KEY]", "after"] {
+                assert_eq!(logged.matches(text).count(), 1, "{text}: {logged}");
+            }
+            assert!(!logged.contains("of-key"), "{logged}");
         }
     }
 }

@@ -72,6 +72,8 @@ fn is_json_of(text: &str, value: &Value) -> bool {
         && serde_json::from_str::<Value>(text).is_ok_and(|parsed| parsed == *value)
 }
 
+/// Returns the text of a block. No part of it is cut here, because the whole result is redacted
+/// before it is cut.
 fn block_text(block: &Value) -> String {
     let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
     match text("type") {
@@ -81,11 +83,7 @@ fn block_text(block: &Value) -> String {
             let size = text("data").len() / 4 * 3;
             let mime = text("mimeType");
             let mime = if mime.is_empty() { kind } else { mime };
-            format!(
-                "[{}, {} KiB, not shown]",
-                cut(mime, 64),
-                size.div_ceil(1024)
-            )
+            format!("[{mime}, {} KiB, not shown]", size.div_ceil(1024))
         }
         "resource" => {
             let resource = block.get("resource");
@@ -102,7 +100,7 @@ fn block_text(block: &Value) -> String {
         }
         "resource_link" => format!("[link: {} {}]", text("name"), text("uri")),
         "" => "[unknown content, not shown]".to_owned(),
-        kind => format!("[{}, not shown]", cut(kind, 64)),
+        kind => format!("[{kind}, not shown]"),
     }
 }
 
@@ -195,6 +193,25 @@ mod tests {
         );
         let said = json!({"content": [{"type": "text", "text": "{ \"a\": 1 }"}], "structuredContent": {"a": 1}});
         assert_eq!(of(said), Outcome::Succeeded("{ \"a\": 1 }".to_owned()));
+    }
+
+    #[test]
+    fn secret_in_a_kind_of_content_leaves_nothing_behind_wherever_it_begins() {
+        let secret = crate::secret::Secret::new("canary-0123456789".to_owned());
+        let redactor = Redactor::new([("KEY", &secret)]);
+        for before in 40..70 {
+            let kind = "x".repeat(before) + secret.reveal();
+            for block in [
+                json!({"type": "image", "mimeType": kind}),
+                json!({"type": kind}),
+            ] {
+                let result = Answer::Result(json!({"content": [block]}));
+                let Outcome::Succeeded(text) = outcome(result, &redactor) else {
+                    panic!("no success")
+                };
+                assert!(!text.contains("can"), "{text}");
+            }
+        }
     }
 
     #[test]

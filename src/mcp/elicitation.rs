@@ -70,6 +70,8 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
         return refused("and its state holds a secret");
     }
     let clean = |text: &str| without_nul(redactor.redact(text).into_owned());
+    // Redaction comes before the cut, so that no part of a secret remains at the cut.
+    let clean_cut = |text: &str, bytes| cut(&clean(text), bytes).to_owned();
     let (mut questions, mut responses, mut secrets) = (Vec::new(), Map::new(), Vec::new());
     for (key, question) in input.requests {
         if key.len() > MAX_KEY_BYTES
@@ -83,11 +85,11 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
                 Ok(form) => (message, map_texts(form, &clean), None),
                 Err(FormError::AsksForSecret(field)) => {
                     responses.insert(key, json!({"action": "decline"}));
-                    secrets.push(clean(cut(&field, MAX_KEY_BYTES)));
+                    secrets.push(clean_cut(&field, MAX_KEY_BYTES));
                     continue;
                 }
                 Err(FormError::NotRenderable(why)) => {
-                    let why = clean(cut(&why, MAX_KEY_BYTES));
+                    let why = clean_cut(&why, MAX_KEY_BYTES);
                     return refused(&format!("with a form that cannot be shown: it {why}"));
                 }
             },
@@ -100,20 +102,18 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
         };
         questions.push(ServerQuestion {
             key,
-            message: clean(cut(&message, MAX_MESSAGE_BYTES)),
+            message: clean_cut(&message, MAX_MESSAGE_BYTES),
             form,
             url,
         });
     }
-    let state = input.request_state.map(ServerState::Plain);
-    let elicitation = Elicitation {
-        questions,
-        responses,
-        state,
-        ..Elicitation::default()
-    };
     Ok(CheckedInput {
-        elicitation,
+        elicitation: Elicitation {
+            questions,
+            responses,
+            state: input.request_state.map(ServerState::Plain),
+            ..Elicitation::default()
+        },
         secrets,
     })
 }
@@ -236,5 +236,25 @@ mod tests {
         };
         let read = check(input_request(vec![("k", told)]), &redactor).unwrap();
         assert_eq!(read.elicitation.questions[0].message, "[secret KEY]");
+    }
+
+    #[test]
+    fn secret_across_the_cut_of_a_text_leaves_nothing_behind() {
+        let secret = crate::secret::Secret::new("canary-0123456789".to_owned());
+        let redactor = Redactor::new([("KEY", &secret)]);
+        let checked = |question| check(input_request(vec![("k", question)]), &redactor);
+        for before in 1..=20 {
+            let text = |limit: usize| "x".repeat(limit - before) + secret.reveal();
+            let asked = Question::Form {
+                message: text(MAX_MESSAGE_BYTES),
+                schema: field("a"),
+            };
+            let asked = checked(asked).unwrap().elicitation;
+            let message = &asked.questions[0].message;
+            assert!(!message.contains("can") && message.len() <= MAX_MESSAGE_BYTES);
+            let declined = checked(form(field(&(text(MAX_KEY_BYTES - 9) + "-password"))));
+            let declined = declined.unwrap().secrets;
+            assert!(!declined[0].contains("can"), "{declined:?}");
+        }
     }
 }

@@ -14,6 +14,7 @@ use crate::secret::Redactor;
 use crate::task::text::cut;
 use crate::task::text_safety::{self, LARGE, visible};
 use crate::task::time::Time;
+use crate::tool::human::names_secret;
 
 /// The number of bytes above which a definition gets a warning about its length.
 const LONG_DEFINITION_BYTES: usize = 4 * 1024;
@@ -25,9 +26,6 @@ const MAX_QUOTED_BYTES: usize = 16 * 1024;
 static INSTRUCTION_TAG: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r"(?i)<\s*/?\s*(important|system|instructions?|secret|admin)\s*>").ok()
 });
-/// Matches the name of a parameter that probably holds a secret.
-static SECRET_NAME: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r"(?i)(secret|token|passw|api_?key|credential)").ok());
 
 /// The result of comparing a server's tools with the lock file.
 #[derive(Clone, Debug)]
@@ -280,13 +278,8 @@ fn warnings(tool: &LockedTool, others: &BTreeMap<String, String>) -> Vec<String>
 /// Returns JSON Pointers to the defaults of parameters whose names suggest a secret.
 fn secret_defaults(parameters: &Value) -> Vec<String> {
     let properties = parameters.get("properties").and_then(Value::as_object);
-    let secret = |name: &str| {
-        SECRET_NAME
-            .as_ref()
-            .is_some_and(|words| words.is_match(name))
-    };
     let found = properties.into_iter().flatten().filter(|(name, schema)| {
-        secret(name)
+        names_secret(name)
             && schema
                 .get("default")
                 .and_then(Value::as_str)

@@ -5,12 +5,13 @@
 use std::fmt::Write as _;
 
 use serde::Deserialize;
-use serde::de::DeserializeSeed as _;
+use serde::de::{DeserializeSeed as _, IgnoredAny};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::task::json_members::StrictValue;
 pub(crate) use crate::task::mcp_revision::Revision;
+use crate::task::text::{InvalidEscape, from_bytes, replace_escapes};
 
 /// The maximum nesting depth of a message.
 const MAX_DEPTH: usize = 128;
@@ -155,7 +156,8 @@ impl Answer {
 impl Message {
     /// Parses one message; `None` if the text is not a valid message.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
-        let mut reader = serde_json::Deserializer::from_slice(text);
+        let text = readable(text);
+        let mut reader = serde_json::Deserializer::from_str(&text);
         let value = StrictValue(MAX_DEPTH).deserialize(&mut reader).ok()?;
         reader.end().ok()?;
         let envelope = Envelope::deserialize(value).ok()?;
@@ -175,14 +177,34 @@ impl Message {
     }
 }
 
-/// Returns the result in a message exactly as the server wrote it; `None` for an error.
+/// Returns the text of a message. Invalid UTF-8, unescaped U+0000 and lone surrogates become
+/// U+FFFD, because a single such character would make the whole message unreadable.
+fn readable(message: &[u8]) -> String {
+    replace_escapes(&from_bytes(message), InvalidEscape::LoneSurrogates).into_owned()
+}
+
+/// Returns the id of an answer that [`Message::read`] does not read. Returns `None` if the message
+/// has no id that is a text, repeats its id, or is a request.
+pub(super) fn unreadable_answer_id(message: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Unreadable {
+        id: String,
+        method: Option<IgnoredAny>,
+    }
+    let answer: Unreadable = serde_json::from_str(&readable(message)).ok()?;
+    answer.method.is_none().then_some(answer.id)
+}
+
+/// Returns the result in a message exactly as the server wrote it, except for the characters that
+/// become U+FFFD; `None` for an error.
 pub(super) fn raw_result(message: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Raw<'m> {
         #[serde(borrow)]
         result: Option<&'m RawValue>,
     }
-    let raw: Raw<'_> = serde_json::from_slice(message).ok()?;
+    let message = readable(message);
+    let raw: Raw<'_> = serde_json::from_str(&message).ok()?;
     raw.result.map(|result| result.get().to_owned())
 }
 
@@ -290,6 +312,35 @@ mod tests {
             empty,
             Some(Message::Answer(json!("a"), Answer::Result(Value::Null)))
         );
+    }
+
+    #[test]
+    fn message_with_characters_that_no_text_can_hold_is_read_with_replacements() {
+        let message = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{ \"a\":\"b\\ud83d\\\\ud83d \\ud83d\\ude00\xff\"}}";
+        let result = json!({"a": "b\u{FFFD}\\ud83d \u{1F600}\u{FFFD}"});
+        assert_eq!(
+            Message::read(message),
+            Some(Message::Answer(json!(1), Answer::Result(result)))
+        );
+        let raw = raw_result(message);
+        let kept = "{ \"a\":\"b\\ufffd\\\\ud83d \\ud83d\\ude00\u{FFFD}\"}";
+        assert_eq!(raw.as_deref(), Some(kept));
+    }
+
+    #[test]
+    fn unreadable_answer_is_known_by_its_id_and_a_request_is_not() {
+        for (text, id) in [
+            (r#"{"id":"a","result":{},"result":{}}"#, Some("a")),
+            (r#"{"jsonrpc":"2.0","id":"a"}"#, Some("a")),
+            (r#"{"id":"a","id":"b"}"#, None),
+            (r#"{"id":"a","method":"x","method":"y"}"#, None),
+            (r#"{"id":"a","method":"x"}"#, None),
+            (r#"{"id":1}"#, None),
+            (r#"{"id":"a""#, None),
+        ] {
+            let found = unreadable_answer_id(text.as_bytes());
+            assert_eq!(found.as_deref(), id, "{text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! this file before the text leaves the module `model`.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
 use regex::Regex;
@@ -11,7 +10,7 @@ use serde_json::Value;
 
 use super::AnswerCall;
 use crate::secret::{Redactor, StreamRedactor};
-use crate::task::text::{map_texts, without_nul};
+use crate::task::text::{InvalidEscape, escape_length, map_texts, replace_escapes, without_nul};
 
 /// The maximum number of characters of an endpoint's error text that are kept.
 const MAX_PROBLEM_CHARS: usize = 500;
@@ -133,75 +132,9 @@ fn complete_escapes_len(text: &str) -> usize {
     text.len()
 }
 
-fn escape_length(escape: &str) -> usize {
-    if utf16_unit(escape).is_some() {
-        6
-    } else {
-        1 + escape.chars().nth(1).map_or(0, char::len_utf8)
-    }
-}
-
 static ADDRESS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r#"(?i)\b[a-z][a-z0-9+.-]*://(?:\[secret [^\]]*\]|[^\s"'<>`)\]}])*"#).ok()
 });
-
-/// The kind of escape in a JSON text that [`replace_escapes`] replaces with U+FFFD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InvalidEscape {
-    /// U+0000.
-    Nul,
-    /// Lone surrogates, which a Rust string cannot hold.
-    LoneSurrogates,
-}
-
-/// Returns the text with each escape of the kind `invalid` replaced by U+FFFD. The text may be
-/// invalid JSON.
-pub(crate) fn replace_escapes(text: &str, invalid: InvalidEscape) -> Cow<'_, str> {
-    let suspicious = match invalid {
-        InvalidEscape::Nul => text.contains("\\u0000"),
-        InvalidEscape::LoneSurrogates => text.contains("\\ud") || text.contains("\\uD"),
-    };
-    if !suspicious {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        let (before, escape) = rest.split_at(at);
-        out.push_str(before);
-        let (length, replaced) = match (utf16_unit(escape), invalid) {
-            (Some(0), InvalidEscape::Nul)
-            | (Some(0xDC00..=0xDFFF), InvalidEscape::LoneSurrogates) => (6, true),
-            (Some(0xD800..=0xDBFF), InvalidEscape::LoneSurrogates) => {
-                match escape.get(6..).and_then(utf16_unit) {
-                    Some(0xDC00..=0xDFFF) => (12, false),
-                    _ => (6, true),
-                }
-            }
-            (Some(_) | None, _) => (escape_length(escape), false),
-        };
-        let (escape, after) = escape.split_at_checked(length).unwrap_or((escape, ""));
-        if replaced {
-            let _ = write!(out, "\\ufffd");
-        } else {
-            out.push_str(escape);
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    Cow::Owned(out)
-}
-
-/// Returns the UTF-16 unit of the escape `\uXXXX` at the start of the text. `None` if the text does
-/// not begin with such an escape.
-fn utf16_unit(text: &str) -> Option<u32> {
-    let digits = text.strip_prefix("\\u")?.get(..4)?;
-    if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        u32::from_str_radix(digits, 16).ok()
-    } else {
-        None
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -246,28 +179,6 @@ mod tests {
             clean,
             json!({"a\u{FFFD}": ["x [secret KEY]", {"b": "\u{FFFD}"}], "n": 1.5})
         );
-    }
-
-    #[test]
-    fn escapes_that_no_text_can_hold_are_replaced_and_others_stay() {
-        let nul = |text| replace_escapes(text, InvalidEscape::Nul).into_owned();
-        assert_eq!(nul(r#"{"a":"x\u0000y"}"#), r#"{"a":"x\ufffdy"}"#);
-        assert_eq!(nul(r#"{"a":"\\u0000"}"#), r#"{"a":"\\u0000"}"#);
-        assert_eq!(nul(r#"{"a":"\\\u0000"}"#), r#"{"a":"\\\ufffd"}"#);
-        let lone = |text| replace_escapes(text, InvalidEscape::LoneSurrogates).into_owned();
-        assert_eq!(
-            lone(r#""\ud83d\ude00 \uD83D \ude00\ud83d""#),
-            r#""\ud83d\ude00 \ufffd \ufffd\ufffd""#
-        );
-        for odd in [
-            "\\u0000\\",
-            "\\u0000\\u00",
-            "\\u0000\\é",
-            "\\ud800\\",
-            "\\ud8é0\\ud",
-        ] {
-            let _ = (nul(odd), lone(odd));
-        }
     }
 
     #[test]

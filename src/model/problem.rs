@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use super::clean::{Cleaner, InvalidEscape, replace_escapes};
+use super::clean::Cleaner;
 use super::protocol::AttemptOutcome;
 use super::retry;
+use crate::task::text::{InvalidEscape, replace_escapes};
 
 /// Returns the error text in a body: the provider's message, or the body itself if the body is not
 /// JSON. Returns an empty text for an HTML page.

@@ -1,7 +1,8 @@
-//! Helpers for text and JSON. They make text storable in both databases (Postgres refuses U+0000),
-//! cut text at character boundaries, build JSON pointers and canonical JSON, and map each text of a
-//! JSON value.
+//! Helpers for text and JSON. They make text readable (a Rust string holds no lone surrogate) and
+//! storable in both databases (Postgres refuses U+0000), cut text at character boundaries, build
+//! JSON pointers and canonical JSON, and map each text of a JSON value.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
@@ -62,6 +63,75 @@ pub(crate) fn without_nul(text: String) -> String {
 #[must_use]
 pub(crate) fn from_bytes(bytes: &[u8]) -> String {
     without_nul(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// The kind of escape in a JSON text that [`replace_escapes`] replaces with U+FFFD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InvalidEscape {
+    /// U+0000.
+    Nul,
+    /// Lone surrogates, which a Rust string cannot hold.
+    LoneSurrogates,
+}
+
+/// Returns the text with each escape of the kind `invalid` replaced by U+FFFD. The text may be
+/// invalid JSON.
+#[must_use]
+pub(crate) fn replace_escapes(text: &str, invalid: InvalidEscape) -> Cow<'_, str> {
+    let suspicious = match invalid {
+        InvalidEscape::Nul => text.contains("\\u0000"),
+        InvalidEscape::LoneSurrogates => text.contains("\\ud") || text.contains("\\uD"),
+    };
+    if !suspicious {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        out.push_str(before);
+        let (length, replaced) = match (utf16_unit(escape), invalid) {
+            (Some(0), InvalidEscape::Nul)
+            | (Some(0xDC00..=0xDFFF), InvalidEscape::LoneSurrogates) => (6, true),
+            (Some(0xD800..=0xDBFF), InvalidEscape::LoneSurrogates) => {
+                match escape.get(6..).and_then(utf16_unit) {
+                    Some(0xDC00..=0xDFFF) => (12, false),
+                    _ => (6, true),
+                }
+            }
+            (Some(_) | None, _) => (escape_length(escape), false),
+        };
+        let (escape, after) = escape.split_at_checked(length).unwrap_or((escape, ""));
+        if replaced {
+            out.push_str("\\ufffd");
+        } else {
+            out.push_str(escape);
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+/// Returns the UTF-16 unit of the escape `\uXXXX` at the start of the text. `None` if the text does
+/// not begin with such an escape.
+fn utf16_unit(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        u32::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
+}
+
+/// Returns the length in bytes of the escape at the start of the text.
+#[must_use]
+pub(crate) fn escape_length(escape: &str) -> usize {
+    if utf16_unit(escape).is_some() {
+        6
+    } else {
+        1 + escape.chars().nth(1).map_or(0, char::len_utf8)
+    }
 }
 
 /// Returns the longest prefix of `text` that has at most `bytes` bytes and ends at a character
@@ -135,6 +205,28 @@ mod tests {
     #[test]
     fn unstorable_bytes_become_the_replacement_character() {
         assert_eq!(from_bytes(b"a\0b\xff"), "a\u{FFFD}b\u{FFFD}");
+    }
+
+    #[test]
+    fn escapes_that_no_text_can_hold_are_replaced_and_others_stay() {
+        let nul = |text| replace_escapes(text, InvalidEscape::Nul).into_owned();
+        assert_eq!(nul(r#"{"a":"x\u0000y"}"#), r#"{"a":"x\ufffdy"}"#);
+        assert_eq!(nul(r#"{"a":"\\u0000"}"#), r#"{"a":"\\u0000"}"#);
+        assert_eq!(nul(r#"{"a":"\\\u0000"}"#), r#"{"a":"\\\ufffd"}"#);
+        let lone = |text| replace_escapes(text, InvalidEscape::LoneSurrogates).into_owned();
+        assert_eq!(
+            lone(r#""\ud83d\ude00 \uD83D \ude00\ud83d""#),
+            r#""\ud83d\ude00 \ufffd \ufffd\ufffd""#
+        );
+        for odd in [
+            "\\u0000\\",
+            "\\u0000\\u00",
+            "\\u0000\\é",
+            "\\ud800\\",
+            "\\ud8é0\\ud",
+        ] {
+            let _ = (nul(odd), lone(odd));
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ use crate::task::request::RequestKind;
 use crate::task::request_kind::HumanKind;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
+pub(crate) use self::form::names_secret;
+
 /// A credential that an agent may ask for, as described to the model and the person who is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {

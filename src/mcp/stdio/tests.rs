@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering as Order};
 use futures_util::future::join_all;
 use serde_json::json;
 
+use super::super::content::NO_RESULT;
 use super::super::fake::{Asking, succeeded};
 use super::*;
 use crate::tool::AttemptPermit;
@@ -241,6 +242,25 @@ async fn messages_that_answer_nothing_are_left_out_and_requests_are_replied_to()
     assert_eq!(server.called().await, succeeded("-32601"));
     assert_eq!(*server.changes.borrow(), 1);
     assert_eq!(server.stdio.list().await.unwrap().tools.len(), 1);
+}
+
+#[tokio::test]
+async fn answer_that_cannot_be_read_ends_its_call_at_once_with_an_unknown_outcome() {
+    let server = Served::running(
+        "def call(m): print('{\"jsonrpc\":\"2.0\",\"id\":\"%s\",\"result\":{\"a\":1,\"a\":2}}' % m['id'], flush=True)",
+    );
+    let unknown = Outcome::Unknown(NO_RESULT.to_owned());
+    assert_eq!(server.called().await, unknown);
+    assert_eq!(server.count("notifications/cancelled"), 0);
+}
+
+#[tokio::test]
+async fn characters_that_no_text_can_hold_are_replaced_in_an_answer() {
+    let server = Served::running(
+        "def call(m):\n    text = json.dumps({'jsonrpc': '2.0', 'id': m['id'], 'result': {'content': [{'type': 'text', 'text': 'a\\ud83d?'}]}})\n    sys.stdout.buffer.write(text.encode().replace(b'?', b'\\xff') + b'\\n'); sys.stdout.flush()",
+    );
+    let outcome = server.called().await;
+    assert_eq!(outcome, succeeded("a\u{FFFD}\u{FFFD}"));
 }
 
 #[tokio::test]

@@ -8,12 +8,13 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::turn::{has_type, is_thinking};
-use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
+use crate::model::clean::Cleaner;
 use crate::model::problem::{is_non_empty, reported_error_text};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::FinishReason;
+use crate::task::text::{InvalidEscape, replace_escapes};
 
 /// The members of `usage` that count the prompt. Tokens that the model read from the cache or wrote
 /// to the cache count as prompt tokens.

@@ -11,11 +11,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::turn::turn_blocks;
-use crate::model::clean::{InvalidEscape, replace_escapes};
 use crate::model::ids::CallIds;
 use crate::model::protocol::{EarlierThinking, RequestMode};
 use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
+use crate::task::text::{InvalidEscape, replace_escapes};
 use crate::task::transcript::Message;
 
 /// The default of `max_tokens`, which the endpoint requires. A configured thinking budget

@@ -10,11 +10,12 @@ use serde_json::{Map, Value, json};
 
 use super::reply::{ReceivedBlock, ReceivedMessage, classify_error};
 use super::turn::has_type;
-use crate::model::clean::{Cleaner, InvalidEscape, StreamCleaner, replace_escapes};
+use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::protocol::{
     AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
 };
 use crate::net::sse::Event;
+use crate::task::text::{InvalidEscape, replace_escapes};
 
 pub(in crate::model) struct MessageStreamReader {
     cleaner: Cleaner,

@@ -8,12 +8,13 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::request::is_derivable;
-use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
+use crate::model::clean::Cleaner;
 use crate::model::problem::{classify_answer_error, is_non_empty};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::FinishReason;
+use crate::task::text::{InvalidEscape, replace_escapes};
 
 pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
     let readable = replace_escapes(body, InvalidEscape::LoneSurrogates);

@@ -7,12 +7,13 @@ use super::calls::PartialCalls;
 use super::merge;
 use super::reply::{self, ReceivedAnswer, unreadable};
 use crate::model::AnswerCall;
-use crate::model::clean::{Cleaner, InvalidEscape, StreamCleaner, replace_escapes};
+use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::{classify_stream_error, is_non_empty};
 use crate::model::protocol::{
     AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
 };
 use crate::net::sse::Event;
+use crate::task::text::{InvalidEscape, replace_escapes};
 
 const END_MARKER: &str = "[DONE]";
 

@@ -7,12 +7,13 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::item::ResponseItem;
-use crate::model::clean::{Cleaner, InvalidEscape, replace_escapes};
+use crate::model::clean::Cleaner;
 use crate::model::problem::{classify_stream_error, is_non_empty, reported_error_text};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::FinishReason;
+use crate::task::text::{InvalidEscape, replace_escapes};
 
 /// The `type` of the stored form of a turn.
 pub(super) const STORED_TYPE: &str = "response";

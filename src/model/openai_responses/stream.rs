@@ -11,12 +11,13 @@ use serde_json::{Map, Value};
 
 use super::item::ResponseItem;
 use super::reply::{self, ReceivedResponse, ResponseEnd, classify_error, unreadable};
-use crate::model::clean::{Cleaner, InvalidEscape, StreamCleaner, replace_escapes};
+use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::is_non_empty;
 use crate::model::protocol::{
     AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
 };
 use crate::net::sse::Event;
+use crate::task::text::{InvalidEscape, replace_escapes};
 
 pub(in crate::model) struct ResponseStreamReader {
     cleaner: Cleaner,

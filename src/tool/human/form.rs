@@ -381,7 +381,7 @@ fn secret_error(at: &str) -> String {
 /// Whether a text names a secret. The text is folded, and only its letters and digits are kept. A
 /// name from [`SECRET_NAMES`] then counts anywhere, even inside a word, but not inside a word from
 /// [`HARMLESS_WORDS`]. A name from [`SECRET_WORDS`] counts only as a whole word of the text.
-pub(super) fn names_secret(text: &str) -> bool {
+pub(crate) fn names_secret(text: &str) -> bool {
     // The harmless words are left out of single words, not of the joined text, in which the end of a
     // secret's name and the next word could make a harmless word.
     let joined: String = folded(text)

@@ -103,6 +103,26 @@ async fn answer_that_is_no_result_of_the_call_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
+async fn characters_that_no_text_can_hold_are_replaced_in_an_answer_and_in_its_bytes() {
+    for (kind, field) in [("application/json", ""), ("text/event-stream", "data: ")] {
+        let server = Fake::new(move |seen| {
+            let text = seen.result_text(&said("a?!"));
+            let text = text.replace('?', "\\ud83d");
+            let (before, after) = text.split_once('!').unwrap_or_default();
+            let begin = [field, before].concat();
+            let body = [begin.as_bytes(), b"\xff", after.as_bytes(), b"\n\n"].concat();
+            modern(seen).or_else(|| Some(answer(200, kind, body)))
+        })
+        .await;
+        let asking = Asking::default();
+        let outcome = server.client().call(asking.call()).await;
+        assert_eq!(outcome, succeeded("a\u{FFFD}\u{FFFD}"), "{kind}");
+        let raw: Value = serde_json::from_str(&asking.raw.take().unwrap()).unwrap();
+        assert_eq!(raw, said("a\u{FFFD}\u{FFFD}"), "{kind}");
+    }
+}
+
+#[tokio::test]
 async fn result_with_the_status_of_a_failure_is_no_success() {
     for (status, suspect) in [(500, true), (400, false)] {
         let outcome = answered(move |seen| {
