@@ -47,16 +47,22 @@ impl Tool for Limited {
     }
 }
 
-/// Creates a harness whose tool has one slot. Returns the harness and the semaphore of the slot.
-async fn harness(
-    calls: &'static [(&'static str, &'static str)],
-) -> (EngineHarness, Arc<Semaphore>) {
-    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+/// Gives the tool `refund` one slot. Returns the semaphore of the slot.
+pub fn limit_refund(harness: &mut EngineHarness) -> Arc<Semaphore> {
     let slots = Arc::new(Semaphore::new(1));
     let shared = Arc::clone(&slots);
     harness.refund = Some(Arc::new(move |spec| {
         Arc::new(Limited(spec.clone(), Arc::clone(&shared)))
     }));
+    slots
+}
+
+/// Creates a harness whose tool has one slot. Returns the harness and the semaphore of the slot.
+async fn harness(
+    calls: &'static [(&'static str, &'static str)],
+) -> (EngineHarness, Arc<Semaphore>) {
+    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+    let slots = limit_refund(&mut harness);
     (harness, slots)
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct TaskSession {
     pub credentials: Vec<SealedCredential>,
     /// Identifies the waiting connection of a gate call: the id of the connection's ask, and the
     /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
-    /// belong to such a connection.
+    /// belong to such a connection, or if it was reloaded.
     pub ask: Option<(Uuid, String)>,
     /// The key by which equal calls can find this gate call. The call did not get the key when
     /// it was proposed, because no rule held it then. If the first commit opens a request for the
@@ -224,6 +224,9 @@ impl TaskSession {
         self.history_uncertain_until = journal.history_uncertain_until;
         self.now = journal.now;
         self.credentials.clear();
+        // The connection may have ended since the last read, so only the reloaded row says whether
+        // the asker waits. A connection that still waits claims the call again.
+        self.ask = None;
         let progress = Progress::replay(&journal.items, journal.history_uncertain_until);
         *self.own = TaskDraft::new(journal.row, progress, journal.items);
     }

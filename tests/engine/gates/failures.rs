@@ -19,8 +19,9 @@ use holdpoint::task::time::Time;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+use super::super::call_slots::limit_refund;
 use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, person, whole};
-use super::{agent, approve, ask, asking, harness, proposal, refund, until_present};
+use super::{agent, approve, ask, asking, harness, proposal, refund, until_at_rest, until_present};
 use crate::store::store_fixture::{StoreFixture, both};
 
 pub const LONG: Duration = Duration::from_mins(1);
@@ -94,6 +95,27 @@ both! {
             claimed(&engine).await;
             assert_eq!(harness.executions(task, "/refund"), 0, "order {order}");
         }
+    }
+
+    async fn approved_call_that_waits_for_a_slot_does_not_start_without_its_asker(fixture) {
+        let mut harness = harness(fixture).await;
+        let slots = limit_refund(&mut harness);
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        until_at_rest(&harness, task).await;
+        let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
+        let asking = asking(&engine, 1);
+        // The driver that waits for the slot has stored the presence of the asker.
+        until_present(&harness, task, |until| until > Time(0)).await;
+        asking.abort();
+        let _ = asking.await;
+        until_present(&harness, task, |until| until == Time(0)).await;
+        drop(taken);
+        until_at_rest(&harness, task).await;
+        assert_eq!(outcomes(&harness.journal(task).await), []);
+        let again = ask(&engine, 1, LONG).await.call;
+        assert_eq!((again.task_id, again.outcome), (task, Some(Outcome::Succeeded)));
     }
 
     async fn result_that_is_not_handed_over_is_there_for_the_next_ask_at_once(fixture) {
