@@ -30,12 +30,13 @@ type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
     /// Starts and sends the calls that get a slot of their tool. If one of these calls may no
-    /// longer run or lacks a credential, starts none of them. After this function, whether or not
-    /// it has started calls, the driver asks `next_step` again.
+    /// longer run or lacks a credential, or if the service stops, starts none of them. After this
+    /// function, whether or not it has started calls, the driver asks `next_step` again.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
-        if !self.prepare_tools(calls).await? {
+        // If the service stops, the driver gives way at its next step, which queues the task.
+        if !self.prepare_tools(calls).await? || self.engine.stop.is_cancelled() {
             return Ok(());
         }
         let compared = self.present_tools(calls);
@@ -88,8 +89,9 @@ impl<'e> Driver<'e> {
     }
 
     /// Takes slots of the calls' tools. Returns the calls that got a slot or need none, and the
-    /// slots. If there is no such call, commits the pending facts and waits for one slot. While it
-    /// waits, the driver holds no tool's slot, so drivers cannot deadlock.
+    /// slots. If there is no such call, commits the pending facts and waits for one slot; if the
+    /// service stops first, returns no call. While it waits, the driver holds no tool's slot, so
+    /// drivers cannot deadlock.
     async fn take_slots(
         &mut self,
         calls: &[CallId],
@@ -116,8 +118,13 @@ impl<'e> Driver<'e> {
             && let Some((id, slots)) = full
         {
             self.save(self.engine.take_lease()).await?;
-            ready.push(id);
-            taken.extend(slots.acquire_owned().await);
+            tokio::select! {
+                slot = slots.acquire_owned() => {
+                    ready.push(id);
+                    taken.extend(slot);
+                }
+                () = self.engine.stop.cancelled() => {}
+            }
         }
         Ok((ready, taken))
     }
