@@ -118,6 +118,7 @@ impl<'e> Driver<'e> {
             && let Some((id, slots)) = full
         {
             self.save(self.engine.take_lease()).await?;
+            let began = self.engine.clock.uptime();
             tokio::select! {
                 slot = slots.acquire_owned() => {
                     ready.push(id);
@@ -125,6 +126,7 @@ impl<'e> Driver<'e> {
                 }
                 () = self.engine.stop.cancelled() => {}
             }
+            self.advance_now(began);
         }
         Ok((ready, taken))
     }
