@@ -231,7 +231,7 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
 /// case, the last attempt at the call ended with questions; `ended` holds these calls. In the
 /// second case, a person has answered a question of the server, and further questions are left.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
-    let asks = |state: &&CallState| match state.phase {
+    unfinished_ids(progress, |state| match state.phase {
         Phase::ServerAsks => true,
         Phase::Started(_) => ended.contains(&state.call.tool_call_id),
         Phase::New
@@ -244,9 +244,18 @@ pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> 
         | Phase::OutcomeUnknown(_)
         | Phase::Delegated(_)
         | Phase::Done(_) => false,
-    };
-    let calls = progress.unfinished().filter(asks);
-    calls.map(|state| state.call.tool_call_id).collect()
+    })
+}
+
+pub(super) fn unfinished_ids(
+    progress: &Progress,
+    which: impl Fn(&CallState) -> bool,
+) -> Vec<CallId> {
+    progress
+        .unfinished()
+        .filter(|state| which(state))
+        .map(|state| state.call.tool_call_id)
+        .collect()
 }
 
 /// Returns the events that the task waits for. `attempts` lists the calls with an attempt that may

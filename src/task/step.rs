@@ -11,7 +11,7 @@ use super::id::{CallId, RequestId, TaskId};
 use super::item::Outcome;
 use super::planned_request::{
     PlannedRequest, awaited_events, calls_to_elicit, external_result_requests, next_parallel_calls,
-    planned_requests, sub_agents_to_start,
+    planned_requests, sub_agents_to_start, unfinished_ids,
 };
 use super::progress::{LastMessage, Progress};
 use super::status::TaskStatus;
@@ -123,7 +123,9 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     if !requests.is_empty() {
         return Step::OpenRequests(requests);
     }
-    let asking = calls_to_elicit(progress, &context.ended_with_questions);
+    let mut asking = calls_to_elicit(progress, &context.ended_with_questions);
+    let mut needs_request = !asking.is_empty();
+    asking.truncate(progress.remaining_requests());
     if !asking.is_empty() {
         return Step::Elicit(asking);
     }
@@ -131,13 +133,13 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     let mut lost = unfinished_ids(progress, |state| {
         unknown(state) || state.is_ready_but_uncertain()
     });
-    let has_lost_calls = !lost.is_empty();
+    needs_request |= !lost.is_empty();
     lost.truncate(progress.remaining_requests());
     if !lost.is_empty() {
         return Step::Reconcile(lost);
     }
     let attempts = unfinished_ids(progress, |state| is_in_flight(state, context));
-    if progress.is_blocked() || has_lost_calls || !attempts.is_empty() {
+    if progress.is_blocked() || needs_request || !attempts.is_empty() {
         return Step::Wait(awaited_events(progress, attempts));
     }
     if let Some(asker) = context.asker {
@@ -177,14 +179,6 @@ fn step_after_turn(progress: &Progress, context: &StepContext) -> Step {
         }
         (LastMessage::Nothing | LastMessage::User | LastMessage::Model(_), None) => Step::CallModel,
     }
-}
-
-fn unfinished_ids(progress: &Progress, which: impl Fn(&CallState) -> bool) -> Vec<CallId> {
-    progress
-        .unfinished()
-        .filter(|state| which(state))
-        .map(|state| state.call.tool_call_id)
-        .collect()
 }
 
 /// Whether a call was started, has no result and is no longer in flight.

@@ -2,6 +2,7 @@
 //! slot has not started, and the time limit for sending it does not run yet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use holdpoint::task::id::TaskId;
@@ -47,16 +48,22 @@ impl Tool for Limited {
     }
 }
 
-/// Creates a harness whose tool has one slot. Returns the harness and the semaphore of the slot.
-async fn harness(
-    calls: &'static [(&'static str, &'static str)],
-) -> (EngineHarness, Arc<Semaphore>) {
-    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+/// Gives the tool `refund` one slot. Returns the semaphore of the slot.
+pub fn limit_refund(harness: &mut EngineHarness) -> Arc<Semaphore> {
     let slots = Arc::new(Semaphore::new(1));
     let shared = Arc::clone(&slots);
     harness.refund = Some(Arc::new(move |spec| {
         Arc::new(Limited(spec.clone(), Arc::clone(&shared)))
     }));
+    slots
+}
+
+/// Creates a harness whose tool has one slot. Returns the harness and the semaphore of the slot.
+async fn harness(
+    calls: &'static [(&'static str, &'static str)],
+) -> (EngineHarness, Arc<Semaphore>) {
+    let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
+    let slots = limit_refund(&mut harness);
     (harness, slots)
 }
 
@@ -92,6 +99,27 @@ async fn call_without_a_slot_is_stored_and_not_started_until_there_is_one() {
     assert_eq!(progress(&harness, task).await, words);
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
     assert_eq!(slots.available_permits(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_that_waits_for_a_slot_while_its_process_stops_is_left_to_another_process() {
+    let (harness, slots) = harness(ONE).await;
+    let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
+    let engine = harness.engine(1);
+    let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+    while progress(&harness, task).await.is_empty() {
+        crate::support::pause().await;
+    }
+    engine.shut_down(Duration::ZERO).await;
+    drop(taken);
+    // A driver that takes the slot frees it only after it has run the call.
+    while slots.available_permits() == 0 {
+        crate::support::pause().await;
+    }
+    assert_eq!(progress(&harness, task).await, ["judged"]);
+    harness.finish(task).await;
+    let words = ["judged", "started", "result"];
+    assert_eq!(progress(&harness, task).await, words);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! Tests questions that a tool's server asks in the middle of a call. The questions become
 //! requests, and the next attempt at the call sends the answers back to the server.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,9 +10,11 @@ use holdpoint::engine::DecisionInput;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::elicitation::{Elicitation, MAX_ROUNDS, Resume, ServerQuestion, ServerState};
 use holdpoint::task::id::TaskId;
-use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::item::{Fact, Item, Outcome};
+use holdpoint::task::progress::Progress;
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
+use holdpoint::task::step::{AwaitedEvent, Step, StepContext, next_step};
 use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::tool::{Invocation, Tool, ToolAnswer};
 use serde_json::{Value, json};
@@ -196,6 +198,39 @@ async fn questions_of_one_attempt_are_asked_one_after_the_other_and_answered_tog
     let both = json!({"folder": {"action": "accept", "content": {"folder": "a"}}, "name": {"action": "decline"}});
     assert_eq!(server.resumed(), [None, Some(resume(&both))]);
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_wait_while_the_tree_has_the_maximum_number_of_open_requests() {
+    let (harness, _) = harness(SMALL, vec![asks(&["folder", "name"])]).await;
+    let task = harness.held().await;
+    answer(&harness, task, fills(&json!({"folder": "a"}))).await;
+    let items = harness.journal(task).await.items;
+    let is_request = |item: &&Item| matches!(item.fact, Fact::InterventionRequested(_));
+    let asked: Vec<_> = items
+        .iter()
+        .filter(is_request)
+        .map(|item| item.seq)
+        .collect();
+    assert_eq!(asked.len(), 2);
+    for seq in asked {
+        let before: Vec<_> = items
+            .iter()
+            .filter(|item| item.seq < seq)
+            .cloned()
+            .collect();
+        let mut progress = Progress::from_items(&before);
+        let call = progress.calls[0].call.tool_call_id;
+        let context = StepContext {
+            ended_with_questions: BTreeSet::from([call]),
+            ..StepContext::default()
+        };
+        progress.open_elsewhere = 19;
+        assert_eq!(next_step(&progress, &context), Step::Elicit(vec![call]));
+        progress.open_elsewhere = 20;
+        let waits = Step::Wait(vec![AwaitedEvent::RequestClosed]);
+        assert_eq!(next_step(&progress, &context), waits);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -224,6 +224,21 @@ both! {
         assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_duration")));
     }
 
+    async fn long_model_call_counts_as_duration_before_the_model_is_asked_again(fixture) {
+        let mut harness = EngineHarness::new(fixture, &[]).await;
+        harness.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_duration: 10m },"));
+        let clock = harness.fixture.clock.clone();
+        harness.script(move |_| {
+            clock.forward(std::time::Duration::from_mins(11));
+            Ok(turn(&[("unknown", "{}")]))
+        });
+        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        harness.run().await;
+        let error = harness.journal(task).await.row.error.unwrap();
+        assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_duration")));
+        assert_eq!(harness.prompt_count(), 1);
+    }
+
     async fn process_clock_does_not_count_as_duration(fixture) {
         // On Postgres the clock of the test's process is years behind the database's clock.
         let harness = EngineHarness::new(fixture, SMALL).await;

@@ -52,6 +52,11 @@ impl ManualClock {
     pub fn at(moment: i64) -> Self {
         Self(AtomicI64::new(moment))
     }
+
+    pub fn forward(&self, by: Duration) {
+        let micros = i64::try_from(by.as_micros()).unwrap();
+        self.0.fetch_add(micros, Ordering::Relaxed);
+    }
 }
 
 #[async_trait::async_trait]
@@ -124,9 +129,7 @@ impl StoreFixture {
     }
 
     pub fn forward(&self, by: Duration) {
-        self.clock
-            .0
-            .fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::Relaxed);
+        self.clock.forward(by);
         self.store.set_clock_forward(by);
     }
 

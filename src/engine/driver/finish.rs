@@ -54,7 +54,8 @@ impl Engine {
     }
 
     /// Ends a task whose agent cannot be loaded. Cancels the task if a decision or an expired
-    /// request has demanded its end, and fails the task otherwise. Always returns `false`.
+    /// request has demanded its end, and fails the task otherwise. If the task has ended already,
+    /// commits the pending facts, for example a late result. Always returns `false`.
     pub(in crate::engine) async fn finish_without_agent(
         &self,
         session: &mut TaskSession,
@@ -66,6 +67,7 @@ impl Engine {
             .status
             .is_none_or(TaskStatus::is_terminal)
         {
+            self.save(session, LeaseChange::Keep).await?;
             return Ok(false);
         }
         if session.own.progress.ending.is_some() {

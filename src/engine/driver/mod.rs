@@ -43,14 +43,10 @@ pub(crate) struct Driver<'e> {
 }
 
 impl Engine {
-    /// Drives a task until it waits, ends, or belongs to another driver.
-    pub(in crate::engine) async fn drive(self: Arc<Self>, session: TaskSession) {
-        self.drive_to_end(session).await;
-    }
-
-    /// Like [`Engine::drive`], but returns the session. If another driver has the task or facts are
-    /// still pending, the session may differ from the journal. In that case, returns `None`.
-    pub(in crate::engine) async fn drive_to_end(
+    /// Drives a task until it waits, ends, or belongs to another driver. Returns the session. If
+    /// another driver has the task or facts are still pending, the session may differ from the
+    /// journal. In that case, returns `None`.
+    pub(in crate::engine) async fn drive(
         self: Arc<Self>,
         mut session: TaskSession,
     ) -> Option<TaskSession> {
@@ -91,13 +87,7 @@ impl Engine {
         {
             return self.finish(session, Ending::Failed(no_progress())).await;
         }
-        Driver {
-            engine: self,
-            session,
-            agent: &agent,
-        }
-        .advance()
-        .await
+        Driver::new(self, session, &agent).advance().await
     }
 }
 

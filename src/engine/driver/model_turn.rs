@@ -45,7 +45,9 @@ impl Driver<'_> {
             // Another driver of this process has taken the task and calls the model.
             return Err(Stop::Lost);
         }
+        let began = self.engine.clock.uptime();
         let answer = self.call_model_streaming(&**client, guard).await?;
+        self.advance_now(began);
         // Other tasks of the tree may have committed while the model answered.
         self.session.tree.fresh = false;
         match answer {

@@ -14,6 +14,15 @@ use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
 
 impl Driver<'_> {
+    /// Advances the session's `now` by the time since the uptime `began`, and returns the present
+    /// uptime. `now` has the time of the last read or commit. With this function, the duration of a
+    /// call or of a wait counts toward the limit `max_duration` even before the next commit.
+    pub(crate) fn advance_now(&mut self, began: Duration) -> Duration {
+        let uptime = self.engine.clock.uptime();
+        self.session.now = self.session.now + uptime.saturating_sub(began);
+        uptime
+    }
+
     /// Records the answers to these attempts. `answers` has the same order as `attempts`. `began`
     /// is the uptime at which the permits of the attempts were decided.
     ///
@@ -26,11 +35,7 @@ impl Driver<'_> {
         answers: Vec<ToolAnswer>,
         began: Duration,
     ) -> Result<(), Stop> {
-        let ended = self.engine.clock.uptime();
-        // `now` still has the time of the last read or commit, before the calls ran. It is advanced
-        // here, so that the duration of the calls counts toward the limit `max_duration` even
-        // before the next commit.
-        self.session.now = self.session.now + ended.saturating_sub(began);
+        let ended = self.advance_now(began);
         let has_lease = self
             .session
             .lease

@@ -3,7 +3,7 @@
 //! the tool asks for the permit right before it sends the first byte.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Driver, Stop};
 use crate::engine::recovery::integrity::approval_damage;
 use crate::failpoint;
-use crate::task::call_state::Phase;
+use crate::task::call_state::{CallState, Phase};
 use crate::task::elicitation::Resume;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome};
@@ -30,12 +30,13 @@ type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
     /// Starts and sends the calls that get a slot of their tool. If one of these calls may no
-    /// longer run or lacks a credential, starts none of them. After this function, whether or not
-    /// it has started calls, the driver asks `next_step` again.
+    /// longer run or lacks a credential, or if the service stops, starts none of them. After this
+    /// function, whether or not it has started calls, the driver asks `next_step` again.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
-        if !self.prepare_tools(calls).await? {
+        // If the service stops, the driver gives way at its next step, which queues the task.
+        if !self.prepare_tools(calls).await? || self.engine.stop.is_cancelled() {
             return Ok(());
         }
         let compared = self.present_tools(calls);
@@ -88,8 +89,9 @@ impl<'e> Driver<'e> {
     }
 
     /// Takes slots of the calls' tools. Returns the calls that got a slot or need none, and the
-    /// slots. If there is no such call, commits the pending facts and waits for one slot. While it
-    /// waits, the driver holds no tool's slot, so drivers cannot deadlock.
+    /// slots. If there is no such call, commits the pending facts and waits for one slot; if the
+    /// service stops first, returns no call. While it waits, the driver holds no tool's slot, so
+    /// drivers cannot deadlock.
     async fn take_slots(
         &mut self,
         calls: &[CallId],
@@ -116,8 +118,15 @@ impl<'e> Driver<'e> {
             && let Some((id, slots)) = full
         {
             self.save(self.engine.take_lease()).await?;
-            ready.push(id);
-            taken.extend(slots.acquire_owned().await);
+            let began = self.engine.clock.uptime();
+            tokio::select! {
+                slot = slots.acquire_owned() => {
+                    ready.push(id);
+                    taken.extend(slot);
+                }
+                () = self.engine.stop.cancelled() => {}
+            }
+            self.advance_now(began);
         }
         Ok((ready, taken))
     }
@@ -217,33 +226,46 @@ impl<'e> Driver<'e> {
 
     /// Returns the part of the input of `next_step` that is not in the journal.
     pub(crate) fn step_context(&self) -> StepContext {
+        let with_session = self.agent.sub_agents.iter().filter(|sub| sub.session);
+        StepContext {
+            spent_limit: self.spent_limit(&[]),
+            running: self.running_calls(),
+            ended_with_questions: self.session.calls_with_questions(),
+            asker: self.asker_state(),
+            session_agents: with_session.map(|sub| sub.agent.clone()).collect(),
+        }
+    }
+
+    /// Returns the started calls whose last attempt may still be running. An attempt that a replica
+    /// runs counts as running until the duration of a lease after the tool's timeout. An attempt
+    /// that an asker runs counts as running until its permit ends, or until the asker returns the
+    /// permit.
+    fn running_calls(&self) -> BTreeSet<CallId> {
+        let engine = self.engine;
         // Whether all attempts of a replica count as ended. True for this process, although some of
-        // its attempts may be in flight: their calls are added to `running` below. If no other
-        // process uses the store, all other replicas are dead, so their attempts have ended too.
-        let has_ended =
-            |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
-        let mut context = self
-            .session
-            .step_context(self.engine.settings.lease, has_ended);
-        context.running.extend(self.engine.in_flight_calls.calls());
-        context.ended_with_questions = self.session.calls_with_questions();
-        context.asker = self.asker_state();
-        context.spent_limit = self.spent_limit(&[]);
-        context.session_agents = self
-            .agent
-            .sub_agents
-            .iter()
-            .filter(|sub| sub.session)
-            .map(|sub| sub.agent.clone())
-            .collect();
-        context
+        // its attempts may be in flight: their calls are added below. If no other process uses the
+        // store, all other replicas are dead, so their attempts have ended too.
+        let has_ended = |replica: &str| engine.store.is_sole() || replica == engine.replica;
+        let may_run = |state: &&CallState| {
+            let Phase::Started(start) = &state.phase else {
+                return false;
+            };
+            let is_process_gone = !start.is_run_by_asker() && has_ended(&start.replica);
+            let end = start.ends_at(engine.settings.lease);
+            !is_process_gone && !state.is_permit_returned && self.session.now < end
+        };
+        let started = self.session.own.progress.unfinished().filter(may_run);
+        started
+            .map(|state| state.call.tool_call_id)
+            .chain(engine.in_flight_calls.calls())
+            .collect()
     }
 
     /// Returns the time until the last attempt that may still be running counts as over. `None` if
     /// no attempt may be running. Ignores an attempt of this service at a call that may be
     /// repeated, because `next_step` does not wait for such an attempt.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
-        let running = self.step_context().running;
+        let running = self.running_calls();
         let attempts = self
             .session
             .own

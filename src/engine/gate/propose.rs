@@ -291,7 +291,7 @@ impl Engine {
     ) -> Result<Option<DriveHandle>, Refusal> {
         let listener = self.store.listen_locally(session.own.row.root_task_id);
         let first_commit = session.expect_commit();
-        let end = self.drivers.spawn(Arc::clone(self).drive_to_end(session));
+        let end = self.drivers.spawn(Arc::clone(self).drive(session));
         match self.wait_for_first_commit(first_commit).await {
             // `Internal` means that the driver ended without a commit.
             Err(Refusal::Internal) => Ok(None),

@@ -26,7 +26,6 @@ use super::runtime::leases::Lease;
 use super::runtime::lone_drive::LoneDrive;
 use super::runtime::metrics;
 use crate::store::{CommitError, TreeSnapshot};
-use crate::task::call_state::Phase;
 use crate::task::change::{
     AskerPresence, Change, Committed, Counters, Guard, IdempotencyRow, Journal, KeyedCall,
     LeaseChange, TaskChange, TaskRow,
@@ -37,7 +36,6 @@ use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome};
 use crate::task::progress::Progress;
 use crate::task::request::call_digest;
-use crate::task::step::StepContext;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolSpec;
 
@@ -57,7 +55,7 @@ pub(crate) struct TaskSession {
     pub credentials: Vec<SealedCredential>,
     /// Identifies the waiting connection of a gate call: the id of the connection's ask, and the
     /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
-    /// belong to such a connection.
+    /// belong to such a connection, or if it was reloaded.
     pub ask: Option<(Uuid, String)>,
     /// The key by which equal calls can find this gate call. The call did not get the key when
     /// it was proposed, because no rule held it then. If the first commit opens a request for the
@@ -224,6 +222,9 @@ impl TaskSession {
         self.history_uncertain_until = journal.history_uncertain_until;
         self.now = journal.now;
         self.credentials.clear();
+        // The connection may have ended since the last read, so only the reloaded row says whether
+        // the asker waits. A connection that still waits claims the call again.
+        self.ask = None;
         let progress = Progress::replay(&journal.items, journal.history_uncertain_until);
         *self.own = TaskDraft::new(journal.row, progress, journal.items);
     }
@@ -426,28 +427,5 @@ impl TaskSession {
             state.awaits_result_of(*attempt).then_some(*id)
         };
         self.elicitations.iter().filter_map(ended).collect()
-    }
-
-    /// Returns a context in which `running` holds the calls whose last attempt may still be
-    /// running. An attempt that a replica runs counts as running until `has_ended` returns true for
-    /// the replica, or until `grace` (the duration of a lease) after the tool's timeout. An attempt
-    /// that an asker runs counts as running until its permit ends, or until the asker returns the
-    /// permit.
-    pub(crate) fn step_context(
-        &self,
-        grace: Duration,
-        has_ended: impl Fn(&str) -> bool,
-    ) -> StepContext {
-        let mut context = StepContext::default();
-        for state in self.own.progress.unfinished() {
-            let Phase::Started(start) = &state.phase else {
-                continue;
-            };
-            let is_process_gone = !start.is_run_by_asker() && has_ended(&start.replica);
-            if !is_process_gone && !state.is_permit_returned && self.now < start.ends_at(grace) {
-                context.running.insert(state.call.tool_call_id);
-            }
-        }
-        context
     }
 }

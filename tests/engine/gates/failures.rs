@@ -19,8 +19,11 @@ use holdpoint::task::time::Time;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+use super::super::call_slots::limit_refund;
 use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, person, whole};
-use super::{agent, approve, ask, asking, harness, proposal, refund, until_present};
+use super::{
+    GATE, agent, approve, ask, asking, harness, proposal, refund, until_at_rest, until_present,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 
 pub const LONG: Duration = Duration::from_mins(1);
@@ -94,6 +97,27 @@ both! {
             claimed(&engine).await;
             assert_eq!(harness.executions(task, "/refund"), 0, "order {order}");
         }
+    }
+
+    async fn approved_call_that_waits_for_a_slot_does_not_start_without_its_asker(fixture) {
+        let mut harness = harness(fixture).await;
+        let slots = limit_refund(&mut harness);
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        until_at_rest(&harness, task).await;
+        let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
+        let asking = asking(&engine, 1);
+        // The driver that waits for the slot has stored the presence of the asker.
+        until_present(&harness, task, |until| until > Time(0)).await;
+        asking.abort();
+        let _ = asking.await;
+        until_present(&harness, task, |until| until == Time(0)).await;
+        drop(taken);
+        until_at_rest(&harness, task).await;
+        assert_eq!(outcomes(&harness.journal(task).await), []);
+        let again = ask(&engine, 1, LONG).await.call;
+        assert_eq!((again.task_id, again.outcome), (task, Some(Outcome::Succeeded)));
     }
 
     async fn result_that_is_not_handed_over_is_there_for_the_next_ask_at_once(fixture) {
@@ -289,6 +313,25 @@ both! {
         let journal = harness.journal(task).await;
         assert!(journal.items.iter().any(|item| matches!(item.fact, Fact::RequestClosed { reason: CloseReason::AnsweredLate, .. })));
         assert_eq!(journal.row.asker_until, Some(ASKER_UNTIL_DELIVERED));
+    }
+
+    async fn late_report_of_a_call_of_a_removed_gate_is_kept(fixture) {
+        let optional = GATE.replacen("  door: {", "  door: { report: optional,", 1);
+        let mut harness = harness(fixture).await;
+        harness.configure(|yaml| yaml.replace(GATE, &optional));
+        let engine = harness.engine(8);
+        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
+        approve(&harness, &engine, task).await;
+        let released = engine.ask(&agent(), &bash(LONG)).await.unwrap().call;
+        assert_eq!((released.task_id, released.outcome), (task, Some(Outcome::Released)));
+        harness.configure(|yaml| yaml.replace(&optional, ""));
+        let without = harness.engine(8);
+        let report = report_of(task, ReportedOutcome::Succeeded);
+        let (call, _) = without.report(&agent(), &report, None).await.unwrap();
+        assert_eq!(call.outcome, Some(Outcome::Released));
+        let journal = harness.journal(task).await;
+        let late = journal.items.iter().filter(|item| matches!(&item.fact, Fact::LateResult(result) if result.content == "made"));
+        assert_eq!((late.count(), journal.row.status), (1, TaskStatus::Completed));
     }
 
     async fn process_that_goes_down_answers_its_waiting_askers(fixture) {
