@@ -408,17 +408,17 @@ async fn search_for_new_requests_goes_on_after_a_thousand_that_are_shown() {
         let state = fixture.store.inbox_state("acme", shown, after).await;
         state.unwrap()
     };
-    let first = state(&[], RequestId(Uuid::nil())).await;
+    let first = state(&[], RequestId(uuid::Uuid::nil())).await;
     assert_eq!(first.new.len(), 1000);
     assert_eq!(first.more_after, first.new.last().copied());
-    let again = state(&first.new, RequestId(Uuid::nil())).await;
+    let again = state(&first.new, RequestId(uuid::Uuid::nil())).await;
     assert_eq!((again.open.len(), again.new.len()), (1000, 0));
     assert_eq!(
         again.more_after, first.more_after,
         "the search goes on from there"
     );
     let (newest, all) = (
-        RequestId(Uuid::max()),
+        RequestId(uuid::Uuid::max()),
         state(&[], first.more_after.unwrap()).await,
     );
     assert!(all.new[0] > first.new[999]);

@@ -97,7 +97,7 @@ fn is_accepted_as_it_should(form: &Value) {
     let properties = form["properties"].as_object().unwrap();
     assert!((1..=20).contains(&properties.len()));
     for (name, field) in properties {
-        assert!(!form::names_secret(name));
+        assert!(!names_secret(name));
         for (keyword, value) in field.as_object().unwrap() {
             assert!(
                 !value.is_object() && (keyword == "enum" || !value.is_array()),
