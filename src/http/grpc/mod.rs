@@ -25,7 +25,7 @@ use self::frames::{GrpcAnswer, GrpcCode, GrpcStatus, MAX_MESSAGE_BYTES, PREFIX_B
 use super::Http;
 use super::api::gate::{GateSurface, timed_ask};
 use super::server::body::read_body;
-use super::server::guard::protect_connection_of;
+use super::server::guard::protect_connection;
 use super::server::operation::{AuthClass, Op};
 use super::server::problem::{Code, Problem};
 use super::server::wrong_keys::ClientNetwork;
@@ -130,7 +130,7 @@ async fn call(
     let (key, key_caller) = gateway_key(http, &parts)?;
     frames::check_encoding(&parts.headers)?;
     let timeout = frames::call_timeout(&parts.headers)?;
-    protect_connection_of(&parts.extensions);
+    protect_connection(&parts.extensions);
     let body = read_body(http, &parts, body, Some(&key_caller)).await?;
     // `message` shares the memory of the body, which stays reserved until both are dropped.
     let message = body.slice_ref(frames::single_message(&body)?);
