@@ -157,9 +157,13 @@ on_both! {
             let question = ask(&app, "external_result").await;
             assert_eq!(question.request["form"], Value::Null);
             let body = format!(r#"{{"action":"respond","result": {result} }}"#);
-            let done = app.owner().send(Method::POST, &question.path(), Some(("application/json", body))).await;
+            let answer = async || app.owner().send(Method::POST, &question.path(), Some(("application/json", body.clone()))).await;
+            let done = answer().await;
             assert_eq!((done.status, done.str("/status").as_str()), (200, "Completed"), "{result}: {}", done.text);
             assert_eq!(told(&app), [passed_on]);
+            let late = answer().await;
+            assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);
+            assert!(late.text.contains(&format!(r#""result":{result}"#)), "{}", late.text);
             let journal = items(&app, &question.task).await;
             assert_eq!(results_of(&journal, &question.call)[0]["content"], passed_on);
             for path in [question.path(), format!("/v1/tasks/{}/items", question.task)] {

@@ -2,6 +2,8 @@
 //! request passes, Envoy forwards the same bytes that it sent for the check. The service's answer
 //! cannot change these bytes, and Envoy does not report the outcome of the request.
 
+use bytes::Bytes;
+
 use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
 use super::json_rpc::{Message, RefusalReason, read_message};
 use super::protobuf::{
@@ -56,12 +58,15 @@ struct CheckedHttpRequest {
     gate: Option<String>,
 }
 
-/// Answers the gRPC call `Check`: whether the HTTP request in `bytes` may pass.
+/// Answers the gRPC call `Check`: whether the HTTP request in `message` may pass. Drops `message`
+/// and the body of the HTTP request before the wait for a verdict, because the wait may take
+/// minutes.
 ///
 /// # Errors
 /// Fails with a gRPC status if the request cannot be checked. Envoy then denies the request.
-pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<GrpcAnswer, GrpcStatus> {
-    let checked = read(bytes).map_err(|Malformed| GrpcStatus::malformed())?;
+pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswer, GrpcStatus> {
+    let mut checked = read(&message).map_err(|Malformed| GrpcStatus::malformed())?;
+    drop(message);
     let gate = gateway.gate(checked.gate.as_deref())?;
     let other_response = |passes: bool| {
         if passes {
@@ -92,6 +97,7 @@ pub(super) async fn check(gateway: &Gateway, bytes: &[u8]) -> Result<GrpcAnswer,
         let why = "This tool is run by Holdpoint, not behind this gateway. It has not run.";
         return Ok(denied_response(200, &results::refusal(&id, why)).into());
     }
+    checked.body = Vec::new();
     let proposed = (call.name, call.arguments);
     let (answer, caller) = gateway.ask(&gate, &checked.headers, proposed).await?;
     let call = &answer.call;

@@ -2,6 +2,8 @@
 //! `CheckRequest` asks whether a request may be forwarded; the answer may replace the request's
 //! parameters. `CheckResponse` reports the result of the request.
 
+use bytes::Bytes;
+
 use super::frames::{GrpcAnswer, GrpcStatus};
 use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
 use super::protobuf::{Malformed, bytes_fields, entry, pair, put_bytes, put_number, text};
@@ -61,15 +63,18 @@ struct CheckedMcpMessage {
     attempt: Option<String>,
 }
 
-/// Answers `CheckRequest`.
+/// Answers `CheckRequest`. Drops `message` before the wait for a verdict, because the wait may take
+/// minutes.
 ///
 /// # Errors
 /// Fails with a gRPC status if the request cannot be checked. agentgateway then denies the request.
 pub(super) async fn check_request(
     gateway: &Gateway,
-    bytes: &[u8],
+    message: Bytes,
 ) -> Result<GrpcAnswer, GrpcStatus> {
-    let checked = read(bytes, field::MCP_REQUEST).map_err(|Malformed| GrpcStatus::malformed())?;
+    let checked =
+        read(&message, field::MCP_REQUEST).map_err(|Malformed| GrpcStatus::malformed())?;
+    drop(message);
     let gate = gateway.gate(None)?;
     if checked.method != TOOLS_CALL {
         gateway.caller(&gate, &checked.headers)?;
@@ -180,9 +185,10 @@ fn parse_attempt_id(text: &str) -> Option<(TaskId, u32)> {
 /// Fails with a gRPC status if the message is malformed.
 pub(super) async fn check_response(
     gateway: &Gateway,
-    bytes: &[u8],
+    message: &[u8],
 ) -> Result<GrpcAnswer, GrpcStatus> {
-    let checked = read(bytes, field::MCP_RESPONSE).map_err(|Malformed| GrpcStatus::malformed())?;
+    let checked =
+        read(message, field::MCP_RESPONSE).map_err(|Malformed| GrpcStatus::malformed())?;
     let attempt = checked.attempt.as_deref().and_then(parse_attempt_id);
     if let Some((task, attempt)) = attempt.filter(|_| checked.method == TOOLS_CALL) {
         report(gateway, task, attempt, &checked.body).await;

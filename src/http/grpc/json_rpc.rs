@@ -75,7 +75,7 @@ pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
         return Ok(Message::Other);
     }
     let id = match rest.get("id") {
-        Some(Value::String(_) | Value::Number(_)) => raw_member(body, "id"),
+        Some(Value::String(_) | Value::Number(_)) => json::member(body, "id"),
         Some(_) | None => None,
     };
     let Some(id) = id else {
@@ -133,11 +133,6 @@ fn members<'v>(
         return refuse("A member's name differs from a known one only in case.");
     }
     Ok(members)
-}
-
-fn raw_member(body: &[u8], name: &str) -> Option<String> {
-    let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
-    members.get(name).map(|value| value.get().to_owned())
 }
 
 #[cfg(test)]

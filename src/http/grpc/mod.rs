@@ -25,7 +25,7 @@ use self::frames::{GrpcAnswer, GrpcCode, GrpcStatus, MAX_MESSAGE_BYTES, PREFIX_B
 use super::Http;
 use super::api::gate::{GateSurface, timed_ask};
 use super::server::body::read_body;
-use super::server::guard::protect_connection_of;
+use super::server::guard::protect_connection;
 use super::server::operation::{AuthClass, Op};
 use super::server::problem::{Code, Problem};
 use super::server::wrong_keys::ClientNetwork;
@@ -127,13 +127,14 @@ async fn call(
 ) -> Result<GrpcAnswer, GrpcStatus> {
     let started = Instant::now();
     let (parts, body) = request.into_parts();
-    let key = gateway_key(http, &parts)?;
+    let (key, key_caller) = gateway_key(http, &parts)?;
     frames::check_encoding(&parts.headers)?;
     let timeout = frames::call_timeout(&parts.headers)?;
-    protect_connection_of(&parts.extensions);
-    let key_caller = http.authenticator.authenticate(&key).map_err(auth_status)?;
+    protect_connection(&parts.extensions);
     let body = read_body(http, &parts, body, Some(&key_caller)).await?;
-    let message = frames::single_message(&body)?;
+    // `message` shares the memory of the body, which stays reserved until both are dropped.
+    let message = body.slice_ref(frames::single_message(&body)?);
+    drop(body);
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable().into());
     }
@@ -152,7 +153,7 @@ async fn call(
     match (service, method) {
         (Service::Envoy, "Check") => envoy::check(&gateway, message).await,
         (Service::ExtMcp, "CheckRequest") => ext_mcp::check_request(&gateway, message).await,
-        (Service::ExtMcp, "CheckResponse") => ext_mcp::check_response(&gateway, message).await,
+        (Service::ExtMcp, "CheckResponse") => ext_mcp::check_response(&gateway, &message).await,
         (Service::Envoy | Service::ExtMcp, _) => Err(GrpcStatus::new(
             GrpcCode::Unimplemented,
             "The method is unknown.",
@@ -160,13 +161,17 @@ async fn call(
     }
 }
 
-/// Checks the gateway's key, and returns the `Authorization` headers with the key. Leaves out the
-/// gateway's other headers: the user comes from the request that the gateway asks about.
+/// Checks the gateway's key. Returns the `Authorization` headers with the key, and the caller whom
+/// the key alone identifies. Leaves out the gateway's other headers: the user comes from the
+/// request that the gateway asks about.
 ///
 /// # Errors
 /// `Unauthenticated` for a missing or wrong key, `PermissionDenied` for a key that may not propose
 /// calls, `ResourceExhausted` after too many wrong keys.
-fn gateway_key(http: &Http, parts: &http::request::Parts) -> Result<HeaderMap, GrpcStatus> {
+fn gateway_key(
+    http: &Http,
+    parts: &http::request::Parts,
+) -> Result<(HeaderMap, Caller), GrpcStatus> {
     let mut key = HeaderMap::new();
     for value in parts.headers.get_all(AUTHORIZATION) {
         key.append(AUTHORIZATION, value.clone());
@@ -180,7 +185,7 @@ fn gateway_key(http: &Http, parts: &http::request::Parts) -> Result<HeaderMap, G
     }
     let key_caller = found.map_err(auth_status)?;
     may_ask_at_gate(&key_caller).map_err(|why| GrpcStatus::new(GrpcCode::PermissionDenied, why))?;
-    Ok(key)
+    Ok((key, key_caller))
 }
 
 fn auth_status(error: AuthError) -> GrpcStatus {

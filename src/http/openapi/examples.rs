@@ -63,7 +63,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<Value>)> {
             "RejectBody",
             vec![json!({ "then": "continue", "reason": "wrong customer" })],
         ),
-        ("Problem", vec![problem]),
+        ("Problem", vec![json!(problem)]),
         (
             "TaskList",
             vec![json!({ "tasks": [task], "next_cursor": null })],

@@ -1,6 +1,8 @@
 //! Tests of the whole document: examples, references, and named components.
 
 use super::*;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::gate::GateCall;
 use crate::http::wire::task::AgentTask;
 use std::collections::BTreeSet;
 
@@ -75,6 +77,32 @@ fn every_operation_has_one_id_and_names_its_problems() {
         .map(|(op, _)| op.id.to_owned())
         .collect();
     assert_eq!(ids, expected);
+}
+
+#[test]
+fn operation_with_an_idempotency_key_names_the_problem_of_a_reused_key() {
+    let mut document = document();
+    for (_, operation) in every_operation(&mut document) {
+        let parameters = operation.get("parameters").and_then(Value::as_array);
+        let mut names = parameters.into_iter().flatten().map(|found| &found["name"]);
+        if names.any(|name| name == "Idempotency-Key") {
+            let refused = operation["responses"]["422"].to_string();
+            let id = &operation["operationId"];
+            assert!(refused.contains("idempotency_key_reused"), "{id}");
+        }
+    }
+}
+
+#[test]
+fn problem_about_a_call_at_a_gate_has_the_whole_call() {
+    let (document, settings) = (document(), sample::settings());
+    let call = GateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
+    let validator = validator(&document, "Problem");
+    for (call, fits) in [(json!(call), true), (json!({}), false)] {
+        let problem = Problem::new(Code::CallInHand, "x").with("call", call);
+        let problem = problem.document(&settings.public_url, sample::task().task_id.0);
+        assert_eq!(validator.is_valid(&json!(problem)), fits, "{problem:?}");
+    }
 }
 
 #[test]

@@ -85,9 +85,9 @@ pub(crate) fn problem_page(
     link_path: Option<&str>,
 ) -> Markup {
     let words = Translations::for_language(language);
-    let request = problem.members.get("request").map(|request| {
+    let request = problem.member("request").map(|request| {
         let page = || {
-            let id = member(request, "request_id");
+            let id = member(&request, "request_id");
             format!("{}/resume/{id}", path_prefix(public_url))
         };
         link_path.map_or_else(page, str::to_owned)
@@ -112,8 +112,8 @@ pub(crate) fn problem_page(
             @for FieldError { pointer, detail } in &problem.errors {
                 p { code { (visible(pointer)) } " " (localized(words, detail, words.translated(detail))) }
             }
-            @if let Some(decision) = problem.members.get("decision").filter(|decision| decision.is_object()) {
-                p { (earlier_decision_text(words, decision)) }
+            @if let Some(decision) = problem.member("decision").filter(Value::is_object) {
+                p { (earlier_decision_text(words, &decision)) }
             }
             @if let Some(sign_in_again) = sign_in_again { (sign_in_again) }
             @if let Some(page) = request { p { a href=(page) { (words.back) } } }

@@ -215,12 +215,8 @@ impl ConnectionSlot {
         if self.is_serving() {
             return (ConnectionPhase::Serving, requests_begun);
         }
-        if self.idle_key.load(Ordering::Relaxed) == 0 && !self.close.is_cancelled() {
-            let mut open = self.connections.lock();
-            self.idle_key
-                .store(open.insert_idle(&self.close), Ordering::Relaxed);
-            drop(open);
-            self.connections.0.changed.notify_one();
+        if self.idle_key.load(Ordering::Relaxed) == 0 {
+            self.mark_idle();
         }
         // On HTTP/2, received bytes may be frames such as pings, which begin no request.
         let received = self.has_received.load(Ordering::Relaxed) && !self.is_multiplexed();
@@ -233,6 +229,20 @@ impl ConnectionSlot {
             },
             requests_begun,
         )
+    }
+
+    /// Marks the connection as idle if it is protected and serves no request. Checks both under the
+    /// lock, because two Tokio tasks of an HTTP/2 connection call [`Self::phase`]. Without the
+    /// lock, both tasks could add the connection to the idle connections.
+    fn mark_idle(&self) {
+        let mut open = self.connections.lock();
+        let protected = self.idle_key.load(Ordering::Relaxed) == 0;
+        if protected && !self.is_serving() && !self.close.is_cancelled() {
+            self.idle_key
+                .store(open.insert_idle(&self.close), Ordering::Relaxed);
+            drop(open);
+            self.connections.0.changed.notify_one();
+        }
     }
 
     fn is_serving(&self) -> bool {
@@ -306,5 +316,36 @@ impl<B: Body + Unpin> Body for CountedBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_that_two_threads_find_idle_is_listed_once() {
+        let connections = Connections::new(1);
+        for _ in 0..100 {
+            let slot = connections.try_take().unwrap();
+            let request = slot.begin_request().unwrap();
+            slot.protect();
+            drop(request);
+            let started = AtomicUsize::new(0);
+            let open = connections.lock();
+            std::thread::scope(|threads| {
+                for _ in 0..2 {
+                    threads.spawn(|| {
+                        started.fetch_add(1, Ordering::Relaxed);
+                        slot.phase();
+                    });
+                }
+                while started.load(Ordering::Relaxed) < 2 {
+                    std::thread::yield_now();
+                }
+                drop(open);
+            });
+            assert_eq!(connections.lock().idle.len(), 1);
+        }
     }
 }

@@ -4,9 +4,26 @@
 use serde_json::{Map, Value};
 
 use crate::engine::FieldError;
-pub(crate) use crate::task::text::pointer;
+use crate::task::text;
 
 const MAX_ERRORS: usize = 50;
+
+/// The maximum length of a mistake's JSON pointer, in bytes. Without the limit, the response could
+/// become very long, because the pointer of every mistake below a long member name repeats the
+/// name.
+const MAX_POINTER_BYTES: usize = 1024;
+
+/// Returns the JSON pointer of the member `name` of the value at `at`. If this pointer would be
+/// longer than `MAX_POINTER_BYTES`, returns `at` instead.
+#[must_use]
+pub(crate) fn pointer(at: &str, name: &str) -> String {
+    let place = text::pointer(at, name);
+    if place.len() > MAX_POINTER_BYTES {
+        at.to_owned()
+    } else {
+        place
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Errors(pub Vec<FieldError>);
@@ -109,22 +126,8 @@ impl Fields {
     /// Adds a mistake for every member that was not taken.
     pub(crate) fn finish(self, errors: &mut Errors) {
         for name in self.members.keys() {
-            errors.add(&bounded_pointer(&self.at, name), "no such member");
+            errors.add(&pointer(&self.at, name), "no such member");
         }
-    }
-}
-
-/// The maximum length in bytes of a mistake's JSON pointer. The last `/`, and the escapes in the
-/// name after it, do not count. If a pointer would be longer, the mistake gets the pointer of the
-/// parent object instead. Without the limit, the response could become very long, because the
-/// pointer of every mistake below a long member name repeats the name.
-const MAX_POINTER_BYTES: usize = 1024;
-
-fn bounded_pointer(at: &str, name: &str) -> String {
-    if at.len() + name.len() > MAX_POINTER_BYTES {
-        at.to_owned()
-    } else {
-        pointer(at, name)
     }
 }
 
@@ -146,7 +149,7 @@ pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         Value::Array(list) => {
             for (index, value) in list.iter().enumerate() {
-                refuse_nul(value, &bounded_pointer(at, &index.to_string()), errors);
+                refuse_nul(value, &pointer(at, &index.to_string()), errors);
             }
         }
         Value::Object(members) => {
@@ -154,7 +157,7 @@ pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
                 if name.contains('\0') {
                     errors.add(at, "member names without U+0000");
                 } else {
-                    refuse_nul(value, &bounded_pointer(at, name), errors);
+                    refuse_nul(value, &pointer(at, name), errors);
                 }
             }
         }
@@ -208,6 +211,7 @@ mod tests {
             .map(|error| error.pointer.as_str())
             .collect();
         assert_eq!(places, ["", "/short"]);
+        assert_eq!(pointer("/a", &"~".repeat(1000)), "/a", "escapes count");
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(crate) async fn guard(
             let key = caller_of_key(&http, &request)?;
             match with_session_fallback(&http, request.headers(), key).await? {
                 Some(caller) => {
-                    protect_connection(&request);
+                    protect_connection(request.extensions());
                     authenticated = Some(CurrentCaller(caller.clone()));
                     request.extensions_mut().insert(CurrentCaller(caller));
                 }
@@ -68,7 +68,7 @@ pub(crate) async fn guard(
         AuthClass::Link => {
             refuse_holdpoint_headers(request.headers())?;
             let (caller, link) = caller_of_link(&http, request.uri().path())?;
-            protect_connection(&request);
+            protect_connection(request.extensions());
             request.extensions_mut().insert(CurrentCaller(caller));
             request.extensions_mut().insert(link);
         }
@@ -142,15 +142,9 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Keeps the connection of an authenticated caller open: while the connection serves the request,
-/// it is not closed to make room for another client.
-fn protect_connection(request: &Request) {
-    protect_connection_of(request.extensions());
-}
-
-/// Like `protect_connection`, but takes the request's extensions, for an operation that checks the
-/// key itself.
-pub(crate) fn protect_connection_of(extensions: &Extensions) {
+/// Keeps the connection of an authenticated caller open: while the connection serves the request
+/// with these extensions, it is not closed to make room for another client.
+pub(crate) fn protect_connection(extensions: &Extensions) {
     let slot = extensions.get::<Weak<ConnectionSlot>>();
     if let Some(slot) = slot.and_then(Weak::upgrade) {
         slot.protect();

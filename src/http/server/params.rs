@@ -99,6 +99,7 @@ pub(crate) struct TaskQuery {
     session_id: Option<Vec<String>>,
     /// All tasks of the trees with these root tasks. Without this parameter, only root tasks are
     /// listed.
+    #[param(max_items = 200)]
     root_task_id: Option<Vec<Uuid>>,
     /// Only tasks of these users. Only an admin may name other users.
     user_id: Option<Vec<String>>,
@@ -156,6 +157,7 @@ pub(crate) struct RequestQuery {
     /// Only requests of these sessions.
     session_id: Option<Vec<String>>,
     /// Every request in the trees of these tasks, also requests that the caller may not decide.
+    #[param(max_items = 200)]
     task_id: Option<Vec<Uuid>>,
 }
 

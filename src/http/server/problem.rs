@@ -6,7 +6,9 @@ use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{StatusCode, Uri};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -122,8 +124,9 @@ pub(crate) struct Problem {
     pub detail: String,
     /// The mistakes in the request if `code` is `Invalid`; empty for any other code.
     pub errors: Vec<FieldError>,
-    /// The members of the problem document that are specific to `code`.
-    pub members: Map<String, Value>,
+    /// The members of the problem document that are specific to `code`. They are kept as JSON text,
+    /// so that numbers keep every digit.
+    pub members: BTreeMap<String, Box<RawValue>>,
     /// The headers of a response with this problem, such as `Retry-After`.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
@@ -143,7 +146,7 @@ impl Problem {
             code,
             detail: detail.into(),
             errors: Vec::new(),
-            members: Map::new(),
+            members: BTreeMap::new(),
             headers,
         }
     }
@@ -151,11 +154,16 @@ impl Problem {
     /// Adds a member to the problem document. A value that cannot be serialized becomes null.
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: impl Serialize) -> Self {
-        self.members.insert(
-            name.to_owned(),
-            serde_json::to_value(value).unwrap_or(Value::Null),
-        );
+        let text = to_raw_value(&value).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        self.members.insert(name.to_owned(), text);
         self
+    }
+
+    /// Returns the value of a member that was added with [`Problem::with`]. Long numbers in the
+    /// value are rounded.
+    #[must_use]
+    pub(crate) fn member(&self, name: &str) -> Option<Value> {
+        serde_json::from_str(self.members.get(name)?.get()).ok()
     }
 
     #[must_use]
@@ -230,28 +238,27 @@ impl Problem {
         }
     }
 
-    /// Returns the whole problem document; `instance` is the id of the HTTP request.
+    /// Returns the members of the whole problem document; `instance` is the id of the HTTP request.
     #[must_use]
-    pub(crate) fn document(&self, public_url: &str, instance: Uuid) -> Value {
-        let mut document = Map::new();
-        document.insert(
-            "type".to_owned(),
-            type_url(public_url, self.code.as_str()).into(),
-        );
-        document.insert("title".to_owned(), self.code.title().into());
-        document.insert("status".to_owned(), self.code.status().as_u16().into());
-        document.insert("detail".to_owned(), self.detail.as_str().into());
-        document.insert("instance".to_owned(), instance.to_string().into());
-        document.insert("code".to_owned(), self.code.as_str().into());
-        if self.code == Code::Invalid {
-            let errors = self.errors.iter();
-            let errors = errors
-                .map(|error| json!({ "pointer": error.pointer, "detail": error.detail }))
-                .collect();
-            document.insert("errors".to_owned(), errors);
+    pub(crate) fn document(
+        &self,
+        public_url: &str,
+        instance: Uuid,
+    ) -> BTreeMap<String, Box<RawValue>> {
+        let document = self
+            .clone()
+            .with("type", type_url(public_url, self.code.as_str()))
+            .with("title", self.code.title())
+            .with("status", self.code.status().as_u16())
+            .with("detail", &self.detail)
+            .with("instance", instance.to_string())
+            .with("code", self.code);
+        if self.code != Code::Invalid {
+            return document.members;
         }
-        document.extend(self.members.clone());
-        Value::Object(document)
+        let errors = self.errors.iter();
+        let errors = errors.map(|error| json!({"pointer": error.pointer, "detail": error.detail}));
+        document.with("errors", errors.collect::<Value>()).members
     }
 }
 
@@ -316,12 +323,24 @@ mod tests {
         let id = Uuid::nil();
         let document = Problem::invalid_at("/a", "a string").document("http://x", id);
         assert_eq!(
-            document,
+            json!(document),
             json!({
                 "type": "http://x/problems/invalid", "title": "The request is not valid", "status": 422,
                 "detail": "The request is not valid at `/a`: a string.", "instance": id.to_string(), "code": "invalid",
                 "errors": [{ "pointer": "/a", "detail": "a string" }]
             })
+        );
+    }
+
+    #[test]
+    fn numbers_in_a_problem_document_keep_every_digit() {
+        let result: Box<RawValue> = to_raw_value(&123_456_789_012_345_678_901_u128).unwrap();
+        let problem = Problem::new(Code::AlreadyDecided, "x").with("decision", &result);
+        let document = problem.document("http://x", Uuid::nil());
+        let text = serde_json::to_string(&document).unwrap();
+        assert!(
+            text.contains(r#""decision":123456789012345678901,"#),
+            "{text}"
         );
     }
 

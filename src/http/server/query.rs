@@ -8,9 +8,13 @@ use uuid::Uuid;
 
 use super::fields::{Errors, NOT_UTF8, is_encoded_utf8, pointer};
 use super::problem::Problem;
+use crate::task::id::TaskId;
 
 const DEFAULT_LIMIT: i64 = 50;
 pub(crate) const MAX_LIMIT: i64 = 200;
+/// The maximum number of different task ids in a query. An operation reads each of these tasks by a
+/// statement of its own.
+const MAX_TASK_IDS: usize = 200;
 
 /// A query whose parameters are taken out one by one.
 #[derive(Debug)]
@@ -74,6 +78,20 @@ impl Query {
             }
         }
         values
+    }
+
+    /// Takes the parameters with this name as task ids, sorted and without repetitions. More than
+    /// `MAX_TASK_IDS` ids are a mistake, and none of them is returned.
+    pub(crate) fn task_ids(&mut self, name: &str) -> Vec<TaskId> {
+        let mut ids = self.many(name, "a task id", |text| text.parse::<TaskId>().ok());
+        ids.sort_unstable();
+        ids.dedup();
+        if ids.len() > MAX_TASK_IDS {
+            let expected = format!("at most {MAX_TASK_IDS} task ids");
+            self.errors.add(&pointer("", name), expected);
+            ids.clear();
+        }
+        ids
     }
 
     /// Takes a parameter that may appear once, and parses its value with `read`. A repetition and a
@@ -161,6 +179,22 @@ mod tests {
         assert!(query.finish().is_ok());
         let mut query = of("limit=7&limit=8");
         query.limit();
+        assert!(query.finish().is_err());
+    }
+
+    #[test]
+    fn repeated_task_id_counts_once_and_more_than_200_task_ids_are_refused() {
+        let ids = |count: u128| {
+            let ids = (0..count).map(|id| format!("task_id={}&", Uuid::from_u128(id)));
+            ids.collect::<Vec<_>>().concat()
+        };
+        let mut query = of(&ids(1).repeat(1400));
+        assert_eq!(query.task_ids("task_id"), [TaskId(Uuid::from_u128(0))]);
+        let mut query = of(&ids(200));
+        assert_eq!(query.task_ids("task_id").len(), 200);
+        assert!(query.finish().is_ok());
+        let mut query = of(&ids(201));
+        assert!(query.task_ids("task_id").is_empty());
         assert!(query.finish().is_err());
     }
 

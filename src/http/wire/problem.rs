@@ -5,6 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::decision::WireDecision;
+use super::gate::GateCall;
 use super::request::InterventionRequest;
 use super::task::WireTaskStatus;
 use crate::http::server::problem::Code;
@@ -47,6 +48,9 @@ pub(crate) struct ProblemDocument {
     /// For `not_a_root_task`: the id of the root task.
     #[schema(required = false, nullable = false, format = Uuid)]
     pub root_task_id: Option<String>,
+    /// For `call_in_hand` and `call_settled`: the call, as this client sees it.
+    #[schema(required = false)]
+    pub call: Option<GateCall>,
 }
 
 /// One place of the HTTP request that is not valid.

@@ -37,6 +37,7 @@ pub(crate) const OP: Op = Op {
         Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
+        Code::IdempotencyKeyReused,
     ],
 };
 

@@ -62,7 +62,7 @@ impl McpRequest<'_> {
             biased;
             reply = &mut reply => {
                 if reply.text.is_empty() {
-                    return stream_response(Body::from(last_frame(&reply.text)));
+                    return stream_response(Body::from(last_frame("")));
                 }
                 let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
                 *response.status_mut() = reply.status;

@@ -189,6 +189,11 @@ fn read_per_call(
     let (mut answers, mut texts) = (BTreeMap::new(), members(text));
     for (call, answer) in decisions {
         let place = pointer(at, &call);
+        if place == at {
+            // The name is too long for a pointer, so it is no id of a call.
+            errors.add(at, "answers by `tool_call_id`");
+            continue;
+        }
         let text = texts.remove(&call).unwrap_or_default();
         let Some(mut fields) = Fields::from_value(answer, &place, errors) else {
             continue;
@@ -396,6 +401,15 @@ mod tests {
             panic!()
         };
         assert_eq!(result.as_deref(), Some("12345678901234567890123"));
+    }
+
+    #[test]
+    fn answer_below_a_name_that_is_too_long_is_refused_without_the_name() {
+        for name in ["n".repeat(1024 * 1024), "~".repeat(1000)] {
+            let answer = json!({"action": "edit", "x": 1, "y": 2});
+            let places = places(json!({"decisions": {name: answer}}));
+            assert_eq!(places, ["/decisions"]);
+        }
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub(crate) async fn list_requests(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut query = Query::from_uri(&uri);
-    let tasks = query.many("task_id", "a task id", |text| text.parse::<TaskId>().ok());
+    let tasks = query.task_ids("task_id");
     let mut statuses = query.many("status", "a request status", RequestStatus::parse);
     let filter = InboxFilter::from_query(&mut query);
     let (after, limit) = (query.cursor().map(RequestId), query.limit());

@@ -53,9 +53,7 @@ pub(crate) async fn list_tasks(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut query = Query::from_uri(&uri);
-    let roots = query.many("root_task_id", "a task id", |text| {
-        text.parse::<TaskId>().ok()
-    });
+    let roots = query.task_ids("root_task_id");
     let ids = caller.user_id.ids();
     let users = query
         .texts("user_id")
