@@ -362,18 +362,16 @@ impl Streamable {
         request: &Request<'_>,
         within: Duration,
     ) -> Result<Reply, ClientError> {
-        let answered = tokio::time::timeout(within, self.exchange(context, request, within));
+        let answered = tokio::time::timeout(within, self.exchange(context, request));
         let in_time = answered.await;
         in_time.unwrap_or_else(|_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned())))
     }
 
-    /// Sends a request. Waits at most `within` for the beginning of the answer, and then at most
-    /// `within` for each part.
+    /// Sends a request, and waits for the answer without a time limit.
     async fn exchange(
         &self,
         context: &Context,
         request: &Request<'_>,
-        within: Duration,
     ) -> Result<Reply, ClientError> {
         let (server_requests, mut requests) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let mut reader = Reader::new(
@@ -383,13 +381,11 @@ impl Streamable {
         );
         let http = self.http(context, request);
         let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);
-        let failed = |failure: net::Failure| ClientError(failure.to_string());
-        let mut response = net::send_request(http, within).await.map_err(failed)?;
+        let failed =
+            |error: reqwest::Error| ClientError(net::Failure::from_error(&error).to_string());
+        let mut response = http.send().await.map_err(failed)?;
         reader.begin(response.status(), response.headers());
-        while let Some(bytes) = net::next_bytes(&mut response, within)
-            .await
-            .map_err(failed)?
-        {
+        while let Some(bytes) = response.chunk().await.map_err(failed)? {
             if !reader.take(&bytes) {
                 break;
             }
