@@ -3,8 +3,9 @@
 //! A `tools/call` is sent again only if its answer proves that the call was not executed. No
 //! outcome contains a known secret. The client's own texts contain no URL and no header's value.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+mod conversations;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -16,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use url::Url;
 
+use self::conversations::{Conversation, Conversations};
 use super::client::{Call, ClientError, Listing, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
@@ -51,21 +53,8 @@ pub(super) struct Streamable {
     tokens: Option<Tokens>,
     hint: Option<Revision>,
     probe_timeout: Duration,
-    /// The conversations, by the digest of the headers with which each began. The headers may
-    /// contain a user's credentials, so no conversation of one user is continued for another user.
-    conversations: Mutex<BTreeMap<[u8; 32], Conversation>>,
-    /// Locked while a conversation begins, so that a concurrent request does not begin another.
-    begin_lock: tokio::sync::Mutex<()>,
+    conversations: Conversations,
     changes: watch::Sender<u64>,
-}
-
-/// A conversation with the server. `session` is `None` if the server began no session. `server` is
-/// the server's `serverInfo`.
-#[derive(Clone, Debug)]
-struct Conversation {
-    revision: Revision,
-    session: Option<HeaderValue>,
-    server: Value,
 }
 
 /// A conversation with the server, the headers of its next request, and the OAuth token in them.
@@ -89,8 +78,7 @@ impl Streamable {
             tokens: oauth.map(|oauth| Tokens::new(*oauth)),
             hint,
             probe_timeout: PROBE_TIMEOUT,
-            conversations: Mutex::default(),
-            begin_lock: tokio::sync::Mutex::default(),
+            conversations: Conversations::default(),
             changes,
         }
     }
@@ -125,21 +113,25 @@ impl Streamable {
 
     /// Performs request `request_index` of an attempt at a call. Request 0 sends the call, so
     /// `call.permit` is checked right before the first byte of request 0. For later requests,
-    /// `call.permit` is not checked, because the call was already sent.
+    /// `call.permit` is not checked, because the call was already sent. `within` bounds the
+    /// beginning of a conversation and the exchange together.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
         resume: Option<&Resume>,
-        within: Duration,
+        mut within: Duration,
         request_index: u32,
     ) -> Outcome {
         let mut renewed = false;
-        let mut within = within;
         loop {
-            let context = match self.context(&call.headers).await {
+            let began = Instant::now();
+            let begun = tokio::time::timeout(within, self.context(&call.headers)).await;
+            let late = |_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned()));
+            let context = match begun.unwrap_or_else(late) {
                 Ok(context) => context,
                 Err(failure) => return Outcome::NotSent(failure.0),
             };
+            within = within.saturating_sub(began.elapsed());
             let began = Instant::now();
             let reply = match self
                 .send(&context, call, resume, within, request_index)
@@ -187,8 +179,9 @@ impl Streamable {
     /// Ends the sessions. The requests have the headers of the operator, because users' credentials
     /// are not kept.
     pub(super) async fn close(&self, operator: &HeaderMap) {
-        let conversations = std::mem::take(&mut *self.lock()).into_values();
+        let conversations = self.conversations.take();
         let sessions: Vec<_> = conversations
+            .into_iter()
             .filter_map(|conversation| Some((conversation.revision, conversation.session?)))
             .collect();
         if sessions.is_empty() {
@@ -232,21 +225,21 @@ impl Streamable {
     async fn context(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
         let (headers, token) = self.authorized(operator).await?;
         let key = headers_digest(operator);
-        let existing = |this: &Self| this.lock().get(&key).cloned();
         let context = |conversation| Context {
             conversation,
             headers: headers.clone(),
             token: token.clone(),
         };
-        if let Some(conversation) = existing(self) {
+        if let Some(conversation) = self.conversations.get(&key) {
             return Ok(context(conversation));
         }
-        let _begin_lock = self.begin_lock.lock().await;
-        if let Some(conversation) = existing(self) {
+        let begin_lock = self.conversations.begin_lock(key);
+        let _begin_lock = begin_lock.lock().await;
+        if let Some(conversation) = self.conversations.get(&key) {
             return Ok(context(conversation));
         }
         let conversation = self.begin(context).await?;
-        self.lock().insert(key, conversation.clone());
+        self.conversations.insert(key, conversation.clone());
         Ok(context(conversation))
     }
 
@@ -347,11 +340,9 @@ impl Streamable {
 
     /// Forgets the session of `context`. A session that has replaced this session is kept.
     fn forget(&self, operator: &HeaderMap, context: &Context) {
-        let mut known = self.lock();
-        let key = headers_digest(operator);
-        let session = &context.conversation.session;
-        if session.is_some() && known.get(&key).is_some_and(|it| it.session == *session) {
-            known.remove(&key);
+        if let Some(session) = &context.conversation.session {
+            self.conversations
+                .forget(&headers_digest(operator), session);
         }
     }
 
@@ -473,22 +464,6 @@ impl Streamable {
         }
         *http.body_mut() = Some(body.into());
         http
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 32], Conversation>> {
-        self.conversations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Conversation {
-    fn new(revision: Revision) -> Self {
-        Self {
-            revision,
-            session: None,
-            server: Value::Null,
-        }
     }
 }
 

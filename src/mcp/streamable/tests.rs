@@ -212,6 +212,42 @@ async fn server_that_trickles_while_a_conversation_begins_is_given_up() {
 }
 
 #[tokio::test]
+async fn server_that_hangs_for_one_user_delays_no_call_of_another() {
+    let (asked, mut hangs) = watch::channel(false);
+    let server = Fake::new(move |seen| {
+        if seen.header("x-user") == Some("alice") {
+            asked.send_replace(true);
+            return None;
+        }
+        modern(seen).or_else(|| Some(seen.result(&said("done"))))
+    })
+    .await;
+    let client = server.client();
+    let asking = |user| Asking {
+        headers: headers("x-user", user),
+        ..Asking::default()
+    };
+    let (alice, bob) = (asking("alice"), asking("bob"));
+    let second = async {
+        hangs.wait_for(|hangs| *hangs).await.unwrap();
+        client.call(bob.call()).await
+    };
+    tokio::select! {
+        outcome = client.call(alice.call()) => panic!("{outcome:?}"),
+        outcome = second => assert_eq!(outcome, succeeded("done")),
+    }
+}
+
+#[tokio::test]
+async fn call_whose_conversation_does_not_begin_in_its_time_is_not_sent() {
+    let server = Fake::new(|_| None).await;
+    let client = server.client_with(None, None, SHORT);
+    let outcome = tokio::time::timeout(PROBE_TIMEOUT, called(&client)).await;
+    let late = Outcome::NotSent(net::NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(outcome.unwrap(), late);
+}
+
+#[tokio::test]
 async fn refused_credentials_name_their_headers_and_never_a_value() {
     for status in [401, 403] {
         let server = Fake::new(move |seen| {
