@@ -5,11 +5,11 @@
 
 mod conversations;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::join_all;
+use futures_util::future::BoxFuture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request as HttpRequest, StatusCode};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use url::Url;
 
-use self::conversations::{Conversation, Conversations};
+use self::conversations::{Conversation, Conversations, end_sessions, spawn_background};
 use super::client::{Call, ClientError, Listing, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
@@ -41,7 +41,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time for sending the reply to a server's own request.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum time in which [`Streamable::close`] ends all sessions.
+/// The maximum time for ending sessions.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -49,11 +49,16 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version
 #[derive(Debug)]
 pub(super) struct Streamable {
     url: Url,
+    /// The operator's headers, without users' credentials. If there are too many conversations,
+    /// these headers end the session of the conversation that is removed.
+    fixed_headers: HeaderMap,
     net: Net,
     tokens: Option<Tokens>,
     hint: Option<Revision>,
     probe_timeout: Duration,
     conversations: Conversations,
+    /// The server's `serverInfo`, as of the conversation that began last. Only a review reads it.
+    server: Mutex<Value>,
     changes: watch::Sender<u64>,
 }
 
@@ -67,6 +72,7 @@ struct Context {
 impl Streamable {
     pub(super) fn new(
         url: Url,
+        fixed_headers: HeaderMap,
         oauth: Option<Box<OAuth>>,
         hint: Option<Revision>,
         net: &Net,
@@ -74,11 +80,13 @@ impl Streamable {
     ) -> Self {
         Self {
             url,
+            fixed_headers,
             net: net.clone(),
             tokens: oauth.map(|oauth| Tokens::new(*oauth)),
             hint,
             probe_timeout: PROBE_TIMEOUT,
             conversations: Conversations::default(),
+            server: Mutex::default(),
             changes,
         }
     }
@@ -99,9 +107,8 @@ impl Streamable {
                     break reply.status;
                 };
                 if !pages.add(answer).map_err(ClientError)? {
-                    return Ok(
-                        pages.listing(context.conversation.revision, context.conversation.server)
-                    );
+                    let server = self.server().clone();
+                    return Ok(pages.listing(context.conversation.revision, server));
                 }
             };
             if renewed || !self.renew(headers, &context, refused).await {
@@ -179,28 +186,28 @@ impl Streamable {
     /// Ends the sessions. The requests have the headers of the operator, because users' credentials
     /// are not kept.
     pub(super) async fn close(&self, operator: &HeaderMap) {
-        let conversations = self.conversations.take();
-        let sessions: Vec<_> = conversations
-            .into_iter()
-            .filter_map(|conversation| Some((conversation.revision, conversation.session?)))
-            .collect();
-        if sessions.is_empty() {
-            return;
-        }
+        let ended = self.conversations.take();
         let end = async {
-            let authorized = self.authorized(operator).await;
-            let headers = authorized.map_or_else(|_| operator.clone(), |(headers, _)| headers);
-            let ends = sessions.into_iter().map(|(revision, session)| {
-                let request = self.net.repeatable().delete(self.url.clone());
-                let request = request
-                    .headers(headers.clone())
-                    .header(SESSION_HEADER, session);
-                let request = request.header(VERSION_HEADER, revision.as_str());
-                net::send_request(request, CLOSE_TIMEOUT)
-            });
-            join_all(ends).await;
+            if let Some(end) = self.end(operator, ended).await {
+                end.await;
+            }
         };
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, end).await;
+    }
+
+    /// Returns a future that ends the sessions of `ended`, with the headers `operator` and a token;
+    /// `None` if no conversation has a session.
+    async fn end(
+        &self,
+        operator: &HeaderMap,
+        ended: Vec<Conversation>,
+    ) -> Option<BoxFuture<'static, ()>> {
+        if ended.iter().all(|it| it.session.is_none()) {
+            return None;
+        }
+        let authorized = self.authorized(operator).await;
+        let headers = authorized.map_or_else(|_| operator.clone(), |(headers, _)| headers);
+        Some(end_sessions(self.net.clone(), self.url.clone(), headers, ended).boxed())
     }
 
     /// Returns a copy of the headers `operator`, which for a call contain the user's credentials.
@@ -239,7 +246,11 @@ impl Streamable {
             return Ok(context(conversation));
         }
         let conversation = self.begin(context).await?;
-        self.conversations.insert(key, conversation.clone());
+        if let Some(removed) = self.conversations.insert(key, conversation.clone())
+            && let Some(end) = self.end(&self.fixed_headers, vec![removed]).await
+        {
+            spawn_background(end);
+        }
         Ok(context(conversation))
     }
 
@@ -272,9 +283,9 @@ impl Streamable {
             answer = self.probe(&newest).await?;
         }
         let answer = answer.filter(is_stateless);
-        Ok(answer.map(|answer| Conversation {
-            server: server_info(&answer),
-            ..newest.conversation
+        Ok(answer.map(|answer| {
+            *self.server() = server_info(&answer);
+            newest.conversation
         }))
     }
 
@@ -289,10 +300,10 @@ impl Streamable {
         let refused = || ClientError(refusal(reply.status, &older.headers));
         let answer = reply.answer.ok_or_else(refused)?;
         let (revision, server) = initialized(answer).map_err(ClientError)?;
+        *self.server() = server;
         let begun = context(Conversation {
             revision,
             session: reply.session,
-            server,
         });
         let done = Request::notification("notifications/initialized");
         self.ask(&begun, &done, REQUEST_TIMEOUT).await?;
@@ -464,6 +475,10 @@ impl Streamable {
         }
         *http.body_mut() = Some(body.into());
         http
+    }
+
+    fn server(&self) -> MutexGuard<'_, Value> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,21 +5,26 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use reqwest::header::HeaderValue;
-use serde_json::Value;
+use futures_util::future::join_all;
+use reqwest::header::{HeaderMap, HeaderValue};
+use tokio::time::Instant;
+use url::Url;
 
 use super::super::wire::Revision;
+use super::{CLOSE_TIMEOUT, SESSION_HEADER, VERSION_HEADER};
+use crate::net::{Net, send_request};
+
+/// The maximum number of conversations that are kept.
+pub(super) const MAX_CONVERSATIONS: usize = 1024;
 
 /// A digest of the headers with which a conversation begins.
 pub(super) type HeadersDigest = [u8; 32];
 
-/// A conversation with the server. `session` is `None` if the server began no session. `server` is
-/// the server's `serverInfo`.
+/// A conversation with the server. `session` is `None` if the server began no session.
 #[derive(Clone, Debug)]
 pub(super) struct Conversation {
     pub(super) revision: Revision,
     pub(super) session: Option<HeaderValue>,
-    pub(super) server: Value,
 }
 
 impl Conversation {
@@ -27,7 +32,6 @@ impl Conversation {
         Self {
             revision,
             session: None,
-            server: Value::Null,
         }
     }
 }
@@ -37,15 +41,20 @@ pub(super) struct Conversations(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    by_headers: BTreeMap<HeadersDigest, Conversation>,
+    /// Each conversation, with the time of its last use.
+    by_headers: BTreeMap<HeadersDigest, (Instant, Conversation)>,
     /// The locks of the conversations that begin at the moment. A lock is dropped once no request
     /// holds it or waits for it.
     begin_locks: BTreeMap<HeadersDigest, Weak<tokio::sync::Mutex<()>>>,
 }
 
 impl Conversations {
+    /// Returns the conversation, and records its use.
     pub(super) fn get(&self, key: &HeadersDigest) -> Option<Conversation> {
-        self.lock().by_headers.get(key).cloned()
+        let mut kept = self.lock();
+        let (used, conversation) = kept.by_headers.get_mut(key)?;
+        *used = Instant::now();
+        Some(conversation.clone())
     }
 
     /// Returns the lock that a request holds while it begins the conversation, so that a concurrent
@@ -59,8 +68,22 @@ impl Conversations {
         begin_lock
     }
 
-    pub(super) fn insert(&self, key: HeadersDigest, conversation: Conversation) {
-        self.lock().by_headers.insert(key, conversation);
+    /// Keeps a conversation. If more than [`MAX_CONVERSATIONS`] are kept, removes the conversation
+    /// whose last use is the oldest, and returns it.
+    pub(super) fn insert(
+        &self,
+        key: HeadersDigest,
+        conversation: Conversation,
+    ) -> Option<Conversation> {
+        let mut kept = self.lock();
+        kept.by_headers.insert(key, (Instant::now(), conversation));
+        if kept.by_headers.len() <= MAX_CONVERSATIONS {
+            return None;
+        }
+        let least_recent = kept.by_headers.iter().min_by_key(|(_, (used, _))| *used);
+        let least_recent = least_recent.map(|(key, _)| *key)?;
+        let (_, removed) = kept.by_headers.remove(&least_recent)?;
+        Some(removed)
     }
 
     /// Removes the conversation if its session is `session`. A session that has replaced `session`
@@ -68,7 +91,7 @@ impl Conversations {
     pub(super) fn forget(&self, key: &HeadersDigest, session: &HeaderValue) {
         let mut kept = self.lock();
         let known = kept.by_headers.get(key);
-        if known.is_some_and(|known| known.session.as_ref() == Some(session)) {
+        if known.is_some_and(|(_, known)| known.session.as_ref() == Some(session)) {
             kept.by_headers.remove(key);
         }
     }
@@ -76,10 +99,33 @@ impl Conversations {
     /// Removes and returns all conversations.
     pub(super) fn take(&self) -> Vec<Conversation> {
         let kept = std::mem::take(&mut self.lock().by_headers);
-        kept.into_values().collect()
+        kept.into_values().map(|(_, taken)| taken).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Ends the sessions of `ended`. The requests have these headers.
+pub(super) async fn end_sessions(net: Net, url: Url, headers: HeaderMap, ended: Vec<Conversation>) {
+    let sessions = ended.into_iter();
+    let sessions = sessions.filter_map(|it| Some((it.revision, it.session?)));
+    let ends = sessions.map(|(revision, session)| {
+        let request = net.repeatable().delete(url.clone());
+        let request = request
+            .headers(headers.clone())
+            .header(SESSION_HEADER, session);
+        let request = request.header(VERSION_HEADER, revision.as_str());
+        send_request(request, CLOSE_TIMEOUT)
+    });
+    join_all(ends).await;
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the work has a time limit, and a shutdown need not wait for it"
+)]
+pub(super) fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(work);
 }

@@ -11,6 +11,7 @@ use super::*;
 use crate::tool::AttemptPermit;
 
 mod answers;
+mod conversations;
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -20,6 +21,11 @@ async fn modern_server() -> Fake {
 
 async fn older_server() -> Fake {
     Fake::new(|seen| older(seen, "s1").or_else(|| Some(seen.result(&said("done"))))).await
+}
+
+fn streamable(server: &Fake) -> Streamable {
+    let (fixed, changes) = (headers("x-key", "k3y"), watch::channel(0).0);
+    Streamable::new(server.url.clone(), fixed, None, None, &NET, changes)
 }
 
 fn headers(name: &'static str, value: &'static str) -> HeaderMap {
@@ -174,8 +180,7 @@ async fn server_that_is_silent_when_discovered_is_spoken_to_in_an_older_revision
         _ => older(seen, "s1").or_else(|| Some(seen.result(&said("done")))),
     })
     .await;
-    let changes = watch::channel(0).0;
-    let mut http = Streamable::new(server.url.clone(), None, None, &NET, changes);
+    let mut http = streamable(&server);
     assert_eq!(http.probe_timeout, PROBE_TIMEOUT);
     http.probe_timeout = SHORT;
     let asking = Asking::default();
@@ -197,8 +202,7 @@ async fn server_that_trickles_while_a_conversation_begins_is_given_up() {
         Some(answer(200, "text/event-stream", body))
     })
     .await;
-    let changes = watch::channel(0).0;
-    let mut http = Streamable::new(server.url.clone(), None, None, &NET, changes);
+    let mut http = streamable(&server);
     http.probe_timeout = SHORT;
     let context = |conversation| Context {
         conversation,
