@@ -5,6 +5,7 @@
 
 mod conversations;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use url::Url;
 
-use self::conversations::{Conversation, Conversations, end_sessions, spawn_background};
+use self::conversations::{
+    Context, Conversation, Conversations, Renewal, end_sessions, spawn_background,
+};
 use super::client::{Call, ClientError, Listing, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
@@ -30,7 +33,6 @@ use super::wire::{
     Answer, Request, Revision, initialized, is_stateless, is_unsupported, reply, server_info,
 };
 use crate::net::{self, Net, ResponseSink as _, SendPermit};
-use crate::secret::Secret;
 use crate::task::elicitation::Resume;
 use crate::tool::arguments;
 use crate::tool::headers::headers_digest;
@@ -62,13 +64,6 @@ pub(super) struct Streamable {
     changes: watch::Sender<u64>,
 }
 
-/// A conversation with the server, the headers of its next request, and the OAuth token in them.
-struct Context {
-    conversation: Conversation,
-    headers: HeaderMap,
-    token: Option<Secret<String>>,
-}
-
 impl Streamable {
     pub(super) fn new(
         url: Url,
@@ -92,7 +87,7 @@ impl Streamable {
     }
 
     pub(super) async fn list(&self, headers: &HeaderMap) -> Result<Listing, ClientError> {
-        let mut renewed = false;
+        let mut renewed = BTreeSet::new();
         loop {
             let context = self.context(headers).await?;
             let mut pages = Pages::default();
@@ -101,9 +96,8 @@ impl Streamable {
                 let mut request = Request::new(&id, "tools/list");
                 request.params.extend(pages.cursor());
                 let reply = self.ask(&context, &request, REQUEST_TIMEOUT).await?;
-                let session_is_lost = reply.status == StatusCode::BAD_REQUEST
-                    && context.conversation.session.is_some();
-                let Some(answer) = reply.answer.filter(|_| !session_is_lost) else {
+                let refused = context.refused_part(reply.status);
+                let Some(answer) = reply.answer.filter(|_| refused.is_none()) else {
                     break reply.status;
                 };
                 if !pages.add(answer).map_err(ClientError)? {
@@ -111,10 +105,10 @@ impl Streamable {
                     return Ok(pages.listing(context.conversation.revision, server));
                 }
             };
-            if renewed || !self.renew(headers, &context, refused).await {
+            let renewal = self.renew(headers, &context, refused).await;
+            if renewal.is_none_or(|renewal| !renewed.insert(renewal)) {
                 return Err(ClientError(refusal(refused, &context.headers)));
             }
-            renewed = true;
         }
     }
 
@@ -129,7 +123,7 @@ impl Streamable {
         mut within: Duration,
         request_index: u32,
     ) -> Outcome {
-        let mut renewed = false;
+        let mut renewed = BTreeSet::new();
         loop {
             let began = Instant::now();
             let begun = tokio::time::timeout(within, self.context(&call.headers)).await;
@@ -159,11 +153,11 @@ impl Streamable {
             // The call is sent again only if the server certainly did not execute it. A 404 or a
             // 401 proves this, unless the body shows that the server has read the call: it is an
             // answer to this request, and not a refusal. A 400 does not prove this.
-            let was_renewed = self.renew(&call.headers, &context, status).await;
+            let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
-            if was_renewed && !renewed && !was_read && status != StatusCode::BAD_REQUEST {
-                renewed = true;
+            let is_unexecuted = !was_read && status != StatusCode::BAD_REQUEST;
+            if is_unexecuted && renewal.is_some_and(|renewal| renewed.insert(renewal)) {
                 let decided = call.permit.decided().await;
                 let began = decided.map_or(began, |decided| decided.max(began));
                 within = within.saturating_sub(began.elapsed());
@@ -205,77 +199,86 @@ impl Streamable {
         if ended.iter().all(|it| it.session.is_none()) {
             return None;
         }
-        let authorized = self.authorized(operator).await;
-        let headers = authorized.map_or_else(|_| operator.clone(), |(headers, _)| headers);
+        let unbegun = self.unbegun(operator).await;
+        let headers = unbegun.map_or_else(|_| operator.clone(), |unbegun| unbegun.headers);
         Some(end_sessions(self.net.clone(), self.url.clone(), headers, ended).boxed())
     }
 
-    /// Returns a copy of the headers `operator`, which for a call contain the user's credentials.
-    /// If OAuth is configured, adds a token to the copy, and also returns the token separately.
-    async fn authorized(
-        &self,
-        operator: &HeaderMap,
-    ) -> Result<(HeaderMap, Option<Secret<String>>), ClientError> {
-        let mut headers = operator.clone();
-        let Some(tokens) = &self.tokens else {
-            return Ok((headers, None));
-        };
-        let token = tokens.token(&self.net).await.map_err(ClientError)?;
-        let value =
-            bearer(&token).ok_or_else(|| ClientError("its token fits no header".to_owned()))?;
-        headers.insert(AUTHORIZATION, value);
-        Ok((headers, Some(token)))
+    /// Returns a context in which no conversation has begun. Its headers are a copy of `operator`,
+    /// which for a call contains the user's credentials, and a token if OAuth is configured.
+    async fn unbegun(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
+        let (mut headers, mut token) = (operator.clone(), None);
+        if let Some(tokens) = &self.tokens {
+            let fetched = tokens.token(&self.net).await.map_err(ClientError)?;
+            let value = bearer(&fetched)
+                .ok_or_else(|| ClientError("its token fits no header".to_owned()))?;
+            headers.insert(AUTHORIZATION, value);
+            token = Some(fetched);
+        }
+        Ok(Context {
+            conversation: Conversation::new(Revision::July2026),
+            headers,
+            token,
+        })
     }
 
     /// Returns the conversation with the server, and the headers of its next request. If there is
     /// no conversation, begins one.
     async fn context(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
-        let (headers, token) = self.authorized(operator).await?;
         let key = headers_digest(operator);
-        let context = |conversation| Context {
-            conversation,
-            headers: headers.clone(),
-            token: token.clone(),
-        };
-        if let Some(conversation) = self.conversations.get(&key) {
-            return Ok(context(conversation));
-        }
         let begin_lock = self.conversations.begin_lock(key);
         let _begin_lock = begin_lock.lock().await;
         if let Some(conversation) = self.conversations.get(&key) {
-            return Ok(context(conversation));
+            return Ok(self.unbegun(operator).await?.with(conversation));
         }
-        let conversation = self.begin(context).await?;
-        if let Some(removed) = self.conversations.insert(key, conversation.clone())
+        let begun = self.begin_with_valid_token(operator).await?;
+        let conversation = begun.conversation.clone();
+        if let Some(removed) = self.conversations.insert(key, conversation)
             && let Some(end) = self.end(&self.fixed_headers, vec![removed]).await
         {
             spawn_background(end);
         }
-        Ok(context(conversation))
+        Ok(begun)
+    }
+
+    /// Begins a conversation. If the server refuses the OAuth token, forgets the token and tries
+    /// once more, because a server that restarts may lose the tokens that it has issued.
+    async fn begin_with_valid_token(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
+        let mut renewed = false;
+        loop {
+            let unbegun = self.unbegun(operator).await?;
+            let failure = match self.begin(&unbegun).await {
+                Ok(conversation) => return Ok(unbegun.with(conversation)),
+                Err(failure) => failure,
+            };
+            let status = StatusCode::UNAUTHORIZED;
+            if failure.0 != refusal(status, &unbegun.headers) {
+                return Err(failure);
+            }
+            let renewal = self.renew(operator, &unbegun, status).await;
+            if renewed || renewal.is_none() {
+                return Err(failure);
+            }
+            renewed = true;
+        }
     }
 
     /// Finds out the server's revision. For an older revision, initializes a session.
-    async fn begin(
-        &self,
-        context: impl Fn(Conversation) -> Context,
-    ) -> Result<Conversation, ClientError> {
+    async fn begin(&self, unbegun: &Context) -> Result<Conversation, ClientError> {
         let older_first = self.hint.is_some_and(|hint| !hint.is_stateless());
-        if !older_first && let Some(conversation) = self.discover(&context).await? {
+        if !older_first && let Some(conversation) = self.discover(unbegun).await? {
             return Ok(conversation);
         }
-        match self.initialize(&context).await {
-            Err(failure) if older_first => self.discover(&context).await?.ok_or(failure),
+        match self.initialize(unbegun).await {
+            Err(failure) if older_first => self.discover(unbegun).await?.ok_or(failure),
             begun => begun,
         }
     }
 
     /// Returns a conversation in the stateless revision (2026-07-28); `None` if the server does not
     /// speak that revision.
-    async fn discover(
-        &self,
-        context: &impl Fn(Conversation) -> Context,
-    ) -> Result<Option<Conversation>, ClientError> {
-        let newest = context(Conversation::new(Revision::July2026));
+    async fn discover(&self, unbegun: &Context) -> Result<Option<Conversation>, ClientError> {
+        let newest = unbegun.with(Conversation::new(Revision::July2026));
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
             // A server may refuse the revision as unsupported, and yet list it as supported in the
@@ -290,18 +293,16 @@ impl Streamable {
     }
 
     /// Initializes a session with a server that speaks an older, stateful revision of MCP.
-    async fn initialize(
-        &self,
-        context: &impl Fn(Conversation) -> Context,
-    ) -> Result<Conversation, ClientError> {
-        let older = context(Conversation::new(Revision::November2025));
+    async fn initialize(&self, unbegun: &Context) -> Result<Conversation, ClientError> {
+        let older = unbegun.with(Conversation::new(Revision::November2025));
         let request = Request::initialize("initialize");
         let reply = self.ask(&older, &request, REQUEST_TIMEOUT).await?;
         let refused = || ClientError(refusal(reply.status, &older.headers));
-        let answer = reply.answer.ok_or_else(refused)?;
-        let (revision, server) = initialized(answer).map_err(ClientError)?;
+        let is_authorized = reply.status != StatusCode::UNAUTHORIZED;
+        let answer = reply.answer.filter(|_| is_authorized);
+        let (revision, server) = initialized(answer.ok_or_else(refused)?).map_err(ClientError)?;
         *self.server() = server;
-        let begun = context(Conversation {
+        let begun = older.with(Conversation {
             revision,
             session: reply.session,
         });
@@ -330,23 +331,20 @@ impl Streamable {
         }
     }
 
-    /// Forgets the session or the OAuth token of `context` if `status` says that the server refused
-    /// that session or token. Returns whether a session or a token was forgotten.
-    async fn renew(&self, operator: &HeaderMap, context: &Context, status: StatusCode) -> bool {
-        match (status, &self.tokens, &context.token) {
-            // Many servers answer an unknown session with 400 instead of 404.
-            (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, _, _)
-                if context.conversation.session.is_some() =>
-            {
-                self.forget(operator, context);
-                true
-            }
-            (StatusCode::UNAUTHORIZED, Some(tokens), Some(token)) => {
-                tokens.forget(token).await;
-                true
-            }
-            _ => false,
+    /// Forgets the part of `context` that the server refuses with `status`. Returns this part.
+    async fn renew(
+        &self,
+        operator: &HeaderMap,
+        context: &Context,
+        status: StatusCode,
+    ) -> Option<Renewal> {
+        let refused = context.refused_part(status)?;
+        match (refused, &self.tokens, &context.token) {
+            (Renewal::Token, Some(tokens), Some(token)) => tokens.forget(token).await,
+            (Renewal::Token, _, _) => {}
+            (Renewal::Session, _, _) => self.forget(operator, context),
         }
+        Some(refused)
     }
 
     /// Forgets the session of `context`. A session that has replaced this session is kept.

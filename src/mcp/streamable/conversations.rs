@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures_util::future::join_all;
+use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 use url::Url;
@@ -13,6 +14,7 @@ use url::Url;
 use super::super::wire::Revision;
 use super::{CLOSE_TIMEOUT, SESSION_HEADER, VERSION_HEADER};
 use crate::net::{Net, send_request};
+use crate::secret::Secret;
 
 /// The maximum number of conversations that are kept.
 pub(super) const MAX_CONVERSATIONS: usize = 1024;
@@ -32,6 +34,44 @@ impl Conversation {
         Self {
             revision,
             session: None,
+        }
+    }
+}
+
+/// A conversation with the server, the headers of its next request, and the OAuth token in them.
+pub(super) struct Context {
+    pub(super) conversation: Conversation,
+    pub(super) headers: HeaderMap,
+    pub(super) token: Option<Secret<String>>,
+}
+
+/// A part of a [`Context`] that is replaced once the server has refused it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Renewal {
+    Session,
+    Token,
+}
+
+impl Context {
+    /// Returns a context of another conversation, with the same headers.
+    pub(super) fn with(&self, conversation: Conversation) -> Self {
+        Self {
+            conversation,
+            headers: self.headers.clone(),
+            token: self.token.clone(),
+        }
+    }
+
+    /// Returns the part that the server refuses with `status`; `None` if the status has another
+    /// meaning.
+    pub(super) fn refused_part(&self, status: StatusCode) -> Option<Renewal> {
+        match status {
+            // Many servers answer an unknown session with 400 instead of 404.
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => {
+                self.conversation.session.as_ref().map(|_| Renewal::Session)
+            }
+            StatusCode::UNAUTHORIZED => self.token.as_ref().map(|_| Renewal::Token),
+            _ => None,
         }
     }
 }

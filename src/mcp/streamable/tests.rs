@@ -204,12 +204,8 @@ async fn server_that_trickles_while_a_conversation_begins_is_given_up() {
     .await;
     let mut http = streamable(&server);
     http.probe_timeout = SHORT;
-    let context = |conversation| Context {
-        conversation,
-        headers: HeaderMap::new(),
-        token: None,
-    };
-    let discovered = tokio::time::timeout(REQUEST_TIMEOUT, http.discover(&context))
+    let unbegun = http.unbegun(&HeaderMap::new()).await.unwrap();
+    let discovered = tokio::time::timeout(REQUEST_TIMEOUT, http.discover(&unbegun))
         .await
         .unwrap();
     assert!(discovered.unwrap().is_none());
