@@ -60,6 +60,9 @@ pub struct ServeOptions {
 
 /// How long a shutdown waits for calls in flight and for attempts to send messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
+/// How long after its beginning a shutdown still waits for MCP servers to end. The guard process of
+/// a server ends the server even if this process has exited.
+const MCP_DEADLINE: Duration = Duration::from_secs(27);
 /// How long the shutdown may take after the calls and attempts in flight have ended. Meanwhile, the
 /// last HTTP answers and commits complete, and the connections end.
 const SHUTDOWN_REMAINDER: Duration = Duration::from_secs(2);
@@ -235,6 +238,7 @@ impl Replica {
     /// requests, and waits up to `DRAIN_TIMEOUT` for calls and messages in flight. The replica
     /// listens during this wait, so that `/readyz` can report "not ready".
     pub async fn stop(self) {
+        let mcp_deadline = tokio::time::Instant::now() + MCP_DEADLINE;
         // `biased` stops the engine and the sender first, so that no call and no message begins
         // after `/readyz` has reported the shutdown.
         tokio::join!(
@@ -246,7 +250,7 @@ impl Replica {
                 self.handlers.close();
             }
         );
-        self.mcp_servers.shut_down().await;
+        let _ = tokio::time::timeout_at(mcp_deadline, self.mcp_servers.shut_down()).await;
         self.closed.cancel();
         let rest = async {
             let _ = self.worker.await;

@@ -207,9 +207,18 @@ impl Client {
     ) -> Self {
         let (changes, _) = watch::channel(0);
         let connection = match transport {
-            Transport::Http { url, oauth, .. } => {
-                Connection::Http(Streamable::new(url, oauth, hint, net, changes.clone()))
-            }
+            Transport::Http {
+                url,
+                headers,
+                oauth,
+            } => Connection::Http(Streamable::new(
+                url,
+                headers.fixed().clone(),
+                oauth,
+                hint,
+                net,
+                changes.clone(),
+            )),
             Transport::Stdio {
                 command,
                 working_dir,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::child::Child;
 use super::client::{Call, ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, Listing, Outcome};
@@ -38,6 +39,8 @@ const PROCESS_ENDED: &str = "its process had ended";
 /// The error text if other messages occupied the input until the timeout.
 const BUSY: &str = "its process did not read its input in time";
 const ANSWER_LOST: &str = "its process ended before it answered";
+/// The error text if the service shuts down before the child has started.
+const CLOSED: &str = "it is not started while the service shuts down";
 
 /// The program with its arguments, the working directory, and the environment.
 pub(super) type ServerCommand = (
@@ -84,6 +87,8 @@ pub(super) struct Stdio {
     limits: TimeLimits,
     /// Locked while a child starts, so that concurrent calls share one start.
     running: Mutex<Running>,
+    /// Canceled by [`Stdio::close`], which would otherwise wait for a start that holds `running`.
+    closed: CancellationToken,
     /// Limits the concurrent calls. The caller takes a slot before each call.
     pub(super) slots: Arc<Semaphore>,
     ids: AtomicU64,
@@ -127,6 +132,7 @@ impl Stdio {
                 ..TimeLimits::default()
             },
             running: Mutex::default(),
+            closed: CancellationToken::new(),
             slots: Arc::new(Semaphore::new(MAX_CALLS)),
             ids: AtomicU64::new(0),
             changes,
@@ -231,7 +237,9 @@ impl Stdio {
         }
     }
 
+    /// Ends the child. A child that is starting is given up, and no other child starts afterwards.
     pub(super) async fn close(&self) {
+        self.closed.cancel();
         let session = self.running.lock().await.session.take();
         if let Some(session) = session {
             session.child.end().await;
@@ -291,7 +299,12 @@ impl Stdio {
         if running.failures >= FAILURES_UNTIL_DOWN {
             self.observe(false);
         }
-        match self.start().await {
+        let started = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => Err(CLOSED.to_owned()),
+            started = self.start() => started,
+        };
+        match started {
             Ok(session) => {
                 self.observe(true);
                 *running = Running {

@@ -3,12 +3,14 @@
 //! A `tools/call` is sent again only if its answer proves that the call was not executed. No
 //! outcome contains a known secret. The client's own texts contain no URL and no header's value.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+mod conversations;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::join_all;
+use futures_util::future::BoxFuture;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request as HttpRequest, StatusCode};
 use serde_json::Value;
@@ -16,6 +18,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use url::Url;
 
+use self::conversations::{
+    Context, Conversation, Conversations, Renewal, end_sessions, spawn_background,
+};
 use super::client::{Call, ClientError, Listing, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
@@ -28,7 +33,6 @@ use super::wire::{
     Answer, Request, Revision, initialized, is_stateless, is_unsupported, reply, server_info,
 };
 use crate::net::{self, Net, ResponseSink as _, SendPermit};
-use crate::secret::Secret;
 use crate::task::elicitation::Resume;
 use crate::tool::arguments;
 use crate::tool::headers::headers_digest;
@@ -39,7 +43,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time for sending the reply to a server's own request.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum time in which [`Streamable::close`] ends all sessions.
+/// The maximum time for ending sessions.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -47,37 +51,23 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version
 #[derive(Debug)]
 pub(super) struct Streamable {
     url: Url,
+    /// The operator's headers, without users' credentials. If there are too many conversations,
+    /// these headers end the session of the conversation that is removed.
+    fixed_headers: HeaderMap,
     net: Net,
     tokens: Option<Tokens>,
     hint: Option<Revision>,
     probe_timeout: Duration,
-    /// The conversations, by the digest of the headers with which each began. The headers may
-    /// contain a user's credentials, so no conversation of one user is continued for another user.
-    conversations: Mutex<BTreeMap<[u8; 32], Conversation>>,
-    /// Locked while a conversation begins, so that a concurrent request does not begin another.
-    begin_lock: tokio::sync::Mutex<()>,
+    conversations: Conversations,
+    /// The server's `serverInfo`, as of the conversation that began last. Only a review reads it.
+    server: Mutex<Value>,
     changes: watch::Sender<u64>,
-}
-
-/// A conversation with the server. `session` is `None` if the server began no session. `server` is
-/// the server's `serverInfo`.
-#[derive(Clone, Debug)]
-struct Conversation {
-    revision: Revision,
-    session: Option<HeaderValue>,
-    server: Value,
-}
-
-/// A conversation with the server, the headers of its next request, and the OAuth token in them.
-struct Context {
-    conversation: Conversation,
-    headers: HeaderMap,
-    token: Option<Secret<String>>,
 }
 
 impl Streamable {
     pub(super) fn new(
         url: Url,
+        fixed_headers: HeaderMap,
         oauth: Option<Box<OAuth>>,
         hint: Option<Revision>,
         net: &Net,
@@ -85,18 +75,19 @@ impl Streamable {
     ) -> Self {
         Self {
             url,
+            fixed_headers,
             net: net.clone(),
             tokens: oauth.map(|oauth| Tokens::new(*oauth)),
             hint,
             probe_timeout: PROBE_TIMEOUT,
-            conversations: Mutex::default(),
-            begin_lock: tokio::sync::Mutex::default(),
+            conversations: Conversations::default(),
+            server: Mutex::default(),
             changes,
         }
     }
 
     pub(super) async fn list(&self, headers: &HeaderMap) -> Result<Listing, ClientError> {
-        let mut renewed = false;
+        let mut renewed = BTreeSet::new();
         loop {
             let context = self.context(headers).await?;
             let mut pages = Pages::default();
@@ -105,41 +96,43 @@ impl Streamable {
                 let mut request = Request::new(&id, "tools/list");
                 request.params.extend(pages.cursor());
                 let reply = self.ask(&context, &request, REQUEST_TIMEOUT).await?;
-                let session_is_lost = reply.status == StatusCode::BAD_REQUEST
-                    && context.conversation.session.is_some();
-                let Some(answer) = reply.answer.filter(|_| !session_is_lost) else {
+                let refused = context.refused_part(reply.status);
+                let Some(answer) = reply.answer.filter(|_| refused.is_none()) else {
                     break reply.status;
                 };
                 if !pages.add(answer).map_err(ClientError)? {
-                    return Ok(
-                        pages.listing(context.conversation.revision, context.conversation.server)
-                    );
+                    let server = self.server().clone();
+                    return Ok(pages.listing(context.conversation.revision, server));
                 }
             };
-            if renewed || !self.renew(headers, &context, refused).await {
+            let renewal = self.renew(headers, &context, refused).await;
+            if renewal.is_none_or(|renewal| !renewed.insert(renewal)) {
                 return Err(ClientError(refusal(refused, &context.headers)));
             }
-            renewed = true;
         }
     }
 
     /// Performs request `request_index` of an attempt at a call. Request 0 sends the call, so
     /// `call.permit` is checked right before the first byte of request 0. For later requests,
-    /// `call.permit` is not checked, because the call was already sent.
+    /// `call.permit` is not checked, because the call was already sent. `within` bounds the
+    /// beginning of a conversation and the exchange together.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
         resume: Option<&Resume>,
-        within: Duration,
+        mut within: Duration,
         request_index: u32,
     ) -> Outcome {
-        let mut renewed = false;
-        let mut within = within;
+        let mut renewed = BTreeSet::new();
         loop {
-            let context = match self.context(&call.headers).await {
+            let began = Instant::now();
+            let begun = tokio::time::timeout(within, self.context(&call.headers)).await;
+            let late = |_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned()));
+            let context = match begun.unwrap_or_else(late) {
                 Ok(context) => context,
                 Err(failure) => return Outcome::NotSent(failure.0),
             };
+            within = within.saturating_sub(began.elapsed());
             let began = Instant::now();
             let reply = match self
                 .send(&context, call, resume, within, request_index)
@@ -160,11 +153,11 @@ impl Streamable {
             // The call is sent again only if the server certainly did not execute it. A 404 or a
             // 401 proves this, unless the body shows that the server has read the call: it is an
             // answer to this request, and not a refusal. A 400 does not prove this.
-            let was_renewed = self.renew(&call.headers, &context, status).await;
+            let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
-            if was_renewed && !renewed && !was_read && status != StatusCode::BAD_REQUEST {
-                renewed = true;
+            let is_unexecuted = !was_read && status != StatusCode::BAD_REQUEST;
+            if is_unexecuted && renewal.is_some_and(|renewal| renewed.insert(renewal)) {
                 let decided = call.permit.decided().await;
                 let began = decided.map_or(began, |decided| decided.max(began));
                 within = within.saturating_sub(began.elapsed());
@@ -187,91 +180,105 @@ impl Streamable {
     /// Ends the sessions. The requests have the headers of the operator, because users' credentials
     /// are not kept.
     pub(super) async fn close(&self, operator: &HeaderMap) {
-        let conversations = std::mem::take(&mut *self.lock()).into_values();
-        let sessions: Vec<_> = conversations
-            .filter_map(|conversation| Some((conversation.revision, conversation.session?)))
-            .collect();
-        if sessions.is_empty() {
-            return;
-        }
+        let ended = self.conversations.take();
         let end = async {
-            let authorized = self.authorized(operator).await;
-            let headers = authorized.map_or_else(|_| operator.clone(), |(headers, _)| headers);
-            let ends = sessions.into_iter().map(|(revision, session)| {
-                let request = self.net.repeatable().delete(self.url.clone());
-                let request = request
-                    .headers(headers.clone())
-                    .header(SESSION_HEADER, session);
-                let request = request.header(VERSION_HEADER, revision.as_str());
-                net::send_request(request, CLOSE_TIMEOUT)
-            });
-            join_all(ends).await;
+            if let Some(end) = self.end(operator, ended).await {
+                end.await;
+            }
         };
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, end).await;
     }
 
-    /// Returns a copy of the headers `operator`, which for a call contain the user's credentials.
-    /// If OAuth is configured, adds a token to the copy, and also returns the token separately.
-    async fn authorized(
+    /// Returns a future that ends the sessions of `ended`, with the headers `operator` and a token;
+    /// `None` if no conversation has a session.
+    async fn end(
         &self,
         operator: &HeaderMap,
-    ) -> Result<(HeaderMap, Option<Secret<String>>), ClientError> {
-        let mut headers = operator.clone();
-        let Some(tokens) = &self.tokens else {
-            return Ok((headers, None));
-        };
-        let token = tokens.token(&self.net).await.map_err(ClientError)?;
-        let value =
-            bearer(&token).ok_or_else(|| ClientError("its token fits no header".to_owned()))?;
-        headers.insert(AUTHORIZATION, value);
-        Ok((headers, Some(token)))
+        ended: Vec<Conversation>,
+    ) -> Option<BoxFuture<'static, ()>> {
+        if ended.iter().all(|it| it.session.is_none()) {
+            return None;
+        }
+        let unbegun = self.unbegun(operator).await;
+        let headers = unbegun.map_or_else(|_| operator.clone(), |unbegun| unbegun.headers);
+        Some(end_sessions(self.net.clone(), self.url.clone(), headers, ended).boxed())
+    }
+
+    /// Returns a context in which no conversation has begun. Its headers are a copy of `operator`,
+    /// which for a call contains the user's credentials, and a token if OAuth is configured.
+    async fn unbegun(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
+        let (mut headers, mut token) = (operator.clone(), None);
+        if let Some(tokens) = &self.tokens {
+            let fetched = tokens.token(&self.net).await.map_err(ClientError)?;
+            let value = bearer(&fetched)
+                .ok_or_else(|| ClientError("its token fits no header".to_owned()))?;
+            headers.insert(AUTHORIZATION, value);
+            token = Some(fetched);
+        }
+        Ok(Context {
+            conversation: Conversation::new(Revision::July2026),
+            headers,
+            token,
+        })
     }
 
     /// Returns the conversation with the server, and the headers of its next request. If there is
     /// no conversation, begins one.
     async fn context(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
-        let (headers, token) = self.authorized(operator).await?;
         let key = headers_digest(operator);
-        let existing = |this: &Self| this.lock().get(&key).cloned();
-        let context = |conversation| Context {
-            conversation,
-            headers: headers.clone(),
-            token: token.clone(),
-        };
-        if let Some(conversation) = existing(self) {
-            return Ok(context(conversation));
+        let begin_lock = self.conversations.begin_lock(key);
+        let _begin_lock = begin_lock.lock().await;
+        if let Some(conversation) = self.conversations.get(&key) {
+            return Ok(self.unbegun(operator).await?.with(conversation));
         }
-        let _begin_lock = self.begin_lock.lock().await;
-        if let Some(conversation) = existing(self) {
-            return Ok(context(conversation));
+        let begun = self.begin_with_valid_token(operator).await?;
+        let conversation = begun.conversation.clone();
+        if let Some(removed) = self.conversations.insert(key, conversation)
+            && let Some(end) = self.end(&self.fixed_headers, vec![removed]).await
+        {
+            spawn_background(end);
         }
-        let conversation = self.begin(context).await?;
-        self.lock().insert(key, conversation.clone());
-        Ok(context(conversation))
+        Ok(begun)
+    }
+
+    /// Begins a conversation. If the server refuses the OAuth token, forgets the token and tries
+    /// once more, because a server that restarts may lose the tokens that it has issued.
+    async fn begin_with_valid_token(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
+        let mut renewed = false;
+        loop {
+            let unbegun = self.unbegun(operator).await?;
+            let failure = match self.begin(&unbegun).await {
+                Ok(conversation) => return Ok(unbegun.with(conversation)),
+                Err(failure) => failure,
+            };
+            let status = StatusCode::UNAUTHORIZED;
+            if failure.0 != refusal(status, &unbegun.headers) {
+                return Err(failure);
+            }
+            let renewal = self.renew(operator, &unbegun, status).await;
+            if renewed || renewal.is_none() {
+                return Err(failure);
+            }
+            renewed = true;
+        }
     }
 
     /// Finds out the server's revision. For an older revision, initializes a session.
-    async fn begin(
-        &self,
-        context: impl Fn(Conversation) -> Context,
-    ) -> Result<Conversation, ClientError> {
+    async fn begin(&self, unbegun: &Context) -> Result<Conversation, ClientError> {
         let older_first = self.hint.is_some_and(|hint| !hint.is_stateless());
-        if !older_first && let Some(conversation) = self.discover(&context).await? {
+        if !older_first && let Some(conversation) = self.discover(unbegun).await? {
             return Ok(conversation);
         }
-        match self.initialize(&context).await {
-            Err(failure) if older_first => self.discover(&context).await?.ok_or(failure),
+        match self.initialize(unbegun).await {
+            Err(failure) if older_first => self.discover(unbegun).await?.ok_or(failure),
             begun => begun,
         }
     }
 
     /// Returns a conversation in the stateless revision (2026-07-28); `None` if the server does not
     /// speak that revision.
-    async fn discover(
-        &self,
-        context: &impl Fn(Conversation) -> Context,
-    ) -> Result<Option<Conversation>, ClientError> {
-        let newest = context(Conversation::new(Revision::July2026));
+    async fn discover(&self, unbegun: &Context) -> Result<Option<Conversation>, ClientError> {
+        let newest = unbegun.with(Conversation::new(Revision::July2026));
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
             // A server may refuse the revision as unsupported, and yet list it as supported in the
@@ -279,27 +286,25 @@ impl Streamable {
             answer = self.probe(&newest).await?;
         }
         let answer = answer.filter(is_stateless);
-        Ok(answer.map(|answer| Conversation {
-            server: server_info(&answer),
-            ..newest.conversation
+        Ok(answer.map(|answer| {
+            *self.server() = server_info(&answer);
+            newest.conversation
         }))
     }
 
     /// Initializes a session with a server that speaks an older, stateful revision of MCP.
-    async fn initialize(
-        &self,
-        context: &impl Fn(Conversation) -> Context,
-    ) -> Result<Conversation, ClientError> {
-        let older = context(Conversation::new(Revision::November2025));
+    async fn initialize(&self, unbegun: &Context) -> Result<Conversation, ClientError> {
+        let older = unbegun.with(Conversation::new(Revision::November2025));
         let request = Request::initialize("initialize");
         let reply = self.ask(&older, &request, REQUEST_TIMEOUT).await?;
         let refused = || ClientError(refusal(reply.status, &older.headers));
-        let answer = reply.answer.ok_or_else(refused)?;
-        let (revision, server) = initialized(answer).map_err(ClientError)?;
-        let begun = context(Conversation {
+        let is_authorized = reply.status != StatusCode::UNAUTHORIZED;
+        let answer = reply.answer.filter(|_| is_authorized);
+        let (revision, server) = initialized(answer.ok_or_else(refused)?).map_err(ClientError)?;
+        *self.server() = server;
+        let begun = older.with(Conversation {
             revision,
             session: reply.session,
-            server,
         });
         let done = Request::notification("notifications/initialized");
         self.ask(&begun, &done, REQUEST_TIMEOUT).await?;
@@ -326,32 +331,27 @@ impl Streamable {
         }
     }
 
-    /// Forgets the session or the OAuth token of `context` if `status` says that the server refused
-    /// that session or token. Returns whether a session or a token was forgotten.
-    async fn renew(&self, operator: &HeaderMap, context: &Context, status: StatusCode) -> bool {
-        match (status, &self.tokens, &context.token) {
-            // Many servers answer an unknown session with 400 instead of 404.
-            (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, _, _)
-                if context.conversation.session.is_some() =>
-            {
-                self.forget(operator, context);
-                true
-            }
-            (StatusCode::UNAUTHORIZED, Some(tokens), Some(token)) => {
-                tokens.forget(token).await;
-                true
-            }
-            _ => false,
+    /// Forgets the part of `context` that the server refuses with `status`. Returns this part.
+    async fn renew(
+        &self,
+        operator: &HeaderMap,
+        context: &Context,
+        status: StatusCode,
+    ) -> Option<Renewal> {
+        let refused = context.refused_part(status)?;
+        match (refused, &self.tokens, &context.token) {
+            (Renewal::Token, Some(tokens), Some(token)) => tokens.forget(token).await,
+            (Renewal::Token, _, _) => {}
+            (Renewal::Session, _, _) => self.forget(operator, context),
         }
+        Some(refused)
     }
 
     /// Forgets the session of `context`. A session that has replaced this session is kept.
     fn forget(&self, operator: &HeaderMap, context: &Context) {
-        let mut known = self.lock();
-        let key = headers_digest(operator);
-        let session = &context.conversation.session;
-        if session.is_some() && known.get(&key).is_some_and(|it| it.session == *session) {
-            known.remove(&key);
+        if let Some(session) = &context.conversation.session {
+            self.conversations
+                .forget(&headers_digest(operator), session);
         }
     }
 
@@ -362,18 +362,16 @@ impl Streamable {
         request: &Request<'_>,
         within: Duration,
     ) -> Result<Reply, ClientError> {
-        let answered = tokio::time::timeout(within, self.exchange(context, request, within));
+        let answered = tokio::time::timeout(within, self.exchange(context, request));
         let in_time = answered.await;
         in_time.unwrap_or_else(|_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned())))
     }
 
-    /// Sends a request. Waits at most `within` for the beginning of the answer, and then at most
-    /// `within` for each part.
+    /// Sends a request, and waits for the answer without a time limit.
     async fn exchange(
         &self,
         context: &Context,
         request: &Request<'_>,
-        within: Duration,
     ) -> Result<Reply, ClientError> {
         let (server_requests, mut requests) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let mut reader = Reader::new(
@@ -383,13 +381,11 @@ impl Streamable {
         );
         let http = self.http(context, request);
         let http = reqwest::RequestBuilder::from_parts(self.net.repeatable().clone(), http);
-        let failed = |failure: net::Failure| ClientError(failure.to_string());
-        let mut response = net::send_request(http, within).await.map_err(failed)?;
+        let failed =
+            |error: reqwest::Error| ClientError(net::Failure::from_error(&error).to_string());
+        let mut response = http.send().await.map_err(failed)?;
         reader.begin(response.status(), response.headers());
-        while let Some(bytes) = net::next_bytes(&mut response, within)
-            .await
-            .map_err(failed)?
-        {
+        while let Some(bytes) = response.chunk().await.map_err(failed)? {
             if !reader.take(&bytes) {
                 break;
             }
@@ -479,20 +475,8 @@ impl Streamable {
         http
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 32], Conversation>> {
-        self.conversations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Conversation {
-    fn new(revision: Revision) -> Self {
-        Self {
-            revision,
-            session: None,
-            server: Value::Null,
-        }
+    fn server(&self) -> MutexGuard<'_, Value> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,14 +1,15 @@
 //! Tests of tokens from an endpoint on loopback.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use axum::response::Response;
 use futures_util::future::join_all;
+use reqwest::header::HeaderMap;
 use serde_json::json;
 
 use super::super::client::Outcome;
-use super::super::fake::{Asking, Fake, NET, Seen, answer, called, modern, said, succeeded};
+use super::super::fake::{Asking, Fake, NET, Seen, answer, called, modern, older, said, succeeded};
 use super::*;
 
 const TOKEN: &str = "t0ken-t0ken";
@@ -25,12 +26,21 @@ async fn server(
     lasts: u64,
     call: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
 ) -> Fake {
+    issuing(lasts, move |seen| modern(seen).or_else(|| call(seen))).await
+}
+
+/// Starts a server that issues tokens with a lifetime of `lasts` seconds, and that answers all
+/// other requests with `other`.
+async fn issuing(
+    lasts: u64,
+    other: impl Fn(&Seen) -> Option<Response> + Clone + Send + Sync + 'static,
+) -> Fake {
     let number = Arc::new(AtomicUsize::new(0));
     Fake::new(move |seen| {
         if seen.path == "/token" {
             return Some(granted(number.fetch_add(1, Ordering::SeqCst) + 1, lasts));
         }
-        modern(seen).or_else(|| call(seen))
+        other(seen)
     })
     .await
 }
@@ -108,6 +118,86 @@ async fn refused_token_is_replaced_once_and_the_call_repeated_once() {
         Outcome::Failed(told.to_owned())
     );
     assert_eq!((fetches(&refusing), refusing.calls().len()), (2, 2));
+}
+
+fn has_first_token(seen: &Seen) -> bool {
+    seen.header("authorization") == Some("Bearer t0ken-t0ken-1")
+}
+
+#[tokio::test]
+async fn token_refused_while_a_conversation_begins_is_replaced_once() {
+    let newest = issuing(3600, |seen| {
+        if has_first_token(seen) {
+            return Some(answer(401, "text/plain", ""));
+        }
+        modern(seen).or_else(|| Some(seen.result(&said("done"))))
+    });
+    let stateful = issuing(3600, |seen| {
+        if seen.method() == "initialize" && has_first_token(seen) {
+            return Some(seen.error(401, -32000));
+        }
+        older(seen, "s1").or_else(|| Some(seen.result(&said("done"))))
+    });
+    for server in [newest.await, stateful.await] {
+        assert_eq!(called(&client_of(&server)).await, succeeded("done"));
+        assert_eq!((fetches(&server), server.calls().len()), (2, 1));
+    }
+
+    let refusing = issuing(3600, |_| Some(answer(401, "text/plain", TOKEN))).await;
+    let told = "the server answered 401 to the headers `authorization`";
+    assert_eq!(
+        called(&client_of(&refusing)).await,
+        Outcome::NotSent(told.to_owned())
+    );
+    assert_eq!((fetches(&refusing), refusing.calls().len()), (2, 0));
+}
+
+/// Starts a server with sessions. Once the returned value is true, the server refuses the tokens
+/// and the sessions from before.
+async fn restarting() -> (Fake, Arc<AtomicBool>) {
+    let restarted = Arc::new(AtomicBool::new(false));
+    let is_restarted = Arc::clone(&restarted);
+    let server = issuing(3600, move |seen| {
+        let is_restarted = is_restarted.load(Ordering::SeqCst);
+        if is_restarted && has_first_token(seen) {
+            return Some(answer(401, "text/plain", ""));
+        }
+        let session = if is_restarted { "s2" } else { "s1" };
+        if let Some(begun) = older(seen, session) {
+            return Some(begun);
+        }
+        if seen.header("mcp-session-id") != Some(session) {
+            return Some(seen.error(404, -32001));
+        }
+        let lists = seen.method() == "tools/list";
+        let tools = json!({"tools": []});
+        Some(seen.result(&if lists { tools } else { said("done") }))
+    })
+    .await;
+    (server, restarted)
+}
+
+#[tokio::test]
+async fn token_and_session_lost_together_are_both_replaced_and_the_call_is_executed_once() {
+    let (server, restarted) = restarting().await;
+    let client = client_of(&server);
+    assert_eq!(called(&client).await, succeeded("done"));
+    restarted.store(true, Ordering::SeqCst);
+    assert_eq!(called(&client).await, succeeded("done"));
+    let calls = server.calls();
+    let executed = calls
+        .iter()
+        .filter(|call| call.header("mcp-session-id") == Some("s2"));
+    assert_eq!((fetches(&server), executed.count()), (2, 1));
+    assert_eq!(calls.len(), 4, "the first, two refused, the repetition");
+
+    let (server, restarted) = restarting().await;
+    let client = client_of(&server);
+    assert_eq!(called(&client).await, succeeded("done"));
+    restarted.store(true, Ordering::SeqCst);
+    let listing = client.list(&HeaderMap::new()).await.unwrap();
+    assert!(listing.tools.is_empty());
+    assert_eq!(fetches(&server), 2);
 }
 
 #[tokio::test]

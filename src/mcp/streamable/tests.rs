@@ -11,6 +11,7 @@ use super::*;
 use crate::tool::AttemptPermit;
 
 mod answers;
+mod conversations;
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -20,6 +21,11 @@ async fn modern_server() -> Fake {
 
 async fn older_server() -> Fake {
     Fake::new(|seen| older(seen, "s1").or_else(|| Some(seen.result(&said("done"))))).await
+}
+
+fn streamable(server: &Fake) -> Streamable {
+    let (fixed, changes) = (headers("x-key", "k3y"), watch::channel(0).0);
+    Streamable::new(server.url.clone(), fixed, None, None, &NET, changes)
 }
 
 fn headers(name: &'static str, value: &'static str) -> HeaderMap {
@@ -174,8 +180,7 @@ async fn server_that_is_silent_when_discovered_is_spoken_to_in_an_older_revision
         _ => older(seen, "s1").or_else(|| Some(seen.result(&said("done")))),
     })
     .await;
-    let changes = watch::channel(0).0;
-    let mut http = Streamable::new(server.url.clone(), None, None, &NET, changes);
+    let mut http = streamable(&server);
     assert_eq!(http.probe_timeout, PROBE_TIMEOUT);
     http.probe_timeout = SHORT;
     let asking = Asking::default();
@@ -197,18 +202,49 @@ async fn server_that_trickles_while_a_conversation_begins_is_given_up() {
         Some(answer(200, "text/event-stream", body))
     })
     .await;
-    let changes = watch::channel(0).0;
-    let mut http = Streamable::new(server.url.clone(), None, None, &NET, changes);
+    let mut http = streamable(&server);
     http.probe_timeout = SHORT;
-    let context = |conversation| Context {
-        conversation,
-        headers: HeaderMap::new(),
-        token: None,
-    };
-    let discovered = tokio::time::timeout(REQUEST_TIMEOUT, http.discover(&context))
+    let unbegun = http.unbegun(&HeaderMap::new()).await.unwrap();
+    let discovered = tokio::time::timeout(REQUEST_TIMEOUT, http.discover(&unbegun))
         .await
         .unwrap();
     assert!(discovered.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn server_that_hangs_for_one_user_delays_no_call_of_another() {
+    let (asked, mut hangs) = watch::channel(false);
+    let server = Fake::new(move |seen| {
+        if seen.header("x-user") == Some("alice") {
+            asked.send_replace(true);
+            return None;
+        }
+        modern(seen).or_else(|| Some(seen.result(&said("done"))))
+    })
+    .await;
+    let client = server.client();
+    let asking = |user| Asking {
+        headers: headers("x-user", user),
+        ..Asking::default()
+    };
+    let (alice, bob) = (asking("alice"), asking("bob"));
+    let second = async {
+        hangs.wait_for(|hangs| *hangs).await.unwrap();
+        client.call(bob.call()).await
+    };
+    tokio::select! {
+        outcome = client.call(alice.call()) => panic!("{outcome:?}"),
+        outcome = second => assert_eq!(outcome, succeeded("done")),
+    }
+}
+
+#[tokio::test]
+async fn call_whose_conversation_does_not_begin_in_its_time_is_not_sent() {
+    let server = Fake::new(|_| None).await;
+    let client = server.client_with(None, None, SHORT);
+    let outcome = tokio::time::timeout(PROBE_TIMEOUT, called(&client)).await;
+    let late = Outcome::NotSent(net::NO_ANSWER_IN_TIME.to_owned());
+    assert_eq!(outcome.unwrap(), late);
 }
 
 #[tokio::test]

@@ -270,6 +270,24 @@ async fn start_that_its_caller_gives_up_ends_the_child_and_counts_as_a_failure()
 }
 
 #[tokio::test]
+async fn close_gives_up_a_start_and_no_child_starts_afterwards() {
+    let script = format!("{IDS}note('waits')\nwhile True: signal.pause()");
+    let server = Served::running(&script);
+    let closing = async {
+        until("the child waits", || server.count("waits") == 1).await;
+        server.stdio.close().await;
+    };
+    let both = async { tokio::join!(server.called(), closing) };
+    let (outcome, ()) = tokio::time::timeout(LONG, both).await.unwrap();
+    assert_eq!(outcome, Outcome::NotSent(CLOSED.to_owned()));
+    let (child, guard) = ids(server.directory.path());
+    until("both have ended", || !lives(child) && !lives(guard)).await;
+    let outcome = server.called().await;
+    assert_eq!(outcome, Outcome::NotSent(CLOSED.to_owned()));
+    assert_eq!(server.count("waits"), 1);
+}
+
+#[tokio::test]
 async fn end_of_a_child_counts_as_a_change_of_its_tools() {
     let server = Served::running(IDS);
     assert_eq!(server.called().await, succeeded("ticket.close"));
