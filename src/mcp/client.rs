@@ -188,7 +188,7 @@ pub(crate) struct Client {
 
 #[derive(Debug)]
 enum Connection {
-    Http(Streamable),
+    Http(Box<Streamable>),
     Stdio(Stdio),
 }
 
@@ -211,14 +211,14 @@ impl Client {
                 url,
                 headers,
                 oauth,
-            } => Connection::Http(Streamable::new(
+            } => Connection::Http(Box::new(Streamable::new(
                 url,
                 headers.fixed().clone(),
                 oauth,
                 hint,
                 net,
                 changes.clone(),
-            )),
+            ))),
             Transport::Stdio {
                 command,
                 working_dir,

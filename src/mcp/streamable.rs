@@ -126,9 +126,9 @@ impl Streamable {
         let mut renewed = BTreeSet::new();
         loop {
             let began = Instant::now();
-            let begun = tokio::time::timeout(within, self.context(&call.headers)).await;
+            let context = tokio::time::timeout(within, self.context(&call.headers)).await;
             let late = |_| Err(ClientError(net::NO_ANSWER_IN_TIME.to_owned()));
-            let context = match begun.unwrap_or_else(late) {
+            let context = match context.unwrap_or_else(late) {
                 Ok(context) => context,
                 Err(failure) => return Outcome::NotSent(failure.0),
             };
