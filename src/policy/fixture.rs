@@ -131,7 +131,12 @@ fn judge_case(
         tenant: "acme",
         groups: &["support".to_owned(), "night".to_owned()],
         task_id: "0190-task",
-        metadata: &json!({"tier": "gold", "limit": 50, "nested": {"deep": [1, 2]}}),
+        metadata: &json!({
+            "tier": "gold",
+            "limit": 50,
+            "nested": {"deep": [1, 2]},
+            "owners": {"ALICE": 1},
+        }),
         session: "s-1",
         at_gate,
         is_listed,
