@@ -48,12 +48,14 @@ pub(super) enum When {
 
 impl CompiledRule {
     /// Whether the rule applies to a tool. An `allow` rule never applies to a tool that asks a
-    /// person. A `hold` or `deny` rule applies to each tool whose exact name it lists, even if that
-    /// tool is not configured.
-    pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
-        let named = self.decide != Decide::Allow && self.tools.names.contains(&tool.name);
-        (named || self.tools.matches(tool))
-            && (!tool.kind.properties().asks_person || self.decide != Decide::Allow)
+    /// person. It also applies to a tool that the gate does not list (`is_listed` is false) only
+    /// through a glob, because the arguments of such a tool were checked against no schema.
+    pub(super) fn covers(&self, tool: &ToolSpec, is_listed: bool) -> bool {
+        if self.decide != Decide::Allow {
+            return self.tools.matches(tool);
+        }
+        let named = is_listed && self.tools.matches_name(tool);
+        (named || self.tools.matches_glob(tool)) && !tool.kind.properties().asks_person
     }
 }
 
@@ -82,8 +84,7 @@ impl Policy {
     }
 
     /// Like [`Policy::new`], for a service whose gates also judge calls of tools that are not in
-    /// `tools`. In such a service, a rule that matches none of `tools` is no mistake. If a tool is
-    /// not in `tools`, an `allow` rule applies to the tool only through a glob.
+    /// `tools`. In such a service, a rule that matches none of `tools` is no mistake.
     #[must_use]
     pub fn with_unlisted_tools(
         rules: &[Rule],
@@ -121,7 +122,7 @@ impl Policy {
         let rules: Vec<CompiledRule> = rules.collect();
         let mut offered = BTreeSet::new();
         for rule in &rules {
-            let tools = shapes.iter().filter(|(tool, _)| rule.covers(tool));
+            let tools = shapes.iter().filter(|(tool, _)| rule.covers(tool, true));
             let bases = rule.remember.iter();
             offered.extend(tools.flat_map(|(tool, _)| bases.clone().map(|it| it.basis(tool))));
         }
@@ -160,14 +161,13 @@ impl CompiledRule {
     fn new(rule: &Rule, index: &str, tools: &[(ToolSpec, Shape)], mistakes: &mut Mistakes) -> Self {
         let place = ["policy", index];
         rule.check(&place, mistakes);
-        let (mut patterns, invalid) = rule.tool_patterns();
+        let (patterns, invalid) = rule.tool_patterns();
         for at in invalid {
             mistakes.add(
                 &["policy", index, "tools", &at.to_string()],
                 format!("rule `{}`: this is not a valid glob", rule.name),
             );
         }
-        patterns.limit_to(tools.iter().map(|(tool, _)| tool));
         let covered: Vec<_> = tools
             .iter()
             .filter(|(tool, _)| patterns.matches(tool))

@@ -146,11 +146,7 @@ impl<'a> Evaluator<'a> {
         left: &'a Node,
         right: &'a Node,
     ) -> Result<Val<'a>, Fault> {
-        let folds_ids = is_user_id(left) || is_user_id(right);
-        let (mut left, mut right) = (self.value(left)?, self.value(right)?);
-        if folds_ids {
-            (left, right) = (self.with_user_keys(left)?, self.with_user_keys(right)?);
-        }
+        let (left, right) = self.pair(left, right)?;
         compare(operator, &left, &right, self.scope.fuel).map(Val::Bool)
     }
 
@@ -187,28 +183,20 @@ impl<'a> Evaluator<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// Replaces a text, or each text in a list, by the text of its `UserKey`. The evaluator does
-    /// this for both sides of a comparison or a text search that involves the user's id, so that
-    /// another spelling of an id does not evade a rule.
-    fn with_user_keys(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
-        let key = |text: &str| -> Result<Val<'a>, Fault> {
-            self.scope.fuel.spend_text(text.len())?;
-            Ok(Val::Text(Cow::Owned(
-                self.scope.input.user.ids().key(text).as_str().to_owned(),
-            )))
-        };
-        if let Val::Text(text) = &value {
-            return key(text);
+    /// Evaluates both parts of a comparison or an index. If either part is the user's id, ids in
+    /// both values are replaced by their keys.
+    fn pair(&mut self, one: &'a Node, other: &'a Node) -> Result<(Val<'a>, Val<'a>), Fault> {
+        let folds_ids = is_user_id(one) || is_user_id(other);
+        let (one, other) = (self.value(one)?, self.value(other)?);
+        if folds_ids {
+            Ok((self.with_user_keys(one)?, self.with_user_keys(other)?))
+        } else {
+            Ok((one, other))
         }
-        let Ok(count) = value.list_len() else {
-            return Ok(value);
-        };
-        let items = (0..count).map(|at| {
-            value
-                .list_item(at)
-                .and_then(|item| self.with_user_keys(item))
-        });
-        Ok(Val::List(Rc::new(items.collect::<Result<_, _>>()?)))
+    }
+
+    fn with_user_keys(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
+        value.with_user_keys(self.scope.input.user.ids(), self.scope.fuel)
     }
 
     fn truth(&mut self, node: &'a Node) -> Result<bool, Fault> {
@@ -250,7 +238,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn index(&mut self, of: &'a Node, at: &'a Node) -> Result<Val<'a>, Fault> {
-        let (of, at) = (self.value(of)?, self.value(at)?);
+        let (of, at) = self.pair(of, at)?;
         match (&of, &at) {
             (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) => {
                 of.member(name)?.ok_or(Fault::Index)

@@ -98,12 +98,17 @@ pub(super) fn sound(rules: &[Rule]) -> Policy {
 /// Judges a call of the tool `name` that the last agent of `path` makes.
 pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Value) -> Judgement {
     let path: Vec<String> = path.iter().map(ToString::to_string).collect();
-    judge_case(policy, &known(name), args, &path, false)
+    judge_case(policy, &known(name), args, &path, (false, true))
 }
 
-/// Judges a call of `tool` that is proposed at the gate `billing`.
+/// Judges a call of `tool` that is proposed at the gate `billing`, which lists the tool.
 pub(super) fn judge_at_gate(policy: &Policy, tool: &ToolSpec, args: &Value) -> Judgement {
-    judge_case(policy, tool, args, &["billing".to_owned()], true)
+    judge_case(policy, tool, args, &["billing".to_owned()], (true, true))
+}
+
+/// Judges a call of `tool` that is proposed at the gate `billing`, which does not list the tool.
+pub(super) fn judge_unlisted(policy: &Policy, tool: &ToolSpec, args: &Value) -> Judgement {
+    judge_case(policy, tool, args, &["billing".to_owned()], (true, false))
 }
 
 pub(super) fn known(name: &str) -> ToolSpec {
@@ -116,7 +121,7 @@ fn judge_case(
     tool: &ToolSpec,
     args: &Value,
     path: &[String],
-    at_gate: bool,
+    (at_gate, is_listed): (bool, bool),
 ) -> Judgement {
     policy.judge(&JudgementInput {
         tool,
@@ -126,9 +131,15 @@ fn judge_case(
         tenant: "acme",
         groups: &["support".to_owned(), "night".to_owned()],
         task_id: "0190-task",
-        metadata: &json!({"tier": "gold", "limit": 50, "nested": {"deep": [1, 2]}}),
+        metadata: &json!({
+            "tier": "gold",
+            "limit": 50,
+            "nested": {"deep": [1, 2]},
+            "owners": {"ALICE": 1},
+        }),
         session: "s-1",
         at_gate,
+        is_listed,
     })
 }
 

@@ -66,7 +66,7 @@ impl Policy {
         for rule in self
             .rules
             .iter()
-            .filter(|rule| rule.covers(scope.input.tool))
+            .filter(|rule| rule.covers(scope.input.tool, scope.input.is_listed))
         {
             let matched = rule.matches(scope, arguments_fit);
             match (rule.decide, matched) {

@@ -51,4 +51,7 @@ pub struct JudgementInput<'a> {
     /// held, because otherwise no person would see it. If no rule matches any other call, the kind
     /// of the tool decides.
     pub at_gate: bool,
+    /// Whether the agent or the gate lists the tool. A gate may let the rules judge calls of other
+    /// tools; the arguments of such a call may be any object.
+    pub is_listed: bool,
 }

@@ -3,42 +3,27 @@
 use globset::{Glob, GlobMatcher};
 
 use super::rules::Rule;
-use crate::task::tool_spec::{ToolKind, ToolSpec};
+use crate::task::tool_spec::ToolSpec;
 
 #[derive(Debug, Default)]
 pub(super) struct ToolPatterns {
     pub(super) names: Vec<String>,
-    /// The configured tools that have one of `names`, each with its kind. `None` before `limit_to`
-    /// is called; without the limit, a name matches every tool of that name.
-    known: Option<Vec<(String, ToolKind)>>,
     globs: Vec<GlobMatcher>,
 }
 
 impl ToolPatterns {
-    /// Limits the exact names to the configured tools `tools`: from now on, an exact name matches a
-    /// tool only if a configured tool has the same name and the same kind. A call at a gate may
-    /// name a tool that is not configured. No exact name matches such a tool, because the author of
-    /// the rule cannot know the tool's arguments.
-    pub(super) fn limit_to<'t>(&mut self, tools: impl Iterator<Item = &'t ToolSpec>) {
-        let named = tools.filter(|tool| self.names.contains(&tool.name));
-        self.known = Some(named.map(|tool| (tool.name.clone(), tool.kind)).collect());
+    pub(super) fn matches_name(&self, tool: &ToolSpec) -> bool {
+        self.names.contains(&tool.name)
     }
 
-    fn matches_name(&self, tool: &ToolSpec) -> bool {
-        match &self.known {
-            None => self.names.contains(&tool.name),
-            Some(known) => {
-                let mut known = known.iter();
-                known.any(|(name, kind)| *name == tool.name && *kind == tool.kind)
-            }
-        }
+    /// A glob never matches a tool that asks a person.
+    pub(super) fn matches_glob(&self, tool: &ToolSpec) -> bool {
+        !tool.kind.properties().asks_person
+            && self.globs.iter().any(|glob| glob.is_match(&tool.name))
     }
 
-    /// Whether a name or a glob matches a tool. A glob never matches a tool that asks a person.
     pub(super) fn matches(&self, tool: &ToolSpec) -> bool {
-        self.matches_name(tool)
-            || (!tool.kind.properties().asks_person
-                && self.globs.iter().any(|glob| glob.is_match(&tool.name)))
+        self.matches_name(tool) || self.matches_glob(tool)
     }
 }
 

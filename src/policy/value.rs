@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::eval::{Fault, Fuel};
 use super::shape::{Shape, integer};
+use crate::task::user::UserIds;
 
 #[derive(Clone, Debug)]
 pub(super) enum Val<'a> {
@@ -134,6 +135,44 @@ impl<'a> Val<'a> {
             | Self::Object(..)
             | Self::Entries(_) => Err(Fault::Type),
         }
+    }
+
+    /// Replaces a text by the text of its `UserKey`. In a list, replaces each text; in a map, and in
+    /// an object of the shape `Free`, replaces each text that is a key. The evaluator does this for both sides of a
+    /// comparison, an index or a text search that involves the user's id, so that another spelling
+    /// of an id does not evade a rule.
+    pub(super) fn with_user_keys(self, ids: UserIds, fuel: &Fuel) -> Result<Self, Fault> {
+        let key = |text: &str| -> Result<Self, Fault> {
+            fuel.spend(1)?;
+            fuel.spend_text(text.len())?;
+            Ok(Self::Text(Cow::Owned(ids.key(text).as_str().to_owned())))
+        };
+        if let Self::Text(text) = &self {
+            return key(text);
+        }
+        if let Self::Object(object, shape) = self
+            && *shape == Shape::Free
+        {
+            let members = object.iter();
+            let entries: Result<Vec<_>, Fault> = members
+                .map(|(name, value)| Ok((key(name)?, Self::from_json(value, shape)?)))
+                .collect();
+            return Ok(Self::Entries(Rc::new(entries?)));
+        }
+        if let Self::Entries(entries) = &self {
+            let entries: Result<Vec<_>, Fault> = entries
+                .iter()
+                .map(|(key, value)| Ok((key.clone().with_user_keys(ids, fuel)?, value.clone())))
+                .collect();
+            return Ok(Self::Entries(Rc::new(entries?)));
+        }
+        let Ok(count) = self.list_len() else {
+            return Ok(self);
+        };
+        let items: Result<Vec<_>, Fault> = (0..count)
+            .map(|at| self.list_item(at)?.with_user_keys(ids, fuel))
+            .collect();
+        Ok(Self::List(Rc::new(items?)))
     }
 
     /// Whether two values are equal. Faults if the values have unlike types, except that null may

@@ -34,7 +34,7 @@ const MAX_SCANNED_ROWS: i64 = 1000;
 const EQUAL: Sql = Sql {
     postgres: sql!(@pg []
         "
-select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
+select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
        coalesce((select true from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
             and coalesce(r.status, '') = 'pending' limit 1), false) as outcome_unknown,
        coalesce((select true from intervention_request r where r.root_task_id = c.task_id
@@ -42,7 +42,7 @@ select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.c
        " (now 9) " as moment
   from (
     (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from unnest($6::text[]) as k (call_key)
-          cross join lateral (select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
+          cross join lateral (select t.task_id, t.status, t.call_key, t.asker_until, t.updated_at
                from agent_task t
               where t.tenant = $1 and t.agent = $2 and t.user_id = p.user_id and t.session_id = $4 and t.call_tool = $5
                 and t.call_key = k.call_key
@@ -54,7 +54,7 @@ select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.c
     (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from (select r.root_task_id, r.kind from intervention_request r
               where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending'
               order by r.request_id desc limit $8) q
-          cross join lateral (select t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at
+          cross join lateral (select t.task_id, t.status, t.call_key, t.asker_until, t.updated_at
                from agent_task t
               where t.task_id = q.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
                 and t.call_key <> all($6::text[])
@@ -64,13 +64,13 @@ select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.c
     ),
     sqlite: sql!(@lite []
         "
-select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.created_at, c.updated_at,
+select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
        coalesce((select true from intervention_request r where r.root_task_id = c.task_id and r.kind = 'reconcile'
             and coalesce(r.status, '') = 'pending' limit 1), false) as outcome_unknown,
        coalesce((select true from intervention_request r where r.root_task_id = c.task_id
             and coalesce(r.status, '') in ('responded', 'resumed') limit 1), false) as is_decided, $9 as moment
   from (
-    select p.user_id, t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at,
+    select p.user_id, t.task_id, t.status, t.call_key, t.asker_until, t.updated_at,
            row_number() over (partition by p.user_id order by case when t.status = 'Running' then 0
                 when t.status = 'Paused' then 2 when t.asker_until = 0 then 1 else 3 end, t.task_id desc) as place
       from " (people 1 3 10) " p cross join json_each($6) k cross join agent_task t
@@ -80,7 +80,7 @@ select c.user_id, c.task_id, c.version, c.status, c.call_key, c.asker_until, c.c
             order by i.task_id desc limit $8)
        and (t.status in ('Running', 'Paused') or t.updated_at >= $7)
      union all
-    select p.user_id, t.task_id, t.version, t.status, t.call_key, t.asker_until, t.created_at, t.updated_at,
+    select p.user_id, t.task_id, t.status, t.call_key, t.asker_until, t.updated_at,
            row_number() over (partition by p.user_id order by r.kind = 'reconcile' desc, t.task_id desc) as place
       from " (people 1 3 10) " p cross join intervention_request r cross join agent_task t
      where r.request_id in (select i.request_id from intervention_request i
@@ -112,11 +112,9 @@ record! {
     struct EqualRecord {
         user_id: String,
         task_id: Uuid,
-        version: i64,
         status: String,
         call_key: String,
         asker_until: Option<i64>,
-        created_at: i64,
         updated_at: i64,
         outcome_unknown: bool,
         is_decided: bool,
@@ -136,8 +134,6 @@ record! {
 pub struct EqualCall {
     /// The task that carries out the call.
     pub task_id: TaskId,
-    /// The version of the task's row, for the commit that attaches a new asker to the call.
-    pub version: i64,
     /// The status of the task: `Paused` while the call is pending.
     pub status: TaskStatus,
     /// The key by which equal calls are found, see [`crate::task::change::KeyedCall`].
@@ -145,8 +141,6 @@ pub struct EqualCall {
     /// The time until which the asker, the client that proposed the call, waits; see
     /// [`crate::task::change::TaskRow::asker_until`].
     pub asker_until: Option<Time>,
-    /// The time of the commit that created the task.
-    pub created_at: Time,
     /// The time of the commit of the task's last item. An ended call ended at this time.
     pub updated_at: Time,
     /// Whether a reconcile request is pending, because the outcome of the call is unknown.
@@ -201,11 +195,9 @@ impl Store {
             let status = TaskStatus::parse(&record.status);
             Ok(EqualCall {
                 task_id: TaskId(record.task_id),
-                version: record.version,
                 status: status.ok_or_else(|| corrupt("a task's status"))?,
                 call_key: record.call_key,
                 asker_until: record.asker_until.map(Time),
-                created_at: Time(record.created_at),
                 updated_at: Time(record.updated_at),
                 outcome_unknown: record.outcome_unknown,
                 is_decided: record.is_decided,

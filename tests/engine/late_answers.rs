@@ -150,3 +150,26 @@ async fn late_answer_to_an_earlier_attempt_is_not_the_result_of_a_repetition() {
     until(&harness, task, |fact| matches!(fact, Fact::ToolResult(_))).await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answer_in_a_long_outage_is_stored_once_the_database_answers_again() {
+    let (harness, task, [late]) = unknown().await;
+    let (database, clock) = (harness.fixture.database(), &harness.fixture.clock);
+    // Without this table, every read of the journal fails, as in an outage.
+    let hide = "alter table agent_task_item rename to hidden_item";
+    database.execute(hide).await;
+    let before = clock.sleeps();
+    late.send(paid()).unwrap();
+    let many_tries = async {
+        while clock.sleeps() <= before + 300 {
+            crate::support::pause().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), many_tries)
+        .await
+        .expect("the engine tries again");
+    let show = "alter table hidden_item rename to agent_task_item";
+    database.execute(show).await;
+    until(&harness, task, |fact| matches!(fact, Fact::ToolResult(_))).await;
+    assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
+}

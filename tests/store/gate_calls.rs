@@ -267,11 +267,9 @@ both! {
         let now = found[1].now;
         let expected = EqualCall {
             task_id: first,
-            version: 1,
             status: TaskStatus::Running,
             call_key: "b:1".to_owned(),
             asker_until: row.asker_until,
-            created_at: row.created_at,
             updated_at: row.updated_at,
             outcome_unknown: false,
             is_decided: false,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdpoint::secret::Secret;
@@ -43,32 +43,46 @@ macro_rules! both {
 }
 pub(crate) use both;
 
-/// A clock that advances by a microsecond with each reading, and by more if a test advances it.
+/// A clock that advances by a microsecond with each reading, and by more if a test advances it. A
+/// sleep ends at once.
 #[derive(Debug)]
-pub struct ManualClock(AtomicI64);
+pub struct ManualClock {
+    moment: AtomicI64,
+    sleeps: AtomicUsize,
+}
 
 impl ManualClock {
     /// Returns a clock that shows this moment, in microseconds since 1970.
     pub fn at(moment: i64) -> Self {
-        Self(AtomicI64::new(moment))
+        Self {
+            moment: AtomicI64::new(moment),
+            sleeps: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the number of sleeps so far.
+    pub fn sleeps(&self) -> usize {
+        self.sleeps.load(Ordering::Relaxed)
     }
 
     pub fn forward(&self, by: Duration) {
         let micros = i64::try_from(by.as_micros()).unwrap();
-        self.0.fetch_add(micros, Ordering::Relaxed);
+        self.moment.fetch_add(micros, Ordering::Relaxed);
     }
 }
 
 #[async_trait::async_trait]
 impl Clock for ManualClock {
     fn now(&self) -> Time {
-        Time(self.0.fetch_add(1, Ordering::Relaxed))
+        Time(self.moment.fetch_add(1, Ordering::Relaxed))
     }
     fn uptime(&self) -> Duration {
         // Whole seconds hide the microsecond by which each reading advances the clock.
-        Duration::from_secs(u64::try_from(self.0.load(Ordering::Relaxed) / 1_000_000).unwrap())
+        Duration::from_secs(u64::try_from(self.moment.load(Ordering::Relaxed) / 1_000_000).unwrap())
     }
-    async fn sleep(&self, _: Duration) {}
+    async fn sleep(&self, _: Duration) {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Keeps the test's database until this value is dropped.

@@ -48,7 +48,9 @@ impl Engine {
     }
 
     /// Journals the answer. It becomes the call's result if the call has no result yet and no later
-    /// attempt was started. Otherwise it is journaled as a late result.
+    /// attempt was started. Otherwise it is journaled as a late result. As long as the database does
+    /// not answer, the function tries again until the service goes down: no other copy of the answer
+    /// exists.
     async fn store_late(
         self: &Arc<Self>,
         task: TaskId,
@@ -58,7 +60,8 @@ impl Engine {
         let Some(result) = TaskSession::result(late.call, late.tool.clone(), answer) else {
             return Ok(());
         };
-        for _ in 0..MAX_TRIES {
+        let mut conflicts = 0;
+        while conflicts < MAX_TRIES {
             let mut session = match self.load(task).await {
                 Ok(Some(session)) => session,
                 Ok(None) => return Ok(()),
@@ -77,7 +80,7 @@ impl Engine {
             }
             match self.submit(session).await {
                 Ok(Some(_)) => return Ok(()),
-                Ok(None) => {}
+                Ok(None) => conflicts += 1,
                 Err(Refusal::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => return Err(error),
             }

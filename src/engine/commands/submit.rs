@@ -41,10 +41,7 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer; `Internal` when the driver ended without a
     /// commit.
-    pub(in crate::engine) async fn wait_for_first_commit(
-        &self,
-        first_commit: FirstCommit,
-    ) -> Result<bool, Refusal> {
+    async fn wait_for_first_commit(&self, first_commit: FirstCommit) -> Result<bool, Refusal> {
         match first_commit.await {
             Ok(Ok(_)) => {
                 failpoint::reach("submit.committed");

@@ -393,11 +393,8 @@ impl Engine {
             Ok(args) => args,
             Err(misfits) => return Judgement::invalid(misfits.to_string()),
         };
-        if let Some(why) = entry
-            .tool
-            .as_ref()
-            .and_then(|tool| tool.refusal_reason(&args))
-        {
+        let tool = entry.tool.as_ref();
+        if let Some(why) = tool.and_then(|tool| tool.refusal_reason(&args)) {
             return Judgement::invalid(why);
         }
         if let Some(kind) = agent.human_request_kind(name)
@@ -414,6 +411,8 @@ impl Engine {
         let heavy = policy.is_heavy(text.len());
         let user = self.roster.ids().id(row.user_id.as_str());
         let at_gate = agent.gate.is_some();
+        // `offered` borrows the entry of a listed tool, and builds the entry of any other tool.
+        let is_listed = matches!(entry, Cow::Borrowed(_));
         let judge = move || {
             policy.judge(&JudgementInput {
                 tool: &spec,
@@ -426,6 +425,7 @@ impl Engine {
                 metadata: &metadata,
                 session: &row.session_id,
                 at_gate,
+                is_listed,
             })
         };
         let judgement = if heavy {

@@ -359,17 +359,22 @@ impl Waiter<'_> {
             self.guard.set_present();
         }
         self.record_key(&mut session);
-        let Some((listener, drive)) = self.engine.drive_asked(session).await? else {
-            if !was_present || self.is_over() {
+        let driven = self.engine.drive_asked(session).await;
+        if !was_present && !matches!(driven, Ok(Some(_)) | Err(CommitError::Unknown)) {
+            self.guard.mark_answered();
+        }
+        match driven {
+            Ok(Some((listener, drive))) => {
+                (self.local_commits, self.replica_commits) = (Some(listener), None);
+                Ok(Round::Retry(self.wait_for_drive(drive).await.map(Box::new)))
+            }
+            Ok(None) if self.is_over() => {
                 self.guard.mark_answered();
+                Ok(self.answer(call, None))
             }
-            if self.is_over() {
-                return Ok(self.answer(call, None));
-            }
-            return self.pause().await;
-        };
-        (self.local_commits, self.replica_commits) = (Some(listener), None);
-        Ok(Round::Retry(self.wait_for_drive(drive).await.map(Box::new)))
+            Ok(None) => self.pause().await,
+            Err(error) => round_after_error(error),
+        }
     }
 
     /// Handles a call that this ask cannot start yet. Stores that the asker is present, and waits
@@ -470,7 +475,7 @@ impl Waiter<'_> {
     }
 }
 
-/// Returns the result of a round in which the commit of the asker's presence failed with `error`.
+/// Returns the result of a round in which a commit of this ask failed with `error`.
 /// `Refused` means that another proposal has stored the same idempotency key.
 fn round_after_error(error: CommitError) -> Result<Round, GateRefusal> {
     match error {

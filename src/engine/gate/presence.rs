@@ -147,12 +147,6 @@ impl Engine {
         self.askers.lock().get(&task)?.raw.clone()
     }
 
-    /// Returns the number of calls that connections of this process wait for.
-    #[must_use]
-    pub fn waiting_askers(&self) -> usize {
-        self.askers.lock().len()
-    }
-
     /// Stores `asker` in the row of `task`: whether a client waits for the call of this task.
     /// Leaves the row as it is if it has no presence, or if it says that the result or the permit
     /// was delivered. The first try uses `session`, if given; later tries load the task. Ignores

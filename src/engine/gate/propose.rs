@@ -19,9 +19,10 @@ use crate::engine::driver::{Driver, Stop};
 use crate::engine::session::TaskSession;
 use crate::engine::session::task_draft::unsaved_row;
 use crate::engine::{Engine, Refusal};
+use crate::failpoint;
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
-use crate::store::Listener;
+use crate::store::{CommitError, Listener};
 use crate::task::call_state::{CallState, Phase};
 use crate::task::change::{AskerPresence, Guard, Journal, KeyedCall, NewTask};
 use crate::task::id::{CallId, TaskId};
@@ -279,24 +280,41 @@ impl Engine {
             (drive, guard)
         });
         let (drive, guard) = stored.await.map_err(|_| Refusal::Internal)?;
-        Ok((drive?, guard))
+        Ok((unless_conflict(drive)?, guard))
     }
 
     /// Drives a gate call in the background. Returns as soon as the first commit is durable.
-    /// Returns `None` if another commit came first, if the database refused the change, or if there
-    /// was nothing to commit.
+    /// Returns `None` if there was nothing to commit.
+    ///
+    /// # Errors
+    /// The error of the first commit.
     pub(super) async fn drive_asked(
         self: &Arc<Self>,
         mut session: TaskSession,
-    ) -> Result<Option<DriveHandle>, Refusal> {
+    ) -> Result<Option<DriveHandle>, CommitError> {
         let listener = self.store.listen_locally(session.own.row.root_task_id);
         let first_commit = session.expect_commit();
         let end = self.drivers.spawn(Arc::clone(self).drive(session));
-        match self.wait_for_first_commit(first_commit).await {
-            // `Internal` means that the driver ended without a commit.
-            Err(Refusal::Internal) => Ok(None),
-            committed => Ok(committed?.then_some((listener, end))),
+        match first_commit.await {
+            Ok(Ok(_)) => {
+                failpoint::reach("submit.committed");
+                Ok(Some((listener, end)))
+            }
+            Ok(Err(error)) => Err(error),
+            // The driver ended without a commit.
+            Err(_) => Ok(None),
         }
+    }
+}
+
+/// Replaces the error by `None` if another commit came first or the database refused the change.
+pub(super) fn unless_conflict(
+    driven: Result<Option<DriveHandle>, CommitError>,
+) -> Result<Option<DriveHandle>, Refusal> {
+    match driven {
+        Ok(drive) => Ok(drive),
+        Err(CommitError::Stale | CommitError::Refused) => Ok(None),
+        Err(CommitError::Unavailable | CommitError::Unknown) => Err(Refusal::Unavailable),
     }
 }
 

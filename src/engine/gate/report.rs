@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::call::Viewer;
+use super::propose::unless_conflict;
 use super::{GateCall, GateRefusal, KEY_PATH};
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::session::TaskSession;
@@ -87,7 +88,8 @@ impl Engine {
                 ReportEffect::Stores => {}
             }
             session.idempotency = key.map(|key| key.row(caller, &session, None));
-            let Some((_, drive)) = self.drive_asked(session).await? else {
+            let driven = self.drive_asked(session).await;
+            let Some((_, drive)) = unless_conflict(driven)? else {
                 continue;
             };
             let session = match drive.await.ok().flatten() {

@@ -146,6 +146,15 @@ const EXPRESSIONS: &[(&str, bool)] = &[
         "user.id.startsWith('AL') && user.id.endsWith('Ice') && user.id.contains('LI')",
         true,
     ),
+    (
+        "user.id in {'bob': 1, 'Alice': 2} && {'bob': 1, 'Alice': 2}[user.id] == 2",
+        true,
+    ),
+    (
+        "user.id in task.metadata.owners && task.metadata.owners[user.id] == 1",
+        true,
+    ),
+    ("user.id in {'al': 1} || user.id in task.metadata", false),
     ("user.id.matches('^ALICE$')", true),
     (
         "user.id == 'al' || user.id.startsWith('lice') || user.id.matches('^ALI$')",

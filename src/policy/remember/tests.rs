@@ -82,6 +82,7 @@ fn of_same(policy: &Policy, args: &Value) -> Option<Offer> {
         metadata: &json!({}),
         session: "s-1",
         at_gate: false,
+        is_listed: true,
     });
     judged.offer.map(|it| *it)
 }

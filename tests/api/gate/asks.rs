@@ -57,6 +57,15 @@ on_both! {
         app.stop().await;
     }
 
+    async fn exact_allow_does_not_cover_a_tool_that_the_gate_does_not_list(on: On) {
+        let unlisted = yaml("other_tools: judge").replacen("Bash, Read]", "Bash]", 1);
+        let app = TestApp::with(on, &unlisted).await;
+        let call = ask(&app, &json!({"tool": "Read", "arguments": {"path": 7}}), 0).await;
+        assert_eq!(told(&call), expected(202, "pending", "pending", Value::Null), "{}", call.text);
+        assert_eq!((call.body["rule"].clone(), call.str("/reason")), (Value::Null, "No rule matches.".to_owned()));
+        app.stop().await;
+    }
+
     async fn bytes_of_the_arguments_are_kept_and_run(on: On) {
         let app = gate(on, "").await;
         let text = "{ \"order\" : 17,\"amount\":5.0 }";

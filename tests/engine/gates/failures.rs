@@ -17,6 +17,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use serde_json::Value;
+use sqlx::{AssertSqlSafe, Executor as _};
 use tokio::task::JoinHandle;
 
 use super::super::call_slots::limit_refund;
@@ -24,7 +25,7 @@ use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, pers
 use super::{
     GATE, agent, approve, ask, asking, harness, proposal, refund, until_at_rest, until_present,
 };
-use crate::store::store_fixture::{StoreFixture, both};
+use crate::store::store_fixture::{StoreFixture, TASKS, both};
 
 pub const LONG: Duration = Duration::from_mins(1);
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
@@ -435,4 +436,30 @@ async fn asker_that_alternates_between_replicas_gets_the_permit_of_its_one_call(
         (answer.call.task_id, answer.call.state),
         (task, GateState::Started)
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_that_loses_against_another_commit_is_repeated_at_once() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let (engine, fixture) = (harness.engine(8), &harness.fixture);
+    let held = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap();
+    let task = held.call.task_id;
+    approve(&harness, &engine, task).await;
+    until_at_rest(&harness, task).await;
+    let mut other = fixture.holding(TASKS, task.0).await;
+    let asking = asking_by(&engine, bash(Duration::from_mins(5)));
+    let blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    while fixture.number(blocked).await == 0 {
+        crate::support::pause().await;
+    }
+    // Another asker's presence ends. No listener hears of this commit.
+    let left = format!(
+        "update agent_task set version = version + 1, asker_until = 0 where task_id = '{task}'"
+    );
+    other.execute(AssertSqlSafe(left)).await.unwrap();
+    other.execute("commit").await.unwrap();
+    let answer = tokio::time::timeout(Duration::from_secs(20), asking).await;
+    let answer = answer.expect("an answer at once").unwrap().unwrap();
+    assert_eq!(answer.call.task_id, task);
+    assert!(answer.call.permit.is_some());
 }

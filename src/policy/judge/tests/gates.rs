@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::policy::fixture::{judge_at_gate, known, rule, sound, tool, tools};
+use crate::policy::fixture::{judge_at_gate, judge_unlisted, known, rule, sound, tool, tools};
 use crate::policy::{Decide, Policy, Rule};
 use crate::task::tool_spec::{ToolKind, ToolSpec};
 use crate::task::verdict::{Terms, Verdict};
@@ -40,13 +40,13 @@ fn call_at_a_gate_that_no_rule_matches_is_held_whatever_the_kind_of_its_tool() {
     }
 }
 
-/// Returns a tool that is not configured.
+/// Returns a tool that a gate judges without listing it.
 fn other_tool(name: &str) -> ToolSpec {
     tool(name, ToolKind::External, json!({"type": "object"}))
 }
 
 #[test]
-fn allow_matches_a_tool_that_is_not_configured_by_a_glob_only() {
+fn allow_matches_a_tool_that_the_gate_does_not_list_by_a_glob_only() {
     let beside = |rules: &[Rule]| {
         let mut mistakes = Mistakes::default();
         let policy = Policy::with_unlisted_tools(rules, &tools(), &mut mistakes);
@@ -63,37 +63,40 @@ fn allow_matches_a_tool_that_is_not_configured_by_a_glob_only() {
         ("server.tool/x:1", Verdict::Hold, None),
         ("Read", Verdict::Hold, None),
     ] {
-        let judged = judge_at_gate(&exact, &other_tool(name), &json!({}));
+        let judged = judge_unlisted(&exact, &other_tool(name), &json!({}));
         assert_eq!(
             (judged.verdict, judged.rule.as_deref()),
             (verdict, found),
             "{name}"
         );
     }
-    // A `hold` or `deny` rule that lists an exact name also matches a tool that is not configured.
-    // Otherwise a person could approve a call that the rule denies.
+    // A `hold` or `deny` rule that lists an exact name also matches a tool that the gate does not
+    // list. Otherwise a person could approve a call that the rule denies.
     for (decide, verdict) in [(Decide::Deny, Verdict::Deny), (Decide::Hold, Verdict::Hold)] {
         let strict = beside(&[rule("exact", &["server.tool/x:1"], "", decide)]);
-        let judged = judge_at_gate(&strict, &other_tool("server.tool/x:1"), &json!({}));
+        let judged = judge_unlisted(&strict, &other_tool("server.tool/x:1"), &json!({}));
         assert_eq!(
             (judged.verdict, judged.rule.as_deref()),
             (verdict, Some("exact"))
         );
     }
-    let same_name = beside(&[rule("exact", &["refund"], "", Decide::Allow)]);
-    let judged = judge_at_gate(&same_name, &other_tool("refund"), &json!({}));
-    assert_eq!(
-        (judged.verdict, judged.rule),
-        (Verdict::Hold, None),
-        "a configured tool has this name, and is of another kind"
-    );
+    let configured = ["refund", "ask_customer"];
+    let same_name = beside(&[rule("exact", &configured, "", Decide::Allow)]);
+    for name in configured {
+        let judged = judge_unlisted(&same_name, &other_tool(name), &json!({}));
+        assert_eq!(
+            (judged.verdict, judged.rule),
+            (Verdict::Hold, None),
+            "a configured tool has this name: {name}"
+        );
+    }
     let args = json!({"command": "ls"});
     for when in ["args.command == 'ls'", "!has(args.command) || true"] {
         let policy = beside(&[
             rule("reads", &["Bas*"], when, Decide::Allow),
             rule("late", &["*"], "", Decide::Allow),
         ]);
-        let judged = judge_at_gate(&policy, &other_tool("Bash"), &args);
+        let judged = judge_unlisted(&policy, &other_tool("Bash"), &args);
         assert_eq!(
             (judged.verdict, judged.rule),
             (Verdict::Hold, None),
@@ -106,6 +109,6 @@ fn allow_matches_a_tool_that_is_not_configured_by_a_glob_only() {
         "agent.name == 'billing' && tool.name == 'Bash'",
         Decide::Allow,
     )]);
-    let judged = judge_at_gate(&policy, &other_tool("Bash"), &args);
+    let judged = judge_unlisted(&policy, &other_tool("Bash"), &args);
     assert_eq!(judged.verdict, Verdict::Allow);
 }
