@@ -189,7 +189,7 @@ pub(crate) struct Client {
 #[derive(Debug)]
 enum Connection {
     Http(Box<Streamable>),
-    Stdio(Stdio),
+    Stdio(Box<Stdio>),
 }
 
 impl Client {
@@ -223,14 +223,14 @@ impl Client {
                 command,
                 working_dir,
                 environment,
-            } => Connection::Stdio(Stdio::new(
+            } => Connection::Stdio(Box::new(Stdio::new(
                 name,
                 (command, working_dir, environment),
                 hint,
                 timeout,
                 changes.clone(),
                 log,
-            )),
+            ))),
         };
         Self {
             clock: Arc::clone(clock),
