@@ -198,7 +198,9 @@ impl Sender {
             all.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
-        for (attempts, claimed) in by_attempts {
+        // The groups with earlier attempts come first: a failed first attempt would make the
+        // receiver count as failing, and then no message counts as refused (`health.rs`).
+        for (attempts, claimed) in by_attempts.into_iter().rev() {
             let next = schedule::next(result, attempts);
             if let NextState::Again(wait) = next {
                 soonest = soonest.min(wait);
