@@ -105,7 +105,7 @@ impl Sender {
             .map(|(claimed, row)| {
                 let id = row.spec.request_id;
                 let link = person.zip(self.links.as_ref()).and_then(|(person, links)| {
-                    links.url(person, id, row.expires_at, claimed.now, claimed.id)
+                    links.url(person, id, row.expires_at, self.clock.now(), claimed.id)
                 });
                 Question::from_request(
                     row,
