@@ -71,13 +71,13 @@ fn rendering(store: &Store, settings: http::Settings) -> Rendering {
 /// Fails if TLS cannot be set up, or if the settings of the entry have mistakes. A ping that could
 /// not be sent is not an error: `problem` in its result has the reason.
 pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<PingResult>> {
-    if !config.notify.to.iter().any(|entry| entry.name == name) {
+    let Some(entry) = config.notify.to.iter().find(|entry| entry.name == name) else {
         return Ok(None);
-    }
+    };
     let people = config.directory();
     let pong = notify::ping(
-        &config.notify,
-        name,
+        entry,
+        config.notify.mail.as_ref(),
         people.as_ref(),
         &SystemClock,
         &RandomIds,
