@@ -11,7 +11,6 @@ use crate::http::events::message_data;
 use crate::http::wire::request::url as request_url;
 use crate::net::Net;
 use crate::notify::{self, PingResult, Rendering, Sender};
-use crate::people::link::Links;
 use crate::store::Store;
 use crate::world::{Clock, Ids, RandomIds, SystemClock};
 
@@ -26,11 +25,12 @@ pub(super) fn sender(
     clock: &Arc<dyn Clock>,
     ids: &Arc<dyn Ids>,
 ) -> anyhow::Result<Arc<Sender>> {
+    let settings = settings.clone().without_trailing_slash();
     let dependencies = notify::Dependencies {
         store: store.clone(),
         net: Net::new()?,
         accounts: config.directory(),
-        links: links(config, settings),
+        links: config.links(&settings.public_url),
         rendering: rendering(store, settings),
     };
     Ok(Sender::new(
@@ -41,16 +41,8 @@ pub(super) fn sender(
     ))
 }
 
-/// Returns the [`Links`] for messages to people; `None` if `notify.links` is unset or no sealing
-/// key is valid.
-fn links(config: &Config, settings: &http::Settings) -> Option<Links> {
-    let links = config.notify.links.clone()?;
-    let public_url = settings.clone().without_trailing_slash().public_url;
-    Some(Links::new(links, config.sealer()?, &public_url))
-}
-
-fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
-    let shared = Arc::new((store.clone(), settings.clone().without_trailing_slash()));
+fn rendering(store: &Store, settings: http::Settings) -> Rendering {
+    let shared = Arc::new((store.clone(), settings));
     let (of_brief, of_data) = (Arc::clone(&shared), Arc::clone(&shared));
     Rendering {
         brief: Arc::new(move |request, event, summaries| {
@@ -79,13 +71,13 @@ fn rendering(store: &Store, settings: &http::Settings) -> Rendering {
 /// Fails if TLS cannot be set up, or if the settings of the entry have mistakes. A ping that could
 /// not be sent is not an error: `problem` in its result has the reason.
 pub async fn ping(config: &Config, name: &str) -> anyhow::Result<Option<PingResult>> {
-    if !config.notify.to.iter().any(|entry| entry.name == name) {
+    let Some(entry) = config.notify.to.iter().find(|entry| entry.name == name) else {
         return Ok(None);
-    }
+    };
     let people = config.directory();
     let pong = notify::ping(
-        &config.notify,
-        name,
+        entry,
+        config.notify.mail.as_ref(),
         people.as_ref(),
         &SystemClock,
         &RandomIds,

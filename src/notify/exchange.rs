@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
-use reqwest::{RequestBuilder, StatusCode};
+use reqwest::{RequestBuilder, Response, StatusCode};
 
 use crate::net::{Failure, NO_ANSWER_IN_TIME, next_bytes, send_request};
 use crate::world::Clock;
@@ -14,8 +14,8 @@ const MAX_BODY_BYTES: usize = 16 * 1024;
 pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// The first 16 KiB of the body. Fewer bytes if the connection failed or a part of the body was
-    /// late.
+    /// The first 16 KiB of the body. Fewer bytes if the connection failed, a part of the body was
+    /// late, or the time of the attempt ended.
     pub(super) body: Vec<u8>,
 }
 
@@ -28,32 +28,59 @@ pub(super) async fn exchange(
     request: RequestBuilder,
     body_timeout: Duration,
 ) -> Result<HttpResponse, &'static str> {
-    tokio::select! {
-        response = read_response(request, body_timeout) => response,
-        () = clock.sleep(ATTEMPT_TIMEOUT) => Err(NO_ANSWER_IN_TIME),
+    let mut timeout = clock.sleep(ATTEMPT_TIMEOUT);
+    let sent = tokio::select! {
+        sent = send_request(request, ATTEMPT_TIMEOUT) => sent,
+        () = &mut timeout => return Err(NO_ANSWER_IN_TIME),
+    };
+    match sent {
+        Ok(response) => Ok(read_response(response, timeout, body_timeout).await),
+        Err(Failure::NotSent(problem) | Failure::Lost(problem)) => Err(problem),
     }
 }
 
+/// Reads the beginning of a body until `timeout` ends. A slow body does not make the attempt fail,
+/// because the receiver has already answered.
 async fn read_response(
-    request: RequestBuilder,
+    mut response: Response,
+    timeout: impl Future<Output = ()>,
     body_timeout: Duration,
-) -> Result<HttpResponse, &'static str> {
-    let mut response = match send_request(request, ATTEMPT_TIMEOUT).await {
-        Ok(response) => response,
-        Err(Failure::NotSent(problem) | Failure::Lost(problem)) => return Err(problem),
-    };
+) -> HttpResponse {
     let (status, headers) = (response.status(), response.headers().clone());
     let mut body = Vec::new();
-    while body.len() < MAX_BODY_BYTES {
-        match next_bytes(&mut response, body_timeout).await {
-            Ok(Some(bytes)) => body.extend_from_slice(&bytes),
-            Ok(None) | Err(_) => break,
+    let read = async {
+        while body.len() < MAX_BODY_BYTES
+            && let Ok(Some(bytes)) = next_bytes(&mut response, body_timeout).await
+        {
+            body.extend_from_slice(&bytes);
         }
+    };
+    tokio::select! {
+        () = read => {}
+        () = timeout => {}
     }
     body.truncate(MAX_BODY_BYTES);
-    Ok(HttpResponse {
+    HttpResponse {
         status,
         headers,
         body,
-    })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream::{self, StreamExt as _};
+    use reqwest::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn answer_whose_body_does_not_end_counts_with_what_came_of_it() {
+        let first = stream::iter([Ok::<_, std::io::Error>("ok")]);
+        let body = Body::wrap_stream(first.chain(stream::pending()));
+        let response = Response::from(http::Response::new(body));
+        let timeout = tokio::task::yield_now();
+        let read = read_response(response, timeout, Duration::from_hours(1)).await;
+        assert_eq!((read.status, read.body), (StatusCode::OK, b"ok".to_vec()));
+    }
 }

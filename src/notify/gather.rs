@@ -25,7 +25,22 @@ use crate::task::time::Time;
 const NO_LONGER_WAITING: &str = "the request no longer waits for this recipient";
 const NO_ADDRESS: &str = "no mail reaches this person any more";
 
-type Due<'r> = (&'r ClaimedDelivery, &'r RequestRow);
+/// The number of requests that are read at once. A request may have calls with large arguments, and
+/// is dropped before the next requests are read.
+const REQUESTS_PER_READ: usize = 20;
+
+/// A delivery that is to be sent, with the time at which the entry's message about its request was
+/// due.
+type Due<'c> = (&'c ClaimedDelivery, Time);
+
+/// The deliveries that were claimed for one recipient, with the message of those that are to be
+/// sent.
+struct Gathered<'c> {
+    due: Vec<Due<'c>>,
+    /// The deliveries whose recipient needs no message any more.
+    obsolete: Vec<ClaimedDelivery>,
+    message: RoomMessage,
+}
 
 impl Sender {
     /// Sends one message for the deliveries that were claimed for one recipient. Records the
@@ -37,37 +52,29 @@ impl Sender {
             Ok(person) => person,
             Err(problem) => return self.drop_unsent(state, claimed, problem).await,
         };
-        let rows = match self.requests(first, claimed).await {
-            Ok(rows) => rows,
+        let gathered = match self.gather(state, person, claimed).await {
+            Ok(gathered) => gathered,
             // No attempt is recorded. The deliveries are claimed again after their lease.
             Err(error) => {
                 tracing::debug!(entry = state.entry.name, %error, "requests could not be read");
                 return;
             }
         };
-        let (open, obsolete): (Vec<_>, Vec<_>) = claimed.iter().partition(|claimed| {
-            let row = claimed.request.and_then(|id| rows.get(&id));
-            row.is_some_and(|row| {
-                let (kind, accounts) = (claimed.kind.as_str(), self.accounts.as_ref());
-                recipients::is_message_needed(&state.entry, person, kind, row, accounts)
-            })
-        });
-        let obsolete: Vec<ClaimedDelivery> = obsolete.into_iter().cloned().collect();
+        let Gathered {
+            due,
+            obsolete,
+            message,
+        } = gathered;
         if !obsolete.is_empty() {
             self.drop_unsent(state, &obsolete, NO_LONGER_WAITING).await;
         }
-        let open: Vec<Due<'_>> = open
-            .into_iter()
-            .filter_map(|claimed| Some((claimed, rows.get(&claimed.request?)?)))
-            .collect();
-        if open.is_empty() {
+        if due.is_empty() {
             self.allow_next_message(state, first, Duration::ZERO).await;
             return;
         }
-        let digest = self.digest(state, person, &open);
-        let result = self.send_digest(state, person, &open, &digest).await;
+        let result = self.send_digest(state, person, &due, &message).await;
         let took = self.clock.uptime().saturating_sub(began);
-        self.record_digest(state, &open, &result, took).await;
+        self.record_digest(state, &due, &result, took).await;
     }
 
     /// Returns the person to whom a delivery goes; `None` if the delivery goes to a room.
@@ -84,74 +91,105 @@ impl Sender {
         person.map(Some).ok_or(NO_ADDRESS)
     }
 
+    /// Reads the requests of these deliveries, and makes the message about those that are still
+    /// open.
+    async fn gather<'c>(
+        &self,
+        state: &EntryState,
+        person: Option<&Person>,
+        claimed: &'c [ClaimedDelivery],
+    ) -> Result<Gathered<'c>, ReadError> {
+        let (mut due, mut obsolete) = (Vec::new(), Vec::new());
+        let (mut questions, mut outcomes) = (Vec::new(), Vec::new());
+        for part in claimed.chunks(REQUESTS_PER_READ) {
+            let rows = self.requests(part).await?;
+            for claimed in part {
+                let row = claimed.request.and_then(|id| rows.get(&id));
+                let accounts = self.accounts.as_ref();
+                let Some(row) = row.filter(|row| {
+                    let kind = claimed.kind.as_str();
+                    recipients::is_message_needed(&state.entry, person, kind, row, accounts)
+                }) else {
+                    obsolete.push(claimed.clone());
+                    continue;
+                };
+                due.push((claimed, due_since(state, row)));
+                if questions.len() < MAX_LISTED_QUESTIONS {
+                    questions.push(self.question(state, person, claimed, row));
+                    outcomes.push(Outcome::from_request(row, self.user_ids()));
+                }
+            }
+        }
+        let kind = due.first().map_or("", |(first, _)| first.kind.as_str());
+        let digest = Digest {
+            reason: Reason::from_message_type(kind),
+            unlisted: u64::try_from(due.len() - questions.len()).unwrap_or(0),
+            questions,
+            inbox: self
+                .can_sign_in(person)
+                .then(|| self.rendering.inbox.clone()),
+        };
+        Ok(Gathered {
+            due,
+            obsolete,
+            message: RoomMessage { digest, outcomes },
+        })
+    }
+
     /// Returns the requests of these deliveries by id. Leaves out damaged requests.
     async fn requests(
         &self,
-        first: &ClaimedDelivery,
         claimed: &[ClaimedDelivery],
     ) -> Result<BTreeMap<RequestId, RequestRow>, ReadError> {
+        let tenant = claimed.first().map_or("", |first| first.tenant.as_str());
         let ids: Vec<RequestId> = claimed.iter().filter_map(|one| one.request).collect();
         // The read leaves out damaged requests, because they cannot be decided.
-        let rows = self.store.requests_by_id(&first.tenant, &ids).await?;
+        let rows = self.store.requests_by_id(tenant, &ids).await?;
         let keyed = rows.into_iter().map(|row| (row.spec.request_id, row));
         Ok(keyed.collect())
     }
 
-    fn digest(&self, state: &EntryState, person: Option<&Person>, open: &[Due<'_>]) -> Digest {
-        let entry = &state.entry;
-        let questions = open
-            .iter()
-            .take(MAX_LISTED_QUESTIONS)
-            .map(|(claimed, row)| {
-                let id = row.spec.request_id;
-                let link = person.zip(self.links.as_ref()).and_then(|(person, links)| {
-                    links.url(person, id, row.expires_at, claimed.now, claimed.id)
-                });
-                Question::from_request(
-                    row,
-                    (self.rendering.url)(id),
-                    link,
-                    entry.channel.shows_summaries(),
-                )
-            });
-        let can_sign_in = person.is_none_or(|person| {
+    fn question(
+        &self,
+        state: &EntryState,
+        person: Option<&Person>,
+        claimed: &ClaimedDelivery,
+        row: &RequestRow,
+    ) -> Question {
+        let id = row.spec.request_id;
+        let link = person.zip(self.links.as_ref()).and_then(|(person, links)| {
+            links.url(person, id, row.expires_at, self.clock.now(), claimed.id)
+        });
+        let shows_summaries = state.entry.channel.shows_summaries();
+        Question::from_request(row, (self.rendering.url)(id), link, shows_summaries)
+    }
+
+    /// Whether the recipient can sign in. Always true for a room (`None`).
+    fn can_sign_in(&self, person: Option<&Person>) -> bool {
+        person.is_none_or(|person| {
             let accounts = self.accounts.as_ref();
             accounts.is_some_and(|all| all.most_entitled_caller(person).door == Some(Door::Key))
-        });
-        Digest {
-            reason: open.first().map_or(Reason::New, |(claimed, _)| {
-                Reason::from_message_type(&claimed.kind)
-            }),
-            questions: questions.collect(),
-            unlisted: u64::try_from(open.len().saturating_sub(MAX_LISTED_QUESTIONS)).unwrap_or(0),
-            inbox: can_sign_in.then(|| self.rendering.inbox.clone()),
-        }
+        })
     }
 
     async fn send_digest(
         &self,
         state: &EntryState,
         person: Option<&Person>,
-        open: &[Due<'_>],
-        digest: &Digest,
+        due: &[Due<'_>],
+        message: &RoomMessage,
     ) -> AttemptResult {
+        let (net, clock) = (&self.net, &*self.clock);
         match (&state.entry.channel, person) {
             (Channel::Mail(_), Some(person)) => match &self.mailer {
                 Some(mailer) => {
-                    mailer
-                        .send(&*self.clock, person, &gathered_message_id(open), digest)
-                        .await
+                    let id = gathered_message_id(due);
+                    mailer.send(clock, person, &id, &message.digest).await
                 }
                 None => AttemptResult::without_status("there is no mail server"),
             },
-            (Channel::Slack(slack), None) => {
-                let message = self.room_message(open, digest);
-                slack.post(&self.net, &*self.clock, &message).await
-            }
-            (Channel::Teams(teams), None) => {
-                let message = self.room_message(open, digest);
-                teams.post(&self.net, &*self.clock, &message).await
-            }
+            (Channel::Slack(slack), None) => slack.post(net, clock, message).await,
+            (Channel::Teams(teams), None) => teams.post(net, clock, message).await,
             (Channel::Mail(_), None)
             | (Channel::Slack(_) | Channel::Teams(_), Some(_))
             | (Channel::Webhook(_), _) => {
@@ -160,45 +198,37 @@ impl Sender {
         }
     }
 
-    fn room_message(&self, open: &[Due<'_>], digest: &Digest) -> RoomMessage {
-        let rows = open.iter().take(MAX_LISTED_QUESTIONS).map(|(_, row)| row);
-        RoomMessage {
-            digest: digest.clone(),
-            outcomes: rows
-                .map(|row| Outcome::from_request(row, self.user_ids()))
-                .collect(),
-        }
-    }
-
     async fn record_digest(
         &self,
         state: &EntryState,
-        open: &[Due<'_>],
+        due: &[Due<'_>],
         result: &AttemptResult,
         took: Duration,
     ) {
-        let Some((first, _)) = open.first() else {
+        let Some((first, _)) = due.first() else {
             return;
         };
         if result.is_success() {
             failpoint::reach("deliver.sent");
             self.allow_next_message(state, first, state.entry.gather)
                 .await;
-            let all: Vec<_> = open.iter().map(|(claimed, _)| (*claimed).clone()).collect();
+            let all: Vec<_> = due.iter().map(|(claimed, _)| (*claimed).clone()).collect();
             let attempt = result.to_attempt(NextState::Sent, took);
             if self.record(state, &all, &attempt).await {
-                let since = open.iter().map(|(_, row)| due_since(state, row)).min();
+                let since = due.iter().map(|(_, since)| *since).min();
                 self.observe_lag(state, since.unwrap_or_default());
             }
             return;
         }
         let mut by_attempts: BTreeMap<i64, Vec<ClaimedDelivery>> = BTreeMap::new();
-        for (claimed, _) in open {
+        for (claimed, _) in due {
             let all = by_attempts.entry(claimed.attempts).or_default();
             all.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
-        for (attempts, claimed) in by_attempts {
+        // The groups with earlier attempts come first: a failed first attempt would make the
+        // receiver count as failing, and then no message counts as refused (`health.rs`).
+        for (attempts, claimed) in by_attempts.into_iter().rev() {
             let next = schedule::next(result, attempts);
             if let NextState::Again(wait) = next {
                 soonest = soonest.min(wait);
@@ -250,12 +280,12 @@ fn due_since(state: &EntryState, row: &RequestRow) -> Time {
 /// Returns the id of the message of these deliveries: the id of a single delivery, or a hash of the
 /// ids of several deliveries. A retry that adds deliveries has another id, because a receiver may
 /// drop a message whose id it knows.
-fn gathered_message_id(open: &[Due<'_>]) -> String {
-    if let [(only, _)] = open {
+fn gathered_message_id(due: &[Due<'_>]) -> String {
+    if let [(only, _)] = due {
         return only.id.to_string();
     }
     let mut hash = Sha256::new();
-    for (claimed, _) in open {
+    for (claimed, _) in due {
         hash.update(claimed.id.as_bytes());
     }
     let mut id = [0; 16];

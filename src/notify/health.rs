@@ -18,7 +18,7 @@ const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Health {
-    /// Whether an attempt has failed since the last success.
+    /// Whether a message's first attempt has failed since the last success.
     failing: bool,
     /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,
@@ -41,17 +41,20 @@ impl Default for Health {
 impl Health {
     /// Records a failed attempt at these messages. The `bool` of a message says whether an earlier
     /// attempt at it had already failed. If so, and if the receiver was not failing, the message
-    /// counts as refused.
+    /// counts as refused. A further attempt that fails does not make the receiver count as failing,
+    /// because a success makes many messages due at once, and each of them may be refused.
     pub(super) fn failed(&mut self, messages: impl IntoIterator<Item = (Uuid, bool)>) {
-        if !self.failing {
-            let again = messages.into_iter().filter(|(_, again)| *again);
-            self.refused.extend(again.map(|(message, _)| message));
+        let was_failing = self.failing;
+        for (message, again) in messages {
+            if again && !was_failing {
+                self.refused.insert(message);
+            }
+            self.failing |= !again;
         }
-        self.failing = true;
     }
 
     /// Records that the receiver accepted these messages at the uptime `now`. Returns the refused
-    /// messages if this is the first success after a failure, or if the last success before it was
+    /// messages if the receiver was failing, or if the last success before this one was
     /// [`ASK_INTERVAL`] ago or more. The caller must then make all waiting messages due except the
     /// refused ones. Otherwise returns `None`, because only refused messages wait while the
     /// receiver accepts messages.
@@ -82,6 +85,7 @@ mod tests {
 
     const ONE: Uuid = Uuid::from_u128(1);
     const TWO: Uuid = Uuid::from_u128(2);
+    const THREE: Uuid = Uuid::from_u128(3);
     const NOW: Duration = Duration::from_hours(1);
 
     #[test]
@@ -107,10 +111,25 @@ mod tests {
         health.failed([(ONE, false)]);
         assert_eq!(health.succeeded([TWO], NOW), Some(Vec::new()));
         health.failed([(ONE, true)]);
+        assert_eq!(health.succeeded([TWO], NOW), None, "no other message waits");
+        health.failed([(TWO, false)]);
         assert_eq!(health.succeeded([TWO], NOW), Some(vec![ONE]));
         health.ended([ONE]);
         health.failed([(TWO, false)]);
         assert_eq!(health.succeeded([TWO], NOW), Some(Vec::new()));
+    }
+
+    #[test]
+    fn each_message_that_fails_again_after_its_pull_is_pulled_no_more() {
+        let mut health = Health::default();
+        health.succeeded([THREE], NOW);
+        health.failed([(ONE, false)]);
+        health.failed([(TWO, false)]);
+        assert_eq!(health.succeeded([THREE], NOW), Some(Vec::new()));
+        health.failed([(ONE, true)]);
+        health.failed([(TWO, true)]);
+        health.failed([(THREE, false)]);
+        assert_eq!(health.succeeded([THREE], NOW), Some(vec![ONE, TWO]));
     }
 
     #[test]

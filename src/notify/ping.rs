@@ -9,7 +9,7 @@ use super::entry::{Channel, Entry};
 use super::mail::Mailer;
 use super::message::envelope;
 use super::recipients::recipients_include;
-use super::settings::{Recipients, Settings};
+use super::settings::{EntrySettings, MailServer, Recipients};
 use super::webhook::post;
 use crate::net::{Net, NetError};
 use crate::people::directory::Directory;
@@ -27,24 +27,24 @@ pub struct PingResult {
     pub took: Duration,
 }
 
-/// Sends a message of type `ping` to the entry `name`. A webhook or a room gets one message. For
-/// mail, each person whom the entry names gets a mail; if the entry names no people, the sender's
-/// own address gets a mail. Returns `None` if there is no such entry, or if the settings of the
-/// entry or of the mail server have mistakes.
+/// Sends a message of type `ping` to an entry of `notify.to`. A webhook or a room gets one message.
+/// For mail, each person whom the entry names gets a mail; if the entry names no people, the
+/// sender's own address gets a mail. Returns `None` if the settings of the entry or of the mail
+/// server have mistakes.
 ///
 /// # Errors
 /// Fails if TLS cannot be set up at all.
 pub async fn ping(
-    settings: &Settings,
-    name: &str,
+    settings: &EntrySettings,
+    mail_server: Option<&MailServer>,
     people: Option<&Directory>,
     clock: &dyn Clock,
     ids: &dyn Ids,
 ) -> Result<Option<PingResult>, NetError> {
-    let found = settings.to.iter().find(|entry| entry.name == name);
-    let Some(entry) = found.and_then(Entry::from_settings) else {
+    let Some(entry) = Entry::from_settings(settings) else {
         return Ok(None);
     };
+    let name = entry.name.as_str();
     let id = format!("ping_{}", ids.fresh().simple());
     let began = clock.uptime();
     let result = match &entry.channel {
@@ -56,7 +56,7 @@ pub async fn ping(
             post(&net, clock, hook, &id, body).await
         }
         Channel::Mail(mail) => {
-            let Some(mailer) = settings.mail.as_ref().and_then(Mailer::from_settings) else {
+            let Some(mailer) = mail_server.and_then(Mailer::from_settings) else {
                 return Ok(None);
             };
             let is_named = |person: &&Person| {

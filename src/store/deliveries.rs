@@ -21,7 +21,6 @@ use super::record::record;
 use super::{ReadError, Store, delivery_list, gathered};
 use crate::task::event_name::REQUEST_CHANGES;
 use crate::task::id::{ChangeId, RequestId, TaskId};
-use crate::task::time::Time;
 
 /// How long a delivery stays listed after it was sent or dropped.
 const RETENTION: Duration = Duration::from_hours(3 * 24);
@@ -62,8 +61,6 @@ pub struct ClaimedDelivery {
     /// The end of the claim's lease, in microseconds. It fences off slow senders: an attempt is
     /// recorded only while the row still has this value.
     pub lease_until: i64,
-    /// The time of the claim, by the database's clock.
-    pub now: Time,
 }
 
 /// The result of one attempt to send a message.
@@ -151,7 +148,7 @@ with moment as materialized (
 update delivery d set lease_until = m.at + $4
   from free f cross join moment m where d.delivery_id = f.delivery_id
 returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.lease_until, m.at",
+    d.attempts, d.lease_until",
     sqlite: "
 update delivery set lease_until = $1 + $4
  where delivery_id in (select d.delivery_id from delivery d
@@ -159,7 +156,7 @@ update delivery set lease_until = $1 + $4
        and (json_array_length($5) = 0 or d.type in (select value from json_each($5)))
      order by d.due_at, d.delivery_id limit $3)
 returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-    lease_until, $1 as at",
+    lease_until",
     by_key: false,
 };
 
@@ -270,7 +267,6 @@ record! {
         request_id: Option<Uuid>,
         attempts: i64,
         lease_until: i64,
-        at: i64,
     }
 }
 
@@ -299,7 +295,6 @@ impl ClaimRecord {
             request: self.request_id.map(RequestId),
             attempts: self.attempts,
             lease_until: self.lease_until,
-            now: Time(self.at),
         }
     }
 }

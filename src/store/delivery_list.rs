@@ -202,16 +202,16 @@ pub(super) const RESEND: Sql = sql!(
 )
 .by_key();
 
-/// Makes at most one batch of deliveries due now. Selects them by tenant, entry, state and earliest
-/// time of creation.
+/// Makes at most one batch of deliveries due now, in the order of their ids, which are greater than
+/// `$7`. Selects them by tenant, entry, state and earliest time of creation.
 ///
 /// The two texts differ because `SQLite` has no row locks.
 pub(super) const RESEND_ALL: Sql = Sql {
     postgres: "
 with chosen as materialized (
     select delivery_id from delivery
-     where tenant = $2 and target = $3 and state = $4 and created_at >= $5 order by delivery_id limit $6
-       for update skip locked
+     where tenant = $2 and target = $3 and state = $4 and created_at >= $5 and delivery_id > $7
+     order by delivery_id limit $6 for update skip locked
 )
 update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at = null,
     due_at = (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)
@@ -219,7 +219,8 @@ update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at 
     sqlite: "
 update delivery set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = $1
  where delivery_id in (select delivery_id from delivery
-     where tenant = $2 and target = $3 and state = $4 and created_at >= $5 order by delivery_id limit $6)
+     where tenant = $2 and target = $3 and state = $4 and created_at >= $5 and delivery_id > $7
+     order by delivery_id limit $6)
 returning delivery_id",
     by_key: false,
 };
@@ -253,6 +254,23 @@ record! {
 
 record! {
     struct Changed {
+        delivery_id: Uuid,
+    }
+}
+
+impl ResendFilter {
+    /// Returns the parameters of `RESEND_ALL`: the time, this filter, the maximum number of
+    /// deliveries, and the id after which they begin.
+    pub(super) fn values(&self, now: Value, limit: i64, after: Uuid) -> Vec<Value> {
+        vec![
+            now,
+            Value::Text(self.tenant.clone()),
+            Value::Text(self.target.clone()),
+            Value::Text(self.state.as_str().to_owned()),
+            Value::Int(self.since.map_or(0, |since| since.0)),
+            Value::Int(limit),
+            Value::Id(after),
+        ]
     }
 }
 
@@ -338,18 +356,16 @@ impl Store {
     /// [`ReadError`] when the database does not answer. Some of the deliveries may have become due
     /// nevertheless.
     pub async fn resend_all(&self, filter: &ResendFilter) -> Result<usize, ReadError> {
-        let mut count = 0;
+        let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
+        // A delivery may end in the same state before the next batch, so the next batch begins
+        // after the greatest id. `returning` has no order.
+        let (mut count, mut after) = (0, Uuid::nil());
         loop {
-            let values = vec![
-                Value::Now,
-                Value::Text(filter.tenant.clone()),
-                Value::Text(filter.target.clone()),
-                Value::Text(filter.state.as_str().to_owned()),
-                Value::Int(filter.since.map_or(0, |since| since.0)),
-                Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
-            ];
+            let values = filter.values(Value::Now, limit, after);
             let found: Vec<Changed> = self.db().write(RESEND_ALL, values).await?;
             count += found.len();
+            let ids = found.iter().map(|changed| changed.delivery_id);
+            after = ids.max().unwrap_or(after);
             self.inner.feed.wake_sender();
             if found.len() < BATCH {
                 return Ok(count);

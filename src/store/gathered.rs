@@ -64,7 +64,7 @@ update delivery d set lease_until = m.at + $4
   from due u join opened o on o.tenant = u.tenant and o.person = u.person cross join moment m
  where d.delivery_id = u.delivery_id
 returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.lease_until, m.at",
+    d.attempts, d.lease_until",
     sqlite: "",
     by_key: false,
 };
@@ -101,7 +101,7 @@ const PUT_OFF: Sql =
 const LEASE: Sql = lite(
     "update delivery set lease_until = $2 where delivery_id = $1
      returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-        lease_until, $3 as at",
+        lease_until",
 );
 
 /// Sets the earliest time of the next message to a person: the end of a pause that begins now.
@@ -251,7 +251,7 @@ fn claim(
             let values = [target, tenant, person, Value::Int(at + lease)];
             records::<NextAt>(transaction, SET_NEXT_AT.sqlite, &values)?;
             for id in ids {
-                let values = [Value::Id(id), Value::Int(at + lease), Value::Int(at)];
+                let values = [Value::Id(id), Value::Int(at + lease)];
                 claimed.append(&mut records(transaction, LEASE.sqlite, &values)?);
             }
         }

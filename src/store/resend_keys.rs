@@ -218,18 +218,14 @@ impl ResendTarget {
     }
 
     fn on_sqlite(&self, tenant: &str, at: i64) -> (&'static str, Vec<Value>) {
-        let (at, tenant) = (Value::Int(at), Value::Text(tenant.to_owned()));
+        let at = Value::Int(at);
         match self {
-            Self::One(id) => (RESEND.sqlite, vec![at, tenant, Value::Id(*id)]),
+            Self::One(id) => {
+                let tenant = Value::Text(tenant.to_owned());
+                (RESEND.sqlite, vec![at, tenant, Value::Id(*id)])
+            }
             Self::All(filter) => {
-                let values = vec![
-                    at,
-                    tenant,
-                    Value::Text(filter.target.clone()),
-                    Value::Text(filter.state.as_str().to_owned()),
-                    Value::Int(filter.since.map_or(0, |since| since.0)),
-                    Value::Int(MAX_KEYED),
-                ];
+                let values = filter.values(at, MAX_KEYED, Uuid::nil());
                 (RESEND_ALL.sqlite, values)
             }
         }

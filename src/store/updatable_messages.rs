@@ -80,13 +80,12 @@ impl Store {
         let target = Value::Text(target.to_owned());
         let values = vec![Value::Now, target, Value::Id(request.0)];
         let found: Vec<SentMessageRecord> = self.db().all(SENT_MESSAGE, values).await?;
-        let sending = found.iter().any(|record| record.sending);
+        // A message that is sent again gets another reference.
+        if found.iter().any(|record| record.sending) {
+            return Ok(MessageState::Sending);
+        }
         let reference = found.into_iter().find_map(|record| record.reference);
-        Ok(match (reference, sending) {
-            (Some(reference), _) => MessageState::SentAs(reference),
-            (None, true) => MessageState::Sending,
-            (None, false) => MessageState::NotSent,
-        })
+        Ok(reference.map_or(MessageState::NotSent, MessageState::SentAs))
     }
 
     /// Reads the oldest requests of a message, at most `limit`.

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use holdpoint::store::{
-    Attempt, ClaimedDelivery, DeliveryFilter, DeliveryRow, DeliveryState, NextState, ResendFilter,
-    ResendKey, ResendTarget,
+    Attempt, ClaimedDelivery, DeliveryFilter, DeliveryRow, DeliveryState, NewDelivery, NextState,
+    ResendFilter, ResendKey, ResendTarget,
 };
 use holdpoint::task::user::UserIds;
 
@@ -79,6 +79,29 @@ async fn listed(fixture: &StoreFixture, filter: DeliveryFilter) -> Vec<DeliveryR
         ..filter
     };
     fixture.store.deliveries(&filter).await.unwrap().rows
+}
+
+/// Adds a trigger that ends a delivery as soon as it is made due, as a fast sender does. The trigger
+/// counts in `last_milliseconds`, and ends each delivery three times at most.
+async fn end_at_once(fixture: &StoreFixture) {
+    let sql = if fixture.is_postgres() {
+        "create function end_at_once() returns trigger language plpgsql as $$
+         begin
+            new.state := 'dead';
+            new.last_milliseconds := new.last_milliseconds + 1;
+            return new;
+         end $$;
+         create trigger end_at_once before update on delivery for each row
+            when (new.state = 'due' and new.last_milliseconds < 3) execute function end_at_once()"
+    } else {
+        "create trigger end_at_once after update on delivery
+            when new.state = 'due' and new.last_milliseconds < 3
+         begin
+            update delivery set state = 'dead', last_milliseconds = last_milliseconds + 1
+             where delivery_id = new.delivery_id;
+         end"
+    };
+    fixture.database().execute(sql).await;
 }
 
 both! {
@@ -226,6 +249,28 @@ both! {
         assert_eq!(resend("backend", DeliveryState::Dead, Some(between)).await, 2);
         assert_eq!(resend("backend", DeliveryState::Dead, None).await, 2);
         assert_eq!(claim(&fixture, 9).await.len(), 4);
+    }
+
+    async fn resend_of_many_makes_each_delivery_due_once_although_it_ends_at_once(fixture) {
+        want(&fixture, &["request.created"]);
+        fixture.paused(finance(1)).await;
+        let [notice] = notices(&fixture).await[..] else { panic!("one commit is wanted") };
+        let events = deliveries(&fixture, &notice, "backend").await;
+        let to = |person: i32| events.iter().map(move |one| NewDelivery { id: fresh(), person: person.to_string(), ..one.clone() });
+        let new: Vec<_> = (0..750).flat_map(to).collect();
+        fixture.store.replace_notices(&[notice], new).await.unwrap();
+        let dead = "update delivery set state = 'dead', ended_at = due_at, last_milliseconds = 0";
+        fixture.database().execute(dead).await;
+        end_at_once(&fixture).await;
+        let filter = ResendFilter {
+            tenant: "acme".to_owned(),
+            target: "backend".to_owned(),
+            state: DeliveryState::Dead,
+            since: None,
+        };
+        assert_eq!(fixture.store.resend_all(&filter).await.unwrap(), 1500);
+        let once = "select count(*) from delivery where last_milliseconds = 1";
+        assert_eq!(fixture.number(once).await, 1500);
     }
 
     async fn resend_with_a_key_is_done_once_in_a_day_for_every_spelling_of_its_user(fixture) {

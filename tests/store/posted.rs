@@ -91,6 +91,19 @@ both! {
         }
     }
 
+    async fn message_that_is_being_sent_again_is_known_once_that_is_recorded(fixture) {
+        let asked = question(&fixture).await;
+        let claimed = claim(&fixture, "room").await;
+        record(&fixture, &claimed, Some(TS)).await;
+        assert!(fixture.store.resend("acme", claimed[0].id).await.unwrap());
+        assert_eq!(posted(&fixture, "room", asked).await, MessageState::SentAs(TS.to_owned()), "it waits");
+        let again = claim(&fixture, "room").await;
+        assert_eq!(posted(&fixture, "room", asked).await, MessageState::Sending);
+        let later = "1503435957.000300";
+        record(&fixture, &again, Some(later)).await;
+        assert_eq!(posted(&fixture, "room", asked).await, MessageState::SentAs(later.to_owned()));
+    }
+
     async fn message_without_an_id_cannot_be_changed(fixture) {
         let asked = question(&fixture).await;
         let claimed = claim(&fixture, "room").await;
