@@ -180,7 +180,7 @@ impl Engine {
         }
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
-        } else if lone.is_none() && !self.lone_drives.excludes_others() {
+        } else if lone.is_none() && self.lone_drives.is_free() {
             // The claim took every queued task that can be driven beside others. The worker claims
             // again at once, because a task that is to be driven alone may be queued.
             self.wake_worker.notify_one();
