@@ -78,6 +78,9 @@ pub(crate) struct TaskSession {
     /// The attempts of this process that were provably never sent: the call, and the number of the
     /// attempt. Other attempts at the same call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
+    /// The `seq` of each pending result that this session received from outside the process. All
+    /// other pending results are computed again after a reload.
+    pub received_results: BTreeSet<i64>,
     /// The registrations of the started calls whose results are not committed yet. While a call is
     /// registered, no other driver of this process opens a reconcile request about the call.
     pub in_flight_calls: Vec<InFlightCall>,
@@ -121,6 +124,7 @@ impl TaskSession {
             late_attempts: Vec::new(),
             elicitations: BTreeMap::new(),
             not_sent: BTreeMap::new(),
+            received_results: BTreeSet::new(),
             in_flight_calls: Vec::new(),
             delta_stream: None,
             commit_started_at: Duration::ZERO,
@@ -224,6 +228,7 @@ impl TaskSession {
         self.history_uncertain_until = journal.history_uncertain_until;
         self.now = journal.now;
         self.credentials.clear();
+        self.received_results.clear();
         let progress = Progress::replay(&journal.items, journal.history_uncertain_until);
         *self.own = TaskDraft::new(journal.row, progress, journal.items);
     }
@@ -416,6 +421,7 @@ impl TaskSession {
         self.credentials.clear();
         self.in_flight_calls.clear();
         self.not_sent.clear();
+        self.received_results.clear();
     }
 
     /// Returns the calls whose last attempt ended with questions from the tool's server, if no
