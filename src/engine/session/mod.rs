@@ -384,7 +384,14 @@ impl TaskSession {
             .any(|related| related.lease == LeaseChange::Queue)
     }
 
-    pub(crate) fn mark_committed(&mut self, done: Committed, lease: &LeaseChange) {
+    /// Applies a successful commit, and writes its metrics and log lines. `is_configured` tells
+    /// whether the configuration has a tool name.
+    pub(crate) fn mark_committed(
+        &mut self,
+        done: Committed,
+        lease: &LeaseChange,
+        is_configured: impl Fn(&str) -> bool,
+    ) {
         let sums = self
             .tree
             .counter_changes(&self.own, lease)
@@ -395,7 +402,7 @@ impl TaskSession {
             .drafts()
             .map(|related| &related.draft)
             .chain([&*self.own]);
-        members.for_each(|draft| metrics::observe(draft, done.at));
+        members.for_each(|draft| metrics::observe(draft, done.at, &is_configured));
         if !self.own.progress.is_blocked() {
             self.own.progress.responded.clear();
         }
