@@ -17,7 +17,7 @@ use crate::task::item::{Fact, Item};
 /// Selects the task's row with each of the task's open requests. Without open requests, selects the
 /// row once.
 const TASK_ROW: Sql = sql!(
-    "select t.root_task_id, t.version, r.request_id
+    "select t.root_task_id, t.version, t.takeovers, r.request_id
        from agent_task t left join intervention_request r
          on r.root_task_id = t.root_task_id and r.task_id = t.task_id and r.status = 'pending'
       where t.task_id = $1"
@@ -39,6 +39,8 @@ pub struct DamagedTask {
     pub root_task_id: TaskId,
     /// The version of the task's own row. The commit that ends the task checks it.
     pub version: i64,
+    /// The number of takeovers of the task since its last item.
+    pub takeovers: i64,
     /// The task's open requests.
     pub open: Vec<RequestId>,
     /// Whether a newer version of this program may have written part of the journal.
@@ -49,6 +51,7 @@ record! {
     struct Record {
         root_task_id: Uuid,
         version: i64,
+        takeovers: i64,
         request_id: Option<Uuid>,
     }
 }
@@ -137,10 +140,10 @@ impl Store {
         let Some(record) = records.into_iter().next() else {
             return Ok(None);
         };
-        let (root_task_id, version) = (TaskId(record.root_task_id), record.version);
         Ok(Some(DamagedTask {
-            root_task_id,
-            version,
+            root_task_id: TaskId(record.root_task_id),
+            version: record.version,
+            takeovers: record.takeovers,
             open,
             newer: false,
         }))

@@ -14,12 +14,20 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::tool_spec::ToolSpec;
 
 use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, Tool, ToolAnswer};
+use serde_json::Value;
+use tokio::sync::{Notify, oneshot};
 
 use super::engine_harness::{EngineHarness, alice, go, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
+/// A call that a client answers, a call that the service sends, and then `refund`.
+const BESIDE_OUTSIDE: &[(&str, &str)] = &[
+    ("outside", "{}"),
+    ("lookup", r#"{"order":1}"#),
+    ("refund", r#"{"order":1,"amount":5}"#),
+];
 const REASON: &str = "The server changed this tool.";
 
 #[derive(Default)]
@@ -35,6 +43,9 @@ struct Server {
     looks: Mutex<u32>,
     /// Whether the server does not answer when it is asked for its tools.
     down: Mutex<bool>,
+    /// If set, the next `prepare` before a start notifies `asked`, and then waits for this channel.
+    held: Mutex<Option<oneshot::Receiver<()>>>,
+    asked: Notify,
     starts: Mutex<Vec<Option<StartReason>>>,
     calls: Mutex<u32>,
 }
@@ -68,6 +79,11 @@ impl Tool for Changing {
         _: &Credentials,
     ) -> Result<(), String> {
         self.1.starts.lock().unwrap().push(start);
+        let held = start.and_then(|_| self.1.held.lock().unwrap().take());
+        if let Some(held) = held {
+            self.1.asked.notify_one();
+            held.await.unwrap();
+        }
         if *self.1.down.lock().unwrap() {
             return Err("no connection".to_owned());
         }
@@ -208,6 +224,46 @@ async fn call_whose_tool_cannot_be_compared_fails_and_is_not_sent() {
     let started = |fact: &Fact| matches!(fact, Fact::ToolStarted { .. });
     assert!(!journal.items.iter().any(|item| started(&item.fact)));
     assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_whose_preparation_failed_has_one_result_after_another_commit_came_first() {
+    let (mut harness, server) = harness(BESIDE_OUTSIDE).await;
+    harness.configure(|yaml| {
+        let yaml = yaml.replace(
+            "  forbidden: {",
+            "  outside: { parameters: { type: object }, external: {} }\n  forbidden: {",
+        );
+        yaml.replace(
+            "tag, refund, forbidden]",
+            "tag, refund, forbidden, outside]",
+        )
+    });
+    *server.down.lock().unwrap() = true;
+    let (goes_on, held) = oneshot::channel();
+    *server.held.lock().unwrap() = Some(held);
+    let engine = harness.engine(4);
+    let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+    // The request is stored with the start of the call of `lookup`, before `refund` is prepared.
+    server.asked.notified().await;
+    let asked = harness.asked(task).await.remove(0);
+    assert_eq!(asked.kind, RequestKind::ExternalResult);
+    let answer = whole(Action::Respond, Some(Value::from("it is there")));
+    engine
+        .decide(&alice(), asked.request_id, answer, None)
+        .await
+        .unwrap();
+    goes_on.send(()).unwrap();
+    while harness.status(task).await == TaskStatus::Running {
+        crate::support::pause().await;
+    }
+    let journal = harness.journal(task).await;
+    let mut results = outcomes(&journal);
+    results.sort_by_key(|outcome| *outcome == Outcome::Failed);
+    let late = |fact: &Fact| matches!(fact, Fact::LateResult(_));
+    assert!(!journal.items.iter().any(|item| late(&item.fact)));
+    assert_eq!(results.last(), Some(&Outcome::Failed));
+    assert_eq!((results.len(), server.calls()), (3, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -182,4 +182,15 @@ both! {
         harness.engine(0).round().await.unwrap();
         assert_eq!(ended(&harness, task).await, Some(FailureCode::Integrity));
     }
+
+    async fn paused_task_of_a_newer_version_is_read_in_one_round_only(fixture) {
+        let harness = EngineHarness::new(fixture, LARGE).await;
+        let task = harness.held().await;
+        damage(&harness.fixture, task, NEWER, "seq = 2").await;
+        let store = &harness.fixture.store;
+        store.report_unreadable(task);
+        harness.engine(0).round().await.unwrap();
+        assert!(store.take_unreadable().is_empty(), "the next round does not read it again");
+        assert_eq!(store.task(task).await.unwrap().unwrap().status, TaskStatus::Paused);
+    }
 }

@@ -9,16 +9,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use holdpoint::engine::{Engine, TaskInput};
+use holdpoint::engine::{Engine, EngineParts, TaskInput};
 use holdpoint::model::{Answer, ModelClient, ModelError, PieceSink, Prompt};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Part, PartType};
 use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::world::Clock;
 use tokio::sync::Semaphore;
 
 use super::engine_harness::{EngineHarness, alice, claimed, go, spawn, turn};
 use crate::store::store_fixture::both;
+use crate::support::endless_sleep::BETWEEN_ROUNDS;
 
 /// A time longer than a lease. When this time has passed, every lease has run out.
 const LEASE: Duration = Duration::from_secs(31);
@@ -61,7 +64,10 @@ impl Gated {
 
     /// Returns an engine that uses this model, as a process of its own.
     fn engine(self: &Arc<Self>, harness: &EngineHarness, max_running: usize) -> Arc<Engine> {
-        let mut parts = harness.parts(max_running);
+        self.engine_of(harness.parts(max_running))
+    }
+
+    fn engine_of(self: &Arc<Self>, mut parts: EngineParts) -> Arc<Engine> {
         parts
             .models
             .values_mut()
@@ -89,6 +95,33 @@ impl ModelClient for Gated {
         } else {
             &[]
         }))
+    }
+}
+
+/// A clock whose short sleeps never end. It counts the sleeps of a worker between two rounds.
+struct Resting {
+    clock: Arc<dyn Clock>,
+    rests: AtomicUsize,
+}
+
+#[async_trait]
+impl Clock for Resting {
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.clock.uptime()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        if time == BETWEEN_ROUNDS {
+            self.rests.fetch_add(1, Ordering::SeqCst);
+        }
+        if time < Duration::from_secs(2) {
+            std::future::pending::<()>().await;
+        }
+        self.clock.sleep(time).await;
     }
 }
 
@@ -263,6 +296,35 @@ both! {
         join_all(drivers).await;
         assert_eq!(harness.status(other).await, TaskStatus::Completed);
         assert_eq!(harness.status(suspect).await, TaskStatus::Running);
+        model.gate.add_permits(1);
+        alone.await.unwrap();
+        assert_eq!(harness.status(suspect).await, TaskStatus::Completed);
+    }
+
+    async fn worker_rests_between_its_claims_while_a_lone_drive_outlasts_a_lease(fixture) {
+        let harness = EngineHarness::new(fixture, &[]).await;
+        let model = Gated::new();
+        let clock = Arc::new(Resting { clock: harness.fixture.clock.clone(), rests: AtomicUsize::new(0) });
+        let suspect = queued(&harness, POISON).await;
+        harness.fixture.suspect("true").await;
+        let here = model.engine_of(EngineParts { clock: clock.clone(), ..harness.parts(4) });
+        let alone = spawn(here.claim().await.unwrap().pop().unwrap());
+        model.is_asked().await;
+        harness.fixture.forward(LEASE);
+        // The claim waits for a slot, and so until the lone drive admits other tasks.
+        assert!(here.claim().await.unwrap().is_empty());
+        let reads = async {
+            for _ in 0..300 {
+                assert_eq!(harness.status(suspect).await, TaskStatus::Running);
+            }
+        };
+        tokio::select! {
+            () = Arc::clone(&here).work() => panic!("the service does not stop"),
+            () = reads => {}
+        }
+        // At most the first claim and one claim for each notification that came before it.
+        let rests = clock.rests.load(Ordering::SeqCst);
+        assert!(rests <= 4, "{rests}");
         model.gate.add_permits(1);
         alone.await.unwrap();
         assert_eq!(harness.status(suspect).await, TaskStatus::Completed);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -74,6 +75,37 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
             .and_then(|sum| sum.parse::<f64>().ok())
             .is_some_and(|sum| sum >= 4.0),
         "{metrics}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tool_name_that_an_agent_makes_up_at_a_gate_is_in_no_metric_and_no_log_line() {
+    let folder = Folder::new();
+    let yaml = r#"
+models: { m: { provider: openai, model: x, base_url: "http://127.0.0.1:9/v1" } }
+agents: { a: { model: m } }
+gates: { coding: { description: Agents., tools: [], other_tools: judge, report: required } }
+policy: [ { name: any, tools: ["*"], decide: allow } ]
+auth: { api_keys: [ { user: alice, tenant: acme, key: "agent-key-0123456789", may: [gate] } ] }
+"#;
+    let mut served = Served::start(folder.path(), yaml, &[]).bearer("agent-key-0123456789");
+    for outcome in ["failed", "unknown"] {
+        let call = json!({"tool": "Mk7qZ", "arguments": {"report": outcome}});
+        let allowed = served.post("/v1/gate/calls", &call).await;
+        assert_eq!(allowed["state"], "started", "{allowed}");
+        let report = json!({"task_id": allowed["task_id"], "outcome": outcome});
+        let reported = served.post("/v1/gate/outcomes", &report).await;
+        assert_eq!(reported["task_id"], allowed["task_id"], "{reported}");
+    }
+    let metrics = served.get("/metrics").await;
+    let line = "holdpoint_unknown_outcomes_total{tool=\"(unconfigured)\"} 1";
+    assert!(metrics.lines().any(|found| found == line), "{metrics}");
+    assert!(served.terminate().success());
+    let log = served.log();
+    assert!(log.contains("a tool call failed"), "{log}");
+    assert!(
+        !metrics.contains("Mk7qZ") && !log.contains("Mk7qZ"),
+        "{metrics}\n{log}"
     );
 }
 

@@ -51,15 +51,18 @@ impl Engine {
         else {
             return Ok(false);
         };
+        let may_end = !damaged.newer || damaged.takeovers >= i64::from(self.settings.takeovers);
+        if !may_end && late.is_empty() {
+            // A read of the tree would report the task again, and so in each round of the worker.
+            return Ok(true);
+        }
         let tree = self
             .store
             .tree(damaged.root_task_id, 0)
             .await
             .map_err(|error| commit_error(&error))?;
         let mut session = session_from_row(task, &damaged, tree)?;
-        let row = &session.own.row;
-        let ends = !row.status.is_terminal()
-            && (!damaged.newer || row.takeovers >= self.settings.takeovers);
+        let ends = may_end && !session.own.row.status.is_terminal();
         for result in late {
             session.push(Fact::LateResult(result));
         }

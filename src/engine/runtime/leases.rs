@@ -17,8 +17,9 @@ pub(crate) struct Leases {
     holders: AtomicU64,
 }
 
-/// The end of a task's lease, and the number of the driver that holds the lease. The number
-/// prevents a driver that ends from dropping the lease of the task's next driver.
+/// The end of a task's lease, and the number of the lease's holder: a driver, or the claim that
+/// starts one. Later holders have greater numbers. The number prevents a driver that ends from
+/// dropping the lease of the task's next driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     holder: u64,
@@ -33,8 +34,37 @@ impl Leases {
     /// Registers a lease until the uptime `until`. The new lease replaces an earlier lease of the
     /// same task.
     pub(crate) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
-        let holder = self.holders.fetch_add(1, Ordering::Relaxed);
+        let holder = self.next_holder();
         self.entries.lock().insert(task, Entry { holder, until });
+        self.lease(task, holder)
+    }
+
+    /// Returns the number of a claim, for [`Leases::hold_claimed`]. A claim takes its number before
+    /// it takes tasks in the database.
+    pub(crate) fn next_holder(&self) -> u64 {
+        self.holders.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Registers the lease of a task that the claim with the number `claim` has taken, until the
+    /// uptime `until`. Returns `None` if a lease of the task was registered after the claim took its
+    /// number: a command has found the claimed task in the database and drives it.
+    pub(crate) fn hold_claimed(
+        self: &Arc<Self>,
+        task: TaskId,
+        claim: u64,
+        until: Duration,
+    ) -> Option<Lease> {
+        let mut entries = self.entries.lock();
+        let is_taken = entries.get(&task).is_some_and(|entry| entry.holder > claim);
+        if is_taken {
+            return None;
+        }
+        let holder = claim;
+        entries.insert(task, Entry { holder, until });
+        Some(self.lease(task, holder))
+    }
+
+    fn lease(self: &Arc<Self>, task: TaskId, holder: u64) -> Lease {
         Lease(LeaseView {
             task,
             holder,
@@ -156,6 +186,22 @@ mod tests {
         drop(first);
         assert!(second.lasts(Duration::ZERO));
         drop(second);
+        assert!(leases.all().is_empty());
+    }
+
+    #[test]
+    fn claim_replaces_earlier_leases_and_leaves_those_that_commands_took_meanwhile() {
+        let (leases, task) = (Arc::new(Leases::default()), TaskId(Uuid::from_u128(1)));
+        let earlier = leases.hold(task, SOON);
+        let claim = leases.next_holder();
+        let claimed = leases.hold_claimed(task, claim, SOON).unwrap();
+        assert!(earlier.is_passed_on() && claimed.lasts(Duration::ZERO));
+        drop((earlier, claimed));
+        let claim = leases.next_holder();
+        let command = leases.hold(task, SOON);
+        assert!(leases.hold_claimed(task, claim, SOON).is_none());
+        assert!(command.lasts(Duration::ZERO) && !command.is_passed_on());
+        drop(command);
         assert!(leases.all().is_empty());
     }
 

@@ -80,6 +80,11 @@ impl LoneDrives {
         })
     }
 
+    /// Whether the next claim may take a task for a lone drive.
+    pub(crate) fn is_free(&self) -> bool {
+        *self.state.lock() == State::Free
+    }
+
     /// Whether a lone drive excludes other tasks. If so, each other driver of this process stops as
     /// soon as it has stored an item of its task.
     pub(crate) fn excludes_others(&self) -> bool {

@@ -1,24 +1,44 @@
 //! Writes the metrics and log lines of a durable commit. They are about pauses, opened and closed
 //! requests, decisions, uses of standing decisions, failed tasks, and calls that failed, are
-//! invalid or have an unknown outcome. No log line has a tool name that the model invented.
+//! invalid or have an unknown outcome. No metric and no log line has a tool name that a model or an
+//! agent at a gate made up.
 
 use crate::engine::session::task_draft::TaskDraft;
 use crate::task::call_state::CallState;
 use crate::task::decision::Door;
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, Outcome, ToolResult};
-use crate::task::request::RequestKind;
+use crate::task::request::{CallSpec, RequestKind};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
+/// Stands for a tool name that the configuration does not have. No tool can have this name.
+const UNCONFIGURED: &str = "(unconfigured)";
+
 /// Writes the metrics and log lines of the items that a commit at the time `at` has stored for a
 /// task. Must be called before [`TaskDraft::mark_committed`], while these items are still pending
-/// in `draft`.
-pub(crate) fn observe(draft: &TaskDraft, at: Time) {
+/// in `draft`. `is_configured` tells whether the configuration has a tool name.
+pub(crate) fn observe(draft: &TaskDraft, at: Time, is_configured: &impl Fn(&str) -> bool) {
     for item in draft.pending_items() {
         measure(draft, &item.fact, at);
-        log(draft, &item.fact);
+        if let Fact::ToolResult(result) | Fact::LateResult(result) = &item.fact {
+            // A model's call of a tool that the agent does not offer is invalid, which is logged
+            // without a name. At a gate, rules can let such a call through.
+            let is_known = is_configured(&result.name) || !draft.is_gate_call();
+            let tool = if is_known {
+                result.name.as_str()
+            } else {
+                UNCONFIGURED
+            };
+            log_result(draft, result, tool);
+        } else {
+            log(draft, &item.fact);
+        }
     }
+}
+
+fn operator_name(call: &CallSpec) -> &str {
+    call.operator_name().unwrap_or(UNCONFIGURED)
 }
 
 fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
@@ -41,7 +61,7 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
         } => measure_closed_request(draft, *request_id, status.as_str(), at),
         Fact::InterventionRequested(spec) if spec.kind == RequestKind::Reconcile => {
             for call in spec.own_calls() {
-                tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = %call.name);
+                tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = operator_name(call));
             }
         }
         Fact::ToolStarted {
@@ -106,7 +126,7 @@ fn log(draft: &TaskDraft, fact: &Fact) {
         Fact::InterventionRequested(spec) if spec.kind == RequestKind::Reconcile => {
             for call in spec.own_calls() {
                 let (tool_call_id, tool, request_id) =
-                    (call.tool_call_id, &call.name, spec.request_id);
+                    (call.tool_call_id, operator_name(call), spec.request_id);
                 tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, %request_id,
                     "the outcome of a tool call is unknown; a person is asked");
             }
@@ -123,13 +143,14 @@ fn log(draft: &TaskDraft, fact: &Fact) {
             let (via, door) = (decision.via.as_deref(), decision.door.map(Door::as_str));
             tracing::info!(task = %task_id, %root_task_id, %request_id, action, by, via, door, "a person decided");
         }
-        Fact::ToolResult(result) | Fact::LateResult(result) => log_result(draft, result),
         Fact::TaskStatus { .. }
         | Fact::UserMessage { .. }
         | Fact::AssistantMessage(_)
         | Fact::Judged { .. }
         | Fact::RequestClosed { .. }
         | Fact::ToolStarted { .. }
+        | Fact::ToolResult(_)
+        | Fact::LateResult(_)
         | Fact::SubAgentStarted { .. } => {}
     }
 }
@@ -140,13 +161,13 @@ fn open_requests(draft: &TaskDraft) -> String {
     ids.join(" ")
 }
 
-fn log_result(draft: &TaskDraft, result: &ToolResult) {
+fn log_result(draft: &TaskDraft, result: &ToolResult, tool: &str) {
     let (task_id, root_task_id, tool_call_id) = (
         draft.row.task_id,
         draft.row.root_task_id,
         result.tool_call_id,
     );
-    let (tool, status) = (&result.name, result.http_status);
+    let status = result.http_status;
     match result.outcome {
         Outcome::Failed => {
             tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, status, "a tool call failed");

@@ -164,12 +164,12 @@ impl Engine {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         };
-        let mut first = Some(first);
         let free = i64::try_from(1 + self.slots.available_permits()).unwrap_or(i64::MAX);
         // `backlog` is cleared first, because a task queued during the claim sets it again.
         self.backlog.store(false, Ordering::Relaxed);
+        let claim = self.leases.next_holder();
         let until = self.clock.uptime() + self.settings.lease;
-        let mut lone = self.lone_drives.reserve();
+        let lone = self.lone_drives.reserve();
         let claimed = self
             .store
             .claim(&self.replica, self.settings.lease, free, lone.is_some())
@@ -180,19 +180,33 @@ impl Engine {
         }
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
-        } else if lone.is_none() && !self.lone_drives.excludes_others() {
+        } else if lone.is_none() && self.lone_drives.is_free() {
             // The claim took every queued task that can be driven beside others. The worker claims
             // again at once, because a task that is to be driven alone may be queued.
             self.wake_worker.notify_one();
         }
-        let (mut drivers, mut last) = (Vec::with_capacity(count), None);
+        Ok(self.claimed_drivers(claimed, (claim, until), first, lone))
+    }
+
+    /// Returns the drivers of claimed tasks. `claim` is the number of the claim, and its leases last
+    /// until the uptime `until`. `first` is the slot of the first driver.
+    fn claimed_drivers(
+        self: &Arc<Self>,
+        claimed: Vec<ClaimedTask>,
+        (claim, until): (u64, Duration),
+        first: OwnedSemaphorePermit,
+        mut lone: Option<LoneDrive>,
+    ) -> Vec<BoxFuture<'static, ()>> {
+        let (mut drivers, mut last) = (Vec::with_capacity(claimed.len()), None);
+        let mut first = Some(first);
         for ClaimedTask {
             task,
             drive,
             fruitless,
         } in claimed
         {
-            let lease = || self.leases.hold(task, until);
+            // If there is no lease, a command has taken the task from the claim and drives it.
+            let lease = || self.leases.hold_claimed(task, claim, until);
             // A command may have taken a slot since `free` was counted. A driver that gets no slot
             // before its next call of a model or a tool queues its task again.
             let mut slot = || first.take().or_else(|| self.free_slot());
@@ -201,22 +215,25 @@ impl Engine {
                 Drive::Asleep => {
                     tracing::warn!(%task, "processes died while they drove a task; it will be driven alone");
                 }
-                Drive::Fresh => drivers.push(engine.take_over(task, lease(), slot(), None).boxed()),
-                Drive::Takeover => {
-                    drivers.push(engine.take_over_again(task, lease(), slot(), None).boxed());
-                }
+                Drive::Fresh => drivers.extend(
+                    lease().map(|lease| engine.take_over(task, lease, slot(), None).boxed()),
+                ),
+                Drive::Takeover => drivers.extend(
+                    lease().map(|lease| engine.take_over_again(task, lease, slot(), None).boxed()),
+                ),
                 Drive::Alone if self.reading_kills_processes(fruitless) => {
-                    drivers.push(engine.end_unread(task, lease()).boxed());
+                    drivers.extend(lease().map(|lease| engine.end_unread(task, lease).boxed()));
                 }
                 Drive::Alone => {
-                    last = lone
-                        .take()
-                        .map(|it| engine.take_over_alone(task, lease(), it.activate()).boxed());
+                    let own = lease().zip(lone.take());
+                    last = own.map(|(lease, lone)| {
+                        engine.take_over_alone(task, lease, lone.activate()).boxed()
+                    });
                 }
             }
         }
         drivers.extend(last);
-        Ok(drivers)
+        drivers
     }
 
     pub(in crate::engine) fn free_slot(&self) -> Option<OwnedSemaphorePermit> {

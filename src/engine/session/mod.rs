@@ -76,6 +76,9 @@ pub(crate) struct TaskSession {
     /// The attempts of this process that were provably never sent: the call, and the number of the
     /// attempt. Other attempts at the same call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
+    /// The `seq` of each pending result that this session received from outside the process. All
+    /// other pending results are computed again after a reload.
+    pub received_results: BTreeSet<i64>,
     /// The registrations of the started calls whose results are not committed yet. While a call is
     /// registered, no other driver of this process opens a reconcile request about the call.
     pub in_flight_calls: Vec<InFlightCall>,
@@ -119,6 +122,7 @@ impl TaskSession {
             late_attempts: Vec::new(),
             elicitations: BTreeMap::new(),
             not_sent: BTreeMap::new(),
+            received_results: BTreeSet::new(),
             in_flight_calls: Vec::new(),
             delta_stream: None,
             commit_started_at: Duration::ZERO,
@@ -222,6 +226,7 @@ impl TaskSession {
         self.history_uncertain_until = journal.history_uncertain_until;
         self.now = journal.now;
         self.credentials.clear();
+        self.received_results.clear();
         // The connection may have ended since the last read, so only the reloaded row says whether
         // the asker waits. A connection that still waits claims the call again.
         self.ask = None;
@@ -380,7 +385,14 @@ impl TaskSession {
             .any(|related| related.lease == LeaseChange::Queue)
     }
 
-    pub(crate) fn mark_committed(&mut self, done: Committed, lease: &LeaseChange) {
+    /// Applies a successful commit, and writes its metrics and log lines. `is_configured` tells
+    /// whether the configuration has a tool name.
+    pub(crate) fn mark_committed(
+        &mut self,
+        done: Committed,
+        lease: &LeaseChange,
+        is_configured: impl Fn(&str) -> bool,
+    ) {
         let sums = self
             .tree
             .counter_changes(&self.own, lease)
@@ -391,7 +403,7 @@ impl TaskSession {
             .drafts()
             .map(|related| &related.draft)
             .chain([&*self.own]);
-        members.for_each(|draft| metrics::observe(draft, done.at));
+        members.for_each(|draft| metrics::observe(draft, done.at, &is_configured));
         if !self.own.progress.is_blocked() {
             self.own.progress.responded.clear();
         }
@@ -417,6 +429,7 @@ impl TaskSession {
         self.credentials.clear();
         self.in_flight_calls.clear();
         self.not_sent.clear();
+        self.received_results.clear();
     }
 
     /// Returns the calls whose last attempt ended with questions from the tool's server, if no

@@ -11,29 +11,28 @@ use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
 use crate::task::status::RequestStatus;
 use crate::task::text::without_nul;
 use crate::task::time::Time;
-use crate::task::tool_spec::ToolKind;
 use crate::tool::ToolAnswer;
 
 impl TaskSession {
-    /// Returns the pending results that came from outside the process, except those of sub-agents.
+    /// Returns the pending results that came from outside the process. Leaves out the results that
+    /// the engine made, for example of a call that was not started, and of a sub-agent's call.
     pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
-        // A sub-agent's result is left out, because it can be read again from the sub-agent's task.
-        let delegated = |call| {
-            self.own
-                .progress
-                .call(call)
-                .is_some_and(|known| known.performer == ToolKind::Agent)
-        };
-        let results = self.own.pending_items().iter().filter_map(|item| {
+        let pending = self.own.pending_items().iter();
+        let received = pending.filter(|item| self.received_results.contains(&item.seq));
+        let results = received.filter_map(|item| {
             let (Fact::ToolResult(result) | Fact::LateResult(result)) = &item.fact else {
                 return None;
             };
             Some(result)
         });
-        results
-            .filter(|result| is_external(result.outcome) && !delegated(result.tool_call_id))
-            .cloned()
-            .collect()
+        results.cloned().collect()
+    }
+
+    /// Pushes a result that came from outside the process, so that a reload keeps it.
+    fn push_received(&mut self, fact: Fact) {
+        self.push(fact);
+        let pushed = self.own.pending_items().last();
+        self.received_results.extend(pushed.map(|item| item.seq));
     }
 
     /// Returns the model's answer or failure; `None` if neither is pending.
@@ -128,15 +127,15 @@ impl TaskSession {
                     reason: CloseReason::AnsweredLate,
                 });
                 self.resume_if_unblocked();
-                self.push(Fact::ToolResult(result));
+                self.push_received(Fact::ToolResult(result));
             }
             // A call whose answer is missing can be in `Approved` because a person chose `retry`.
             // Until the new attempt starts, the tool's answer to the earlier attempt still counts
             // as the result.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
-                self.push(Fact::ToolResult(result));
+                self.push_received(Fact::ToolResult(result));
             }
-            Some(Phase::Allowed) if start_lost => self.push(Fact::ToolResult(result)),
+            Some(Phase::Allowed) if start_lost => self.push_received(Fact::ToolResult(result)),
             Some(
                 Phase::New
                 | Phase::Allowed
@@ -148,7 +147,7 @@ impl TaskSession {
                 | Phase::Delegated(_)
                 | Phase::Done(_),
             )
-            | None => self.push(Fact::LateResult(result)),
+            | None => self.push_received(Fact::LateResult(result)),
         }
     }
 
@@ -184,7 +183,7 @@ impl TaskSession {
         };
         self.unknown_outcomes.remove(&tool_call_id);
         if let Some(result) = Self::result(tool_call_id, name, answer) {
-            self.push(Fact::ToolResult(result));
+            self.push_received(Fact::ToolResult(result));
         }
     }
 
@@ -257,6 +256,28 @@ mod tests {
             items,
             now: at,
             history_uncertain_until: None,
+        }
+    }
+
+    #[test]
+    fn result_of_a_tool_is_kept_and_one_that_the_engine_made_is_not() {
+        let shown = journal(&[message()], Time(1));
+        let mut session = TaskSession::new(shown.clone());
+        let [made, received] = [1, 2].map(|id| CallId(Uuid::from_u128(id)));
+        session.settle_calls(vec![(made, Outcome::Failed, "not prepared".to_owned())]);
+        let answer = ToolAnswer::Succeeded {
+            content: "paid".to_owned(),
+            http_status: None,
+        };
+        session.record_result(received, "pay".to_owned(), answer);
+        for reload in 1..=2 {
+            let kept = session.pending_results();
+            let calls: Vec<_> = kept.iter().map(|result| result.tool_call_id).collect();
+            assert_eq!(calls, [received], "reload {reload}");
+            session.replace(shown.clone());
+            assert!(session.pending_results().is_empty());
+            session.add_results(kept);
+            session.settle_calls(vec![(made, Outcome::Failed, "not prepared".to_owned())]);
         }
     }
 

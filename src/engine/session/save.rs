@@ -89,7 +89,9 @@ impl Engine {
             failpoint::reach(&format!("{point}.committed"));
         }
         let queues_relative = session.queues_relative();
-        session.mark_committed(done, &lease);
+        session.mark_committed(done, &lease, |tool| {
+            self.catalog.get(tool).is_some() || self.policy.lists_tool(tool)
+        });
         if queues_relative {
             // Without this wake-up, the worker would claim the queued task of the tree at its next
             // poll.
