@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::cancel;
 use super::list::status_word;
-use super::timeline::{TaskTimeline, entry, event_time};
+use super::timeline::{TaskTimeline, event_time};
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::pages::follow;
@@ -65,7 +65,8 @@ pub(crate) async fn get_task_page(
     };
     let part = Subtree { root, task: id };
     let end = before.map_or(last_event, |before| (before - 1).min(last_event));
-    let timeline = TaskTimeline::read(&http, part, end).await?;
+    let site = Site::new(&http, &caller, &headers);
+    let timeline = TaskTimeline::read(&site, &http, part, end).await?;
     let pending = match row.open_requests {
         0 => Vec::new(),
         _ => match http.store.pending(root, id).await {
@@ -77,7 +78,6 @@ pub(crate) async fn get_task_page(
         },
     };
     let tree_size = http.store.tree_size(root).await?;
-    let site = Site::new(&http, &caller, &headers);
     let is_followed = before.is_none() && !row.status.is_terminal();
     let header = about(&site, &row, tree_size);
     let page = task_page(&site, &http, &row, &header, &pending, &timeline, before);
@@ -118,7 +118,7 @@ fn task_page(
                 }
                 a href=(address) { (if before.is_some() { texts.newest } else { texts.look_again }) }
             }
-            ol.timeline { @for item in &timeline.entries { (entry(site, item)) } }
+            ol.timeline { @for entry in &timeline.entries { (entry) } }
             @if is_followed { (live_section(site, row, timeline, &address)) }
         },
     )

@@ -31,35 +31,34 @@ const MAX_TEXT_CHARS: usize = 20_000;
 
 #[derive(Debug)]
 pub(super) struct TaskTimeline {
-    pub entries: Vec<TimelineEntry>,
+    /// The rendered entries. Rendering cuts long texts, so a page does not hold whole events.
+    pub entries: Vec<Markup>,
     /// The value of `before` for the page of earlier events; `None` without earlier event numbers.
     pub earlier_page: Option<i64>,
     /// The last event number that this page covers. The script continues after this number.
     pub end: i64,
 }
 
-/// An event; or, for successive events that cannot be read, the number of the last of them.
-#[derive(Debug)]
-pub(super) enum TimelineEntry {
-    Event(Box<Event>),
-    Unreadable(i64),
-}
-
 impl TaskTimeline {
-    /// Reads one page of events: the events of the subtree with the last [`EVENTS_PER_PAGE`]
+    /// Reads and renders one page of events: the events of the subtree with the last [`EVENTS_PER_PAGE`]
     /// numbers up to `end`. The tasks of a tree share one sequence of event numbers, so the subtree
     /// may have no event with any of these numbers. If so, the function reads the preceding
     /// [`EVENTS_PER_PAGE`] numbers, and so on.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
-    pub(super) async fn read(http: &Http, part: Subtree, end: i64) -> Result<Self, Problem> {
+    pub(super) async fn read(
+        site: &Site<'_>,
+        http: &Http,
+        part: Subtree,
+        end: i64,
+    ) -> Result<Self, Problem> {
         let mut first = end;
         let mut entries = Vec::new();
         while first > 0 && entries.is_empty() {
             let last = first;
             first = (first - EVENTS_PER_PAGE).max(0);
-            entries = read_between(http, part, first, last).await?;
+            entries = read_between(site, http, part, first, last).await?;
         }
         Ok(Self {
             entries,
@@ -69,69 +68,65 @@ impl TaskTimeline {
     }
 }
 
-/// Reads the events with numbers greater than `after` and up to `last`.
+/// Reads and renders the events with numbers greater than `after` and up to `last`. Successive
+/// events that cannot be read are one entry, with the number of the last of them.
 async fn read_between(
+    site: &Site<'_>,
     http: &Http,
     part: Subtree,
     mut after: i64,
     last: i64,
-) -> Result<Vec<TimelineEntry>, Problem> {
+) -> Result<Vec<Markup>, Problem> {
     let portion = ReadLimit {
         events: EVENTS_PER_PAGE,
         bytes: MAX_READ_BYTES,
     };
-    let mut entries = Vec::new();
+    let (mut entries, mut unreadable) = (Vec::new(), None);
     loop {
         let read = http.store.events(part, after, portion).await?;
-        let count = read.events.len();
-        let events = read.events.into_iter();
-        let within: Vec<_> = events.take_while(|event| event.number <= last).collect();
-        let is_end = !read.more || within.len() < count;
-        after = within.last().map_or(after, |event| event.number);
-        entries.extend(
-            within
-                .into_iter()
-                .map(|event| TimelineEntry::Event(Box::new(event))),
-        );
-        if let Some(number) = read.unreadable.filter(|number| *number <= last) {
-            after = number;
-            match entries.last_mut() {
-                Some(TimelineEntry::Unreadable(end)) => *end = number,
-                Some(TimelineEntry::Event(_)) | None => {
-                    entries.push(TimelineEntry::Unreadable(number));
-                }
-            }
+        let within = || read.events.iter().take_while(|event| event.number <= last);
+        for event in within() {
+            entries.extend(
+                unreadable
+                    .take()
+                    .map(|number| unreadable_entry(site, number)),
+            );
+            entries.push(event_entry(site, event));
+            after = event.number;
         }
-        if is_end || after >= last || read.unreadable > Some(last) {
+        let is_cut = within().count() < read.events.len();
+        if let Some(number) = read.unreadable.filter(|number| *number <= last) {
+            unreadable = Some(number);
+            after = number;
+        }
+        if !read.more || is_cut || after >= last || read.unreadable > Some(last) {
+            entries.extend(unreadable.map(|number| unreadable_entry(site, number)));
             return Ok(entries);
         }
     }
 }
 
-pub(super) fn entry(site: &Site<'_>, entry: &TimelineEntry) -> Markup {
-    match entry {
-        TimelineEntry::Unreadable(number) => {
-            html! { li { p { span.soft { "#" (number) } " " (site.texts().unreadable) } } }
-        }
-        TimelineEntry::Event(event) => {
-            let (line, parts) = if event.item.seq == 1 {
-                let words = Translations::for_language(site.language);
-                (html! { (words.event_created) }, html! {})
-            } else {
-                fact_entry(site, &event.item.fact)
-            };
-            html! {
-                li.below[!event.of_root] {
-                    p {
-                        span.soft { "#" (event.number) " " (event_time(event.item.at)) } " "
-                        @if event.agent_path.len() > 1 {
-                            bdi { (visible(&event.agent_path.join(" › "))) } (Translations::for_language(site.language).colon)
-                        }
-                        (line)
-                    }
-                    (parts)
+fn unreadable_entry(site: &Site<'_>, number: i64) -> Markup {
+    html! { li { p { span.soft { "#" (number) } " " (site.texts().unreadable) } } }
+}
+
+fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
+    let (line, parts) = if event.item.seq == 1 {
+        let words = Translations::for_language(site.language);
+        (html! { (words.event_created) }, html! {})
+    } else {
+        fact_entry(site, &event.item.fact)
+    };
+    html! {
+        li.below[!event.of_root] {
+            p {
+                span.soft { "#" (event.number) " " (event_time(event.item.at)) } " "
+                @if event.agent_path.len() > 1 {
+                    bdi { (visible(&event.agent_path.join(" › "))) } (Translations::for_language(site.language).colon)
                 }
+                (line)
             }
+            (parts)
         }
     }
 }
