@@ -126,12 +126,24 @@ impl managed::Manager for PostgresConnector {
                     ConnectFailure::Refused(error)
                 }
             })?;
-            let compared = identity::compare(&mut connection, &self.uncertain_until).await;
+            let uncertain_until = self.uncertain_until.clone();
+            let recorded = identity::require_recorded(&mut connection, &uncertain_until).await;
+            if recorded.is_ok() {
+                return Ok(connection);
+            }
+            // The record of another identity reads all tasks, which may take longer than `get`
+            // waits. So the comparison goes on if this future is dropped, and a later attempt finds
+            // the identity recorded.
+            let compared = Handle::current().spawn(async move {
+                identity::compare(&mut connection, &uncertain_until).await?;
+                Ok::<_, sqlx::Error>(connection)
+            });
+            let compared = compared.await;
+            let compared = compared.unwrap_or_else(|error| Err(sqlx::Error::Io(error.into())));
             compared.map_err(|error| {
                 tracing::debug!(%error, "a new connection cannot be used");
                 ConnectFailure::Retryable
-            })?;
-            Ok(connection)
+            })
         })
         .await
     }
