@@ -67,7 +67,7 @@ pub(super) async fn open(
         clock,
         offset: AtomicI64::new(0),
         uncertain_until,
-        statement_limit: settings.statement_timeout + NETWORK_ALLOWANCE,
+        statement_limit: settings.statement_limit(),
         connection_failures,
         outage,
         lock: Mutex::new(lock),
@@ -84,10 +84,6 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("enable_mergejoin", "off"),
     ("enable_material", "off"),
 ];
-
-/// How long the client waits beyond the server's statement timeout, for an answer that may still be
-/// on its way.
-const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 
 /// The settings of every pooled Postgres connection; writers have a shorter `lock_timeout`. A
 /// statement that waits too long for a lock fails and can be repeated. The settings after
@@ -133,7 +129,7 @@ async fn postgres(
             connection_failures: Arc::clone(connection_failures),
             uncertain_until: uncertain_until.clone(),
         };
-        Pool::new(connect, size, settings.acquire_timeout)
+        Pool::new(connect, size, settings)
     };
     let planned_once = || options.clone().options(PLANNED_ONCE);
     let planned_anew = || {
@@ -186,8 +182,7 @@ async fn prepare_postgres(
             .map_err(|error| open_error(&error, outage))?;
         check_durability(&mut connection, settings.unsafe_ok, outage).await
     };
-    let checked =
-        tokio::time::timeout(settings.statement_timeout + NETWORK_ALLOWANCE, checked).await;
+    let checked = tokio::time::timeout(settings.statement_limit(), checked).await;
     checked.map_err(|_| outage.unavailable(&outage::reason(&timed_out())))??;
     if schema != Schema::Check {
         lock_migrations(&mut connection, clock, outage).await?;
