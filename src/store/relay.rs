@@ -172,8 +172,11 @@ impl Relay {
                 () = feed.wait_for_outgoing(), if !waiting => waiting = true,
                 () = sleep_until(next_send), if waiting => {
                     waiting = false;
-                    self.send(&mut listener, false).await?;
-                    next_send = Instant::now() + SEND_INTERVAL;
+                    // An earlier message may have had the notification that ended the wait.
+                    if feed.has_outgoing() {
+                        self.send(&mut listener, false).await?;
+                        next_send = Instant::now() + SEND_INTERVAL;
+                    }
                 }
                 () = sleep_until(next_poll) => {
                     self.poll_last_events().await;
