@@ -208,8 +208,8 @@ with changes as materialized (
     select {decision.values}
       from {decisions d} join taken c on c.change = d.change join held r on r.request_id = d.request_id
      cross join moment m
-), used_keys as materialized (
-    select y.*, m.at from {keys y} join taken c on c.change = y.change cross join moment m
+), used_keys ({idempotency.columns}) as materialized (
+    select {idempotency.values} from {keys y} join taken c on c.change = y.change cross join moment m
      order by y.tenant, y.path, y.key, y.user_id
 ), {stored_keys}, inserted_credentials as (
     insert into credential ({credential.columns})
@@ -263,19 +263,18 @@ const NOTICES_INSERTED: &str = ", inserted_notices as (
       from {notices o} join taken c on c.change = o.change left join locked l on l.task_id = c.root_task_id
 )";
 
-/// Stores the idempotency keys that the subquery `used_keys` returns. `commit_single.rs` uses this
-/// part, too.
+/// Stores the rows of `idempotency` that the subquery `used_keys` returns. `commit_single.rs` uses
+/// this part, too.
 pub(super) const STORED_KEYS: &str = "spent_keys as (
     -- Deletes the expired row of the key, which may have another spelling of the user id; the new row replaces it. The
     -- `case` keeps the planner from the index on `created_at`, by which a plan would read all expired keys.
     delete from idempotency i using used_keys y
      where i.tenant = y.tenant and i.person = y.person and i.path = y.path and i.key = y.key
-       and i.created_at <= case when i.request_id is null then y.at - 86400000000 end
+       and i.created_at <= case when i.request_id is null then y.created_at - 86400000000 end
     returning 1
 ), inserted_keys as (
-    insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, person, created_at)
-    select y.tenant, y.user_id, y.path, y.key, y.body_digest, y.task_id, y.request_id, y.person, y.at
-      from used_keys y where (select count(*) from spent_keys) >= 0
+    insert into idempotency ({idempotency.columns})
+    select * from used_keys where (select count(*) from spent_keys) >= 0
     -- An expired key is replaced. For an unexpired key, `task_id` becomes null, which the table forbids: the statement fails.
     on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
         created_at = excluded.created_at, request_id = excluded.request_id, person = excluded.person,

@@ -270,8 +270,9 @@ const ANSWERED: &str = "
 )";
 
 const KEYS_INSERTED: &str = "
-, used_keys as materialized (
-    select y.*, k.at from k cross join lateral generate_series(k.keys_from, k.keys_to) g cross join lateral {keys[g] y}
+, used_keys ({idempotency.columns}) as materialized (
+    select {idempotency.values}
+      from k cross join lateral generate_series(k.keys_from, k.keys_to) g cross join lateral {keys[g] y}
      order by y.tenant, y.path, y.key, y.user_id
 ), {stored_keys}";
 

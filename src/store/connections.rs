@@ -12,13 +12,11 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::identity::{self, UncertainUntil};
-use super::settings::OpenError;
+use super::settings::{OpenError, Settings};
 
 const PING_TIMEOUT: Duration = Duration::from_millis(500);
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(10);
 
-/// How long the answer to a statement is awaited after the statement's future was dropped.
-const ABANDONED_TIMEOUT: Duration = Duration::from_secs(12);
 /// The age at which a connection is replaced, so that changes of the server's settings take effect.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(30);
 /// The pause after the first failed attempt to open a connection. It doubles with each further
@@ -96,6 +94,8 @@ pub(super) fn timed_out() -> sqlx::Error {
 pub(super) struct Pool {
     connections: managed::Pool<PostgresConnector>,
     timeout: Duration,
+    /// How long the answer to a statement is awaited after the statement's future was dropped.
+    statement_limit: Duration,
 }
 
 #[derive(Debug)]
@@ -126,12 +126,24 @@ impl managed::Manager for PostgresConnector {
                     ConnectFailure::Refused(error)
                 }
             })?;
-            let compared = identity::compare(&mut connection, &self.uncertain_until).await;
+            let uncertain_until = self.uncertain_until.clone();
+            let recorded = identity::require_recorded(&mut connection, &uncertain_until).await;
+            if recorded.is_ok() {
+                return Ok(connection);
+            }
+            // The record of another identity reads all tasks, which may take longer than `get`
+            // waits. So the comparison goes on if this future is dropped, and a later attempt finds
+            // the identity recorded.
+            let compared = Handle::current().spawn(async move {
+                identity::compare(&mut connection, &uncertain_until).await?;
+                Ok::<_, sqlx::Error>(connection)
+            });
+            let compared = compared.await;
+            let compared = compared.unwrap_or_else(|error| Err(sqlx::Error::Io(error.into())));
             compared.map_err(|error| {
                 tracing::debug!(%error, "a new connection cannot be used");
                 ConnectFailure::Retryable
-            })?;
-            Ok(connection)
+            })
         })
         .await
     }
@@ -160,7 +172,7 @@ impl Pool {
     pub(super) fn new(
         connect: PostgresConnector,
         size: u32,
-        timeout: Duration,
+        settings: &Settings,
     ) -> Result<Self, OpenError> {
         let connections = managed::Pool::builder(connect)
             .max_size(usize::try_from(size).unwrap_or(1))
@@ -168,7 +180,8 @@ impl Pool {
             .build();
         Ok(Self {
             connections: connections.map_err(|error| OpenError::Refused(error.to_string()))?,
-            timeout,
+            timeout: settings.acquire_timeout,
+            statement_limit: settings.statement_limit(),
         })
     }
 
@@ -180,7 +193,12 @@ impl Pool {
             let mut pause = MIN_RETRY_PAUSE;
             loop {
                 match self.connections.get().await {
-                    Ok(connection) => return Ok(CheckedOut(Some(connection))),
+                    Ok(connection) => {
+                        return Ok(CheckedOut {
+                            connection: Some(connection),
+                            statement_limit: self.statement_limit,
+                        });
+                    }
                     Err(PoolError::Backend(ConnectFailure::Retryable)) => {
                         sleep_until(Instant::now() + pause).await;
                         pause = (pause * 2).min(MAX_RETRY_PAUSE);
@@ -214,24 +232,27 @@ fn is_transient(error: &sqlx::Error) -> bool {
 
 /// A connection taken from its pool. [`CheckedOut::put_back`] returns it. If the `CheckedOut` is
 /// dropped instead, the connection is closed once the server has answered the running statement, at
-/// the latest after `ABANDONED_TIMEOUT`.
-pub(super) struct CheckedOut(Option<Object<PostgresConnector>>);
+/// the latest after `statement_limit`.
+pub(super) struct CheckedOut {
+    connection: Option<Object<PostgresConnector>>,
+    statement_limit: Duration,
+}
 
 impl CheckedOut {
     pub(super) fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
-        let connection = self.0.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+        let connection = self.connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
         Ok(connection)
     }
 
     /// Returns the connection to its pool. The last answer must be complete.
     pub(super) fn put_back(mut self) {
-        drop(self.0.take());
+        drop(self.connection.take());
     }
 
     /// Returns the connection to its pool after an error of the server, once a ping has read the
     /// rest of the server's answer. If the ping fails, the connection is closed.
     pub(super) async fn put_back_after_error(mut self) {
-        if let Some(connection) = &mut self.0
+        if let Some(connection) = &mut self.connection
             && matches!(timeout(PING_TIMEOUT, connection.ping()).await, Ok(Ok(())))
         {
             self.put_back();
@@ -239,7 +260,7 @@ impl CheckedOut {
     }
 
     pub(super) fn close(mut self) {
-        if let Some(connection) = self.0.take() {
+        if let Some(connection) = self.connection.take() {
             drop(Object::take(connection));
         }
     }
@@ -247,18 +268,19 @@ impl CheckedOut {
 
 impl Drop for CheckedOut {
     /// If the statement's future was dropped, the server still runs the statement. So the
-    /// connection counts as part of the pool until the answer comes or `ABANDONED_TIMEOUT` ends.
+    /// connection counts as part of the pool until the answer comes or `statement_limit` ends.
     /// Otherwise, clients that hang up could make the pool open more connections than its maximum.
     fn drop(&mut self) {
-        let Some(mut connection) = self.0.take() else {
+        let Some(mut connection) = self.connection.take() else {
             return;
         };
         let Ok(runtime) = Handle::try_current() else {
             drop(Object::take(connection));
             return;
         };
+        let limit = self.statement_limit;
         runtime.spawn(async move {
-            let _ = timeout(ABANDONED_TIMEOUT, connection.ping()).await;
+            let _ = timeout(limit, connection.ping()).await;
             drop(Object::take(connection));
         });
     }

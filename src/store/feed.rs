@@ -406,6 +406,10 @@ impl Feed {
         self.outgoing_ready.notified().await;
     }
 
+    pub(super) fn has_outgoing(&self) -> bool {
+        !lock(&self.replicas).outgoing.is_empty()
+    }
+
     pub(super) fn take_outgoing(&self) -> Outgoing {
         std::mem::take(&mut lock(&self.replicas).outgoing)
     }

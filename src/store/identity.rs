@@ -116,7 +116,7 @@ impl UncertainUntil {
 }
 
 /// Compares the identity of a new connection's server with the recorded identity. If the two
-/// differ, records the server's identity.
+/// differ, records the server's identity. If this future is dropped before, nothing is recorded.
 ///
 /// # Errors
 /// Fails if the server does not answer, or is a standby. The connection must then not be used.
@@ -153,6 +153,26 @@ pub(super) async fn compare(
     )
     .await?;
     uncertain_until.set(read_identity(connection).await?.doubted_at);
+    Ok(())
+}
+
+/// Like [`compare`], but records nothing, so that it takes no longer than one short statement. The
+/// relay uses this function alone, because its time to connect is limited: a connection of another
+/// pool records a new identity, and the relay then connects again.
+///
+/// # Errors
+/// Fails if the server's identity is not the recorded identity, and if [`compare`] fails.
+pub(super) async fn require_recorded(
+    connection: &mut PgConnection,
+    uncertain_until: &UncertainUntil,
+) -> Result<(), sqlx::Error> {
+    let found = read_identity(connection).await?;
+    if found.server_identity.is_none() || found.server_identity != found.recorded_identity {
+        return Err(sqlx::Error::Protocol(
+            "the server's identity is not recorded yet".to_owned(),
+        ));
+    }
+    uncertain_until.set(found.doubted_at);
     Ok(())
 }
 

@@ -198,7 +198,6 @@ macro_rules! list {
 
 pub(super) const CHANGES: List = list!("changes", changes(), |entry|
     change: bigint = entry.number,
-    change_id: uuid = entry.rows.change,
     root_task_id: uuid = entry.rows.root.0,
 );
 
@@ -207,7 +206,6 @@ pub(super) const CHANGES: List = list!("changes", changes(), |entry|
 /// `parent_task_id` on, the columns are null for a task that already has a row.
 pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     change: bigint = entry.number,
-    change_id: uuid = entry.rows.change,
     task_id: uuid = entry.line.task_id,
     root_task_id: uuid = entry.rows.root.0,
     guard: bigint = entry.line.guard,

@@ -255,7 +255,7 @@ impl Store {
         settings: &Settings,
         clock: Arc<dyn crate::world::Clock>,
     ) -> Result<(), OpenError> {
-        open::open(settings, open::Schema::Migrate, clock)
+        open::open(settings, open::Schema::MigrateOnly, clock)
             .await?
             .close()
             .await;

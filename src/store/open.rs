@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, S
 use super::commit::writers;
 use super::connections::{ConnectionFailures, Pool, PostgresConnector, timed_out};
 use super::db::{Db, Engine, Sql, sql};
-use super::identity::{self, UncertainUntil};
+use super::identity::{self, UncertainUntil, require_recorded};
 use super::outage::{self, Outage};
 use super::settings::{Address, OpenError, Settings};
 use super::sqlite_open;
@@ -27,6 +27,10 @@ include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schema {
     Migrate,
+    /// Migrates, for a command that does not use the database afterwards. The identity of the
+    /// server is not recorded, because the service may have another role, to which the server hides
+    /// its identity.
+    MigrateOnly,
     Check,
 }
 
@@ -63,7 +67,7 @@ pub(super) async fn open(
         clock,
         offset: AtomicI64::new(0),
         uncertain_until,
-        statement_limit: settings.statement_timeout + NETWORK_ALLOWANCE,
+        statement_limit: settings.statement_limit(),
         connection_failures,
         outage,
         lock: Mutex::new(lock),
@@ -80,10 +84,6 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("enable_mergejoin", "off"),
     ("enable_material", "off"),
 ];
-
-/// How long the client waits beyond the server's statement timeout, for an answer that may still be
-/// on its way.
-const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
 
 /// The settings of every pooled Postgres connection; writers have a shorter `lock_timeout`. A
 /// statement that waits too long for a lock fails and can be repeated. The settings after
@@ -112,7 +112,7 @@ async fn postgres(
     let options = options
         .application_name("holdpoint")
         .disable_statement_logging();
-    prepare_postgres(&options, settings, schema, clock, outage).await?;
+    prepare_postgres(&options, settings, schema, clock, outage, uncertain_until).await?;
     let timeout = settings.statement_timeout.as_millis().to_string();
     let options = options
         .options(SESSION)
@@ -129,7 +129,7 @@ async fn postgres(
             connection_failures: Arc::clone(connection_failures),
             uncertain_until: uncertain_until.clone(),
         };
-        Pool::new(connect, size, settings.acquire_timeout)
+        Pool::new(connect, size, settings)
     };
     let planned_once = || options.clone().options(PLANNED_ONCE);
     let planned_anew = || {
@@ -153,20 +153,23 @@ async fn postgres(
                 let uncertain_until = uncertain_until.clone();
                 move |connection, _| {
                     let uncertain_until = uncertain_until.clone();
-                    Box::pin(async move { identity::compare(connection, &uncertain_until).await })
+                    Box::pin(async move { require_recorded(connection, &uncertain_until).await })
                 }
             })
             .connect_lazy_with(planned_anew()),
     })
 }
 
-/// Checks the server, and migrates or checks the schema, on a separate connection.
+/// Checks the server, migrates or checks the schema, and compares the server's identity, on a
+/// separate connection. Recording a new identity may take longer than a pool waits for a
+/// connection, and has no time limit here.
 async fn prepare_postgres(
     options: &PgConnectOptions,
     settings: &Settings,
     schema: Schema,
     clock: &Arc<dyn Clock>,
     outage: &Outage,
+    uncertain_until: &UncertainUntil,
 ) -> Result<(), OpenError> {
     let mut connection =
         match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
@@ -179,16 +182,20 @@ async fn prepare_postgres(
             .map_err(|error| open_error(&error, outage))?;
         check_durability(&mut connection, settings.unsafe_ok, outage).await
     };
-    let checked =
-        tokio::time::timeout(settings.statement_timeout + NETWORK_ALLOWANCE, checked).await;
+    let checked = tokio::time::timeout(settings.statement_limit(), checked).await;
     checked.map_err(|_| outage.unavailable(&outage::reason(&timed_out())))??;
-    if schema == Schema::Migrate {
+    if schema != Schema::Check {
         lock_migrations(&mut connection, clock, outage).await?;
         drop_invalid_indexes(&mut connection)
             .await
             .map_err(|error| open_error(&error, outage))?;
     }
     migrate_postgres(&mut connection, schema, outage).await?;
+    if schema != Schema::MigrateOnly {
+        identity::compare(&mut connection, uncertain_until)
+            .await
+            .map_err(|error| outage.unavailable(&outage::reason(&error)))?;
+    }
     let _ = connection.close().await;
     Ok(())
 }

@@ -26,9 +26,9 @@ const CHANNEL: &str = "holdpoint_feed";
 /// The minimum pause between two batches.
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// After this number of polls, this replica announces its subscriptions again. The other replicas
-/// keep a subscription for `SUBSCRIPTION_TTL`, three times the time between two announcements.
-const POLLS_PER_ANNOUNCEMENT: u64 = SUBSCRIPTION_TTL.as_secs() / 3;
+/// The time between two announcements of this replica's subscriptions. The other replicas keep a
+/// subscription for `SUBSCRIPTION_TTL`.
+const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(SUBSCRIPTION_TTL.as_secs() / 3);
 /// The timeout for connecting, and for sending a batch of messages.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of a message, in bytes. Postgres takes a payload of at most 7,999 bytes
@@ -160,7 +160,8 @@ impl Relay {
         })?;
         self.send(&mut listener, true).await?;
         let feed = Arc::clone(&self.feed);
-        let (mut next_send, mut next_poll, mut polls) = (Instant::now(), Instant::now(), 0_u64);
+        let (mut next_send, mut next_poll) = (Instant::now(), Instant::now());
+        let mut next_announcement = Instant::now() + ANNOUNCEMENT_INTERVAL;
         let mut waiting = false;
         loop {
             tokio::select! {
@@ -171,20 +172,22 @@ impl Relay {
                 () = feed.wait_for_outgoing(), if !waiting => waiting = true,
                 () = sleep_until(next_send), if waiting => {
                     waiting = false;
-                    self.send(&mut listener, false).await?;
-                    next_send = Instant::now() + SEND_INTERVAL;
+                    // An earlier message may have had the notification that ended the wait.
+                    if feed.has_outgoing() {
+                        self.send(&mut listener, false).await?;
+                        next_send = Instant::now() + SEND_INTERVAL;
+                    }
                 }
                 () = sleep_until(next_poll) => {
                     self.poll_last_events().await;
                     next_poll = Instant::now() + POLL_INTERVAL;
-                    polls += 1;
-                    if polls.is_multiple_of(POLLS_PER_ANNOUNCEMENT) {
-                        // The announcement is sent even without subscriptions, so that other
-                        // replicas know of this replica, and this replica notices a dead
-                        // connection.
-                        self.feed.announce_subscriptions();
-                        self.send(&mut listener, false).await?;
-                    }
+                }
+                () = sleep_until(next_announcement) => {
+                    // The announcement is sent even without subscriptions, so that other replicas
+                    // know of this replica, and this replica notices a dead connection.
+                    self.feed.announce_subscriptions();
+                    self.send(&mut listener, false).await?;
+                    next_announcement = Instant::now() + ANNOUNCEMENT_INTERVAL;
                 }
             }
         }

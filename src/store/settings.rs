@@ -55,6 +55,10 @@ impl Default for Settings {
     }
 }
 
+/// How long the client waits beyond the server's statement timeout, for an answer that may still be
+/// on its way.
+const NETWORK_ALLOWANCE: Duration = Duration::from_secs(2);
+
 pub(super) enum Address<'a> {
     /// The whole URL.
     Postgres(&'a str),
@@ -100,6 +104,11 @@ impl Settings {
                 mistakes.add(&["database", name], "is at least 1ms");
             }
         }
+    }
+
+    /// Returns the time limit for each statement, including the time on the network.
+    pub(super) fn statement_limit(&self) -> Duration {
+        self.statement_timeout + NETWORK_ALLOWANCE
     }
 
     pub(super) fn address(&self) -> Option<Address<'_>> {

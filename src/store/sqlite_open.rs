@@ -24,9 +24,10 @@ pub(super) async fn open(
         file: shown.clone(),
         why,
     };
-    let lock = lock(file)?;
-    private(file).map_err(|error| failed(error.to_string()))?;
-    let opened = SqliteFile::new(file, settings.acquire_timeout);
+    let file = canonical(file).map_err(|error| failed(error.to_string()))?;
+    let lock = lock(&file, &shown)?;
+    private(&file).map_err(|error| failed(error.to_string()))?;
+    let opened = SqliteFile::new(&file, settings.acquire_timeout);
     let opened = opened.map_err(|error| failed(error.to_string()))?;
     opened
         .with_writer(move |connection| Ok(migrate_sqlite(connection, schema)))
@@ -89,9 +90,27 @@ const RECORD_MIGRATION: &str =
     "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
     values ($1, $2, true, $3, 0)";
 
+/// Creates the file if it is missing, and returns its path without symbolic links. So every link to
+/// the file leads to the same lock. An existing file is not opened here: another store of this
+/// process may use the file, and closing the file would release the locks of its connections.
+fn canonical(file: &Path) -> std::io::Result<PathBuf> {
+    match std::fs::canonicalize(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .mode(0o600)
+                .open(file)?;
+            std::fs::canonicalize(file)
+        }
+        found => found,
+    }
+}
+
 /// Locks the file `<database>.lock`. The operating system releases the lock when the process ends,
-/// even after a crash.
-fn lock(file: &Path) -> Result<File, OpenError> {
+/// even after a crash. `shown` is the path of the database as it was configured.
+fn lock(file: &Path, shown: &str) -> Result<File, OpenError> {
     let path = beside(file, ".lock");
     let failed = |why: String| OpenError::File {
         file: path.display().to_string(),
@@ -106,21 +125,16 @@ fn lock(file: &Path) -> Result<File, OpenError> {
         .map_err(|error| failed(error.to_string()))?;
     match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Held(file.display().to_string())),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Held(shown.to_owned())),
         Err(error) => Err(failed(error.to_string())),
     }
 }
 
-/// Creates the file if it is missing, and gives read and write access to its owner alone. If the
-/// files `-wal` and `-shm` exist, they get the same mode here. If not, `SQLite` later creates them
-/// with the mode of the file.
+/// Fails if the file is a folder or cannot be written. Gives read and write access to its owner
+/// alone. If the files `-wal` and `-shm` exist, they get the same mode here. If not, `SQLite` later
+/// creates them with the mode of the file.
 fn private(file: &Path) -> std::io::Result<()> {
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(file)?;
+    OpenOptions::new().write(true).open(file)?;
     for path in [file.to_owned(), beside(file, "-wal"), beside(file, "-shm")] {
         match std::fs::set_permissions(&path, Permissions::from_mode(0o600)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),

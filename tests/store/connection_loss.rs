@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
 
 use super::store_fixture::{StoreFixture, change, fresh, new_task, said};
+use crate::support::forwarder::Forwarder;
 use crate::support::postgres::run;
 
 /// A proxy to the server. For each of the next `swallow` marked commits, the proxy drops the reply
@@ -251,6 +252,33 @@ async fn dropped_reads_open_no_more_connections_than_the_pool_may_have() {
     other.execute("rollback").await.unwrap();
     assert!(store.requests(&filter).await.unwrap().is_empty());
     store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_read_without_an_answer_frees_its_connection_after_the_statement_limit() {
+    let fixture = StoreFixture::postgres().await;
+    let line = Forwarder::to(fixture.settings.url.reveal()).await;
+    let settings = Settings {
+        url: Secret::new(line.url().to_owned()),
+        // The smallest pools, of one connection each.
+        max_connections: 4,
+        acquire_timeout: Duration::from_secs(10),
+        // The network has two seconds more.
+        statement_timeout: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    let filter = RequestFilter {
+        tenant: "acme".to_owned(),
+        limit: 10,
+        ..RequestFilter::default()
+    };
+    assert!(store.requests(&filter).await.unwrap().is_empty());
+    line.blackhole();
+    let read = tokio::time::timeout(Duration::from_millis(20), store.requests(&filter)).await;
+    assert!(read.is_err(), "the server is silent");
+    line.mend();
+    assert!(store.requests(&filter).await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,11 +4,13 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdpoint::secret::Secret;
 use holdpoint::store::{OpenError, Settings, Store};
 use holdpoint::task::time::Time;
 use holdpoint::world::SystemClock;
+use tokio::time::timeout;
 
 use super::store_fixture::{StoreFixture, both, finance};
 use crate::support::postgres::{Cluster, run};
@@ -89,14 +91,61 @@ async fn changed_server_is_recognized_at_the_start() {
     );
 }
 
+/// Makes the record of a new identity take longer than [`impatient`] waits for a connection.
+const SLOW: &str = "create function slow() returns trigger language plpgsql as
+        $$ begin perform pg_sleep(4); return new; end $$;
+    create trigger slow before update on database_identity for each row execute function slow()";
+
+fn impatient(fixture: &StoreFixture) -> Settings {
+    Settings {
+        acquire_timeout: Duration::from_secs(2),
+        ..fixture.settings.clone()
+    }
+}
+
+#[tokio::test]
+async fn changed_server_that_is_recorded_slowly_delays_the_start() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.task().await;
+    fixture.store.close().await;
+    assert_eq!(fixture.number(OTHER).await, 1);
+    run(fixture.settings.url.reveal(), SLOW.to_owned()).await;
+    let store = Store::open(&impatient(&fixture), fixture.clock.clone()).await;
+    assert!(store.unwrap().history_uncertain_until().is_some());
+}
+
+#[tokio::test]
+async fn changed_server_that_is_recorded_slowly_is_used_after_that() {
+    let fixture = StoreFixture::postgres().await;
+    let task = fixture.task().await;
+    fixture.store.close().await;
+    let store = Store::open(&impatient(&fixture), fixture.clock.clone()).await;
+    let store = store.unwrap();
+    assert_eq!(fixture.number(OTHER).await, 1);
+    run(fixture.settings.url.reveal(), SLOW.to_owned()).await;
+    assert!(fixture.number(ENDED).await > 0);
+    let read = async {
+        loop {
+            if let Ok(journal) = store.journal(task).await {
+                break journal.unwrap();
+            }
+        }
+    };
+    let journal = timeout(Duration::from_mins(1), read).await;
+    let journal = journal.expect("the dropped attempts go on");
+    assert!(journal.history_uncertain_until.is_some());
+    store.close().await;
+}
+
+const ENDED: &str = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+    where datname = current_database() and application_name = 'holdpoint'";
+
 #[tokio::test]
 async fn changed_server_is_recognized_on_the_next_connection() {
     let fixture = StoreFixture::postgres().await;
     let task = fixture.task().await;
     assert_eq!(fixture.number(OTHER).await, 1);
-    let ended = "select count(pg_terminate_backend(pid)) from pg_stat_activity
-        where datname = current_database() and application_name = 'holdpoint'";
-    assert!(fixture.number(ended).await > 0);
+    assert!(fixture.number(ENDED).await > 0);
     let journal = loop {
         // The first reads fail, because their connections are gone.
         if let Ok(journal) = fixture.store.journal(task).await {

@@ -39,6 +39,26 @@ async fn second_process_on_one_sqlite_file_is_refused_until_the_first_ends() {
 }
 
 #[tokio::test]
+async fn second_process_on_a_link_to_the_sqlite_file_is_refused() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = open(&file(&folder)).await.unwrap();
+    let link = elsewhere.path().join("x.db");
+    std::os::unix::fs::symlink(folder.path().join("x.db"), &link).unwrap();
+    let refused = open(&file(&elsewhere)).await.unwrap_err();
+    assert!(
+        matches!(&refused, OpenError::Held(path) if *path == link.display().to_string()),
+        "{refused}"
+    );
+    first.close().await;
+    open(&file(&elsewhere)).await.unwrap();
+    assert_eq!(
+        std::fs::read_dir(elsewhere.path()).unwrap().count(),
+        1,
+        "the files of the database stand beside it"
+    );
+}
+
+#[tokio::test]
 async fn sqlite_files_are_readable_only_by_their_owner() {
     let folder = tempfile::tempdir().unwrap();
     let settings = file(&folder);

@@ -9,6 +9,7 @@ use holdpoint::task::change::TaskChange;
 use holdpoint::task::delta::{Delta, DeltaContent};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::time::Time;
+use sqlx::postgres::PgListener;
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::time::timeout;
 
@@ -193,6 +194,43 @@ async fn broken_connection_is_opened_again() {
     connection.execute(broken).await.unwrap();
     arrives(&fixture.store, &mut listener, &text(root, "after")).await;
     other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn burst_of_notifications_is_followed_by_no_empty_message() {
+    let fixture = StoreFixture::postgres().await;
+    fixture.store.close().await;
+    let mut heard = PgListener::connect(fixture.settings.url.reveal())
+        .await
+        .unwrap();
+    heard.listen("holdpoint_feed").await.unwrap();
+    let store = replica(&fixture).await;
+    assert!(next_message(&mut heard).await.contains("hello"));
+    let mut listeners = Vec::new();
+    for _ in 0..20 {
+        let roots = [(); 3].map(|()| TaskId(fresh()));
+        for root in roots {
+            listeners.push(store.listen(root));
+            // Gives the relay time to notice this listener before the next one.
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let last = roots[2].to_string();
+        loop {
+            let message = next_message(&mut heard).await;
+            assert!(message.contains("wants"), "{message}");
+            if message.contains(&last) {
+                break;
+            }
+        }
+    }
+    store.close().await;
+}
+
+async fn next_message(heard: &mut PgListener) -> String {
+    let message = timeout(LONG, heard.recv()).await.unwrap().unwrap();
+    message.payload().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
