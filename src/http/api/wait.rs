@@ -81,20 +81,19 @@ async fn when_stopped(
     let follows_commit = news.is_some();
     // Subscribes before the first read, so that no commit after the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
-    // A given `news` began before the caller's own commit, so it reports that commit or a later
-    // commit. The commits that a new subscription reports at once may be outdated, because another
-    // replica may have committed since.
+    // A given `news` reports the caller's own commit or a later one. The commits that a new
+    // subscription reports at once may be outdated by commits of other replicas.
     let outdated = (!follows_commit).then(|| news.borrow().commits);
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;
     let mut first = true;
-    // Set after the first poll, because a short wait need not listen for commits of other replicas.
+    // Set after the first poll: a short wait need not listen for commits of other replicas.
     let mut listener = None;
     loop {
         let seen = news.borrow_and_update().clone();
         let is_current = outdated.is_none_or(|commits| seen.commits > commits);
-        let stopped = seen.stopped.filter(|stopped| stopped.row.task_id == task);
-        if let Some(stopped) = stopped.filter(|_| is_current) {
+        let is_awaited = |stopped: &Arc<StoppedTask>| is_current && stopped.row.task_id == task;
+        if let Some(stopped) = seen.stopped.filter(is_awaited) {
             drop(news);
             http.store.forget(root);
             return Ok(WaitOutcome::Committed(stopped));
@@ -106,8 +105,7 @@ async fn when_stopped(
         if !known_to_run || is_end {
             match row(http, task).await {
                 Ok(WaitOutcome::Read(row)) if row.status == TaskStatus::Running && !is_end => {}
-                // The caller's POST is stored. So a database that is away for a moment does not
-                // end the wait.
+                // The caller's POST is stored, so a short outage does not end the wait.
                 Err(problem) if follows_commit && !is_end && problem.code == Code::Unavailable => {}
                 read => return read,
             }

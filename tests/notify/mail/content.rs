@@ -86,26 +86,3 @@ on_both! {
         assert_eq!((post.deliveries().await.len(), post.server.all().len()), (0, 0));
     }
 }
-
-/// Runs on Postgres alone: on `SQLite`, the database has the clock of the machine.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn link_in_a_mail_lasts_by_the_clock_of_the_machine() {
-    let linked = |yaml: String| {
-        let keys = format!("secrets: {{ keys: [ {{ id: k1, key: \"{SEALING_KEY}\" }} ] }}");
-        yaml.replace(
-            "notify:\n",
-            &format!("{keys}\nnotify:\n  links: {{ may: decide }}\n"),
-        )
-    };
-    let post = Post::with(On::Postgres, BOB_ONLY, linked).await;
-    // A link lasts 72 hours.
-    post.clock.leap(73 * HOUR);
-    post.app.held().await;
-    let mail = &post.server.reached(1).await[0];
-    let mut words = mail.text.split_whitespace();
-    let link = words.find(|word| word.contains("/l/")).unwrap();
-    let path = link.strip_prefix(&post.app.url()).unwrap();
-    let browser = post.app.nobody().header("accept", "text/html");
-    let page = browser.get(path).await;
-    assert_eq!(page.status, 200, "{}", page.text);
-}
