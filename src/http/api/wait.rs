@@ -87,8 +87,7 @@ async fn when_stopped(
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;
     let mut first = true;
-    // Set after the first poll: a short wait need not listen for commits of other replicas.
-    let mut listener = None;
+    let mut listener = None; // for commits of other replicas, after the first poll
     loop {
         let seen = news.borrow_and_update().clone();
         let is_current = outdated.is_none_or(|commits| seen.commits > commits);

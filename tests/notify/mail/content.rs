@@ -1,10 +1,9 @@
 //! Tests the content of a mail, and its recipients.
 
-use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, HOUR, Post};
+use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, Post};
 use crate::notify::on_both;
 use crate::support::has_word;
-use crate::support::links::SEALING_KEY;
-use crate::support::test_app::{OPS, On};
+use crate::support::test_app::OPS;
 
 on_both! {
     async fn mail_of_a_question_reaches_those_who_may_decide_it_and_nobody_else(on) {
