@@ -146,6 +146,7 @@ impl Child {
     /// fast answer is not missed.
     pub(super) fn expect(&self, id: &str) -> Pending {
         let (sender, answer) = oneshot::channel();
+        self.shared.touch();
         self.shared.lock().insert(id.to_owned(), sender);
         Pending {
             id: id.to_owned(),
@@ -173,7 +174,6 @@ impl Child {
         let Ok(mut input) = timeout_at(until, self.input.lock()).await else {
             return Err(false);
         };
-        self.shared.touch();
         if self.has_ended() || input.is_none() || !may_send() {
             return Err(false);
         }

@@ -303,8 +303,8 @@ impl Streamable {
         let (revision, server) = initialized(answer.ok_or_else(refused)?).map_err(ClientError)?;
         *self.server() = server;
         let begun = older.with(Conversation {
-            revision,
             session: reply.session,
+            ..Conversation::new(revision)
         });
         let done = Request::notification("notifications/initialized");
         self.ask(&begun, &done, REQUEST_TIMEOUT).await?;

@@ -49,11 +49,9 @@ fn request_id(headers: &HeaderMap) -> String {
 /// Returns whether the body of a refusal has a word that begins with `stream`, such as the name of
 /// a refused parameter. A word that only contains `stream`, such as `upstream`, does not count.
 fn is_about_streaming(body: &str) -> bool {
-    // The escape of a line break in JSON would join its letter `n` to the next word.
-    body.to_ascii_lowercase()
-        .replace(r"\n", " ")
-        .split(|character: char| !character.is_ascii_alphabetic())
-        .any(|word| word.starts_with("stream"))
+    // Gateways speak of an upstream in errors of any kind.
+    let words = body.to_ascii_lowercase().replace("upstream", "");
+    words.contains("stream")
 }
 
 pub(super) struct Endpoint<P> {

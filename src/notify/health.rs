@@ -42,14 +42,19 @@ impl Health {
     /// Records a failed attempt at these messages. The `bool` of a message says whether an earlier
     /// attempt at it had already failed. If so, and if the receiver was not failing, the message
     /// counts as refused. A further attempt that fails does not make the receiver count as failing,
-    /// because a success makes many messages due at once, and each of them may be refused.
-    pub(super) fn failed(&mut self, messages: impl IntoIterator<Item = (Uuid, bool)>) {
+    /// because a success makes many messages due at once, and each of them may be refused. If
+    /// `is_outage` is true, the failure tells nothing about the messages.
+    pub(super) fn failed(
+        &mut self,
+        messages: impl IntoIterator<Item = (Uuid, bool)>,
+        is_outage: bool,
+    ) {
         let was_failing = self.failing;
         for (message, again) in messages {
-            if again && !was_failing {
+            if again && !was_failing && !is_outage {
                 self.refused.insert(message);
             }
-            self.failing |= !again;
+            self.failing |= !again || is_outage;
         }
     }
 
@@ -97,9 +102,9 @@ mod tests {
             "after a start"
         );
         assert_eq!(health.succeeded([TWO], NOW), None);
-        health.failed([(ONE, false)]);
-        health.failed([(TWO, false)]);
-        health.failed([(ONE, true)]);
+        health.failed([(ONE, false)], false);
+        health.failed([(TWO, false)], false);
+        health.failed([(ONE, true)], false);
         assert_eq!(health.succeeded([TWO], NOW), Some(Vec::new()));
         assert_eq!(health.succeeded([TWO], NOW), None);
     }
@@ -108,14 +113,14 @@ mod tests {
     fn message_that_is_refused_while_others_are_taken_is_pulled_once() {
         let mut health = Health::default();
         health.succeeded([TWO], NOW);
-        health.failed([(ONE, false)]);
+        health.failed([(ONE, false)], false);
         assert_eq!(health.succeeded([TWO], NOW), Some(Vec::new()));
-        health.failed([(ONE, true)]);
+        health.failed([(ONE, true)], false);
         assert_eq!(health.succeeded([TWO], NOW), None, "no other message waits");
-        health.failed([(TWO, false)]);
+        health.failed([(TWO, false)], false);
         assert_eq!(health.succeeded([TWO], NOW), Some(vec![ONE]));
         health.ended([ONE]);
-        health.failed([(TWO, false)]);
+        health.failed([(TWO, false)], false);
         assert_eq!(health.succeeded([TWO], NOW), Some(Vec::new()));
     }
 
@@ -123,13 +128,24 @@ mod tests {
     fn each_message_that_fails_again_after_its_pull_is_pulled_no_more() {
         let mut health = Health::default();
         health.succeeded([THREE], NOW);
-        health.failed([(ONE, false)]);
-        health.failed([(TWO, false)]);
+        health.failed([(ONE, false)], false);
+        health.failed([(TWO, false)], false);
         assert_eq!(health.succeeded([THREE], NOW), Some(Vec::new()));
-        health.failed([(ONE, true)]);
-        health.failed([(TWO, true)]);
-        health.failed([(THREE, false)]);
+        health.failed([(ONE, true)], false);
+        health.failed([(TWO, true)], false);
+        health.failed([(THREE, false)], false);
         assert_eq!(health.succeeded([THREE], NOW), Some(vec![ONE, TWO]));
+    }
+
+    #[test]
+    fn messages_that_fail_in_an_outage_after_their_pull_are_pulled_again() {
+        let mut health = Health::default();
+        health.succeeded([THREE], NOW);
+        health.failed([(ONE, false)], false);
+        assert_eq!(health.succeeded([THREE], NOW), Some(Vec::new()));
+        health.failed([(ONE, true)], true);
+        health.failed([(TWO, true)], true);
+        assert_eq!(health.succeeded([THREE], NOW), Some(Vec::new()));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use lettre::message::Mailbox;
 use lettre::{Address, Message};
 
 use self::compose::Head;
-pub(super) use self::smtp::ATTEMPT_TIMEOUT;
 use self::smtp::Server;
+pub(super) use self::smtp::{ATTEMPT_TIMEOUT, BUSY};
 use super::attempt_result::AttemptResult;
 use super::digest::Digest;
 use super::settings::MailServer;

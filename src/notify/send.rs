@@ -14,7 +14,7 @@ use super::attempt_result::AttemptResult;
 use super::entry::{Channel, Entry, WebhookChannel};
 use super::health::Health;
 use super::message::Message;
-use super::{Sender, observe, recipients, schedule, webhook};
+use super::{Sender, mail, observe, recipients, schedule, webhook};
 use crate::failpoint;
 use crate::store::{Attempt, ClaimedDelivery, NextState, ReadError, RequestRow};
 use crate::task::event_name::{REQUEST_CHANGES, REQUEST_EXPIRING, REQUEST_WAITING};
@@ -73,6 +73,15 @@ impl EntryState {
 
 /// A slot of the entry, together with either a slot of the process or the entry's reserve.
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+/// Whether a failed attempt tells of the receiver, not of the message: there was no answer, or the
+/// answer asks to come back later.
+fn shows_outage(attempt: &Attempt) -> bool {
+    match attempt.http_status {
+        Some(status) => matches!(status, 429 | 502..=504),
+        None => attempt.problem != mail::BUSY,
+    }
+}
 
 impl Sender {
     /// Finds the entries with due deliveries, and starts as many attempts as there are free slots.
@@ -358,7 +367,7 @@ impl Sender {
                 }
             }
         }
-        self.update_health(state, claimed, attempt.next).await;
+        self.update_health(state, claimed, attempt).await;
         !recorded.is_empty()
     }
 
@@ -368,14 +377,14 @@ impl Sender {
         &self,
         state: &EntryState,
         claimed: &[ClaimedDelivery],
-        next: NextState,
+        attempt: &Attempt,
     ) {
         let ids = claimed.iter().map(|one| one.id);
-        let except = match next {
+        let except = match attempt.next {
             NextState::Sent => state.health().succeeded(ids, self.clock.uptime()),
             NextState::Again(_) => {
                 let again = claimed.iter().map(|one| (one.id, one.attempts > 0));
-                state.health().failed(again);
+                state.health().failed(again, shows_outage(attempt));
                 None
             }
             NextState::Dead | NextState::Dropped => {

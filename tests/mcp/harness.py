@@ -244,9 +244,9 @@ class Service:
         assert status == 200, (path, status, body)
         return body
 
-    def task(self, word: str, wait: int = LIMIT) -> dict:
+    def task(self, word: str, wait: int = LIMIT, key: str | None = None) -> dict:
         """Posts a message and waits until the task no longer runs."""
-        status, task = self.ask("POST", "/v1/tasks", {"input": word, "agent": "helper"}, wait)
+        status, task = self.ask("POST", "/v1/tasks", {"input": word, "agent": "helper"}, wait, key)
         assert status in (201, 202), (status, task)
         return task
 

@@ -27,6 +27,8 @@ pub(super) type HeadersDigest = [u8; 32];
 pub(super) struct Conversation {
     pub(super) revision: Revision,
     pub(super) session: Option<HeaderValue>,
+    /// Shared by all clones. A request in flight holds a clone, so its conversation is in use.
+    pub(super) in_use: Arc<()>,
 }
 
 impl Conversation {
@@ -34,6 +36,7 @@ impl Conversation {
         Self {
             revision,
             session: None,
+            in_use: Arc::default(),
         }
     }
 }
@@ -109,7 +112,8 @@ impl Conversations {
     }
 
     /// Keeps a conversation. If more than [`MAX_CONVERSATIONS`] are kept, removes the conversation
-    /// whose last use is the oldest, and returns it.
+    /// whose last use is the oldest, and returns it. Does not remove a conversation in use, because
+    /// a server may abort the calls of a session that ends.
     pub(super) fn insert(
         &self,
         key: HeadersDigest,
@@ -120,7 +124,12 @@ impl Conversations {
         if kept.by_headers.len() <= MAX_CONVERSATIONS {
             return None;
         }
-        let least_recent = kept.by_headers.iter().min_by_key(|(_, (used, _))| *used);
+        let is_idle = |conversation: &Conversation| Arc::strong_count(&conversation.in_use) == 1;
+        let idle = kept
+            .by_headers
+            .iter()
+            .filter(|(_, (_, kept))| is_idle(kept));
+        let least_recent = idle.min_by_key(|(_, (used, _))| *used);
         let least_recent = least_recent.map(|(key, _)| *key)?;
         let (_, removed) = kept.by_headers.remove(&least_recent)?;
         Some(removed)
