@@ -125,7 +125,13 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     }
     let mut asking = calls_to_elicit(progress, &context.ended_with_questions);
     let mut needs_request = !asking.is_empty();
-    asking.truncate(progress.remaining_requests());
+    let mut remaining = progress.remaining_requests();
+    asking.retain(|call| {
+        // The questions with which an attempt has just ended are not stored, so they cannot wait.
+        let is_asked = remaining > 0 || context.ended_with_questions.contains(call);
+        remaining = remaining.saturating_sub(1);
+        is_asked
+    });
     if !asking.is_empty() {
         return Step::Elicit(asking);
     }

@@ -70,8 +70,11 @@ impl Engine {
             };
             let state = session.own.progress.call(late.call);
             if state.is_some_and(|state| state.attempts != late.attempt) {
-                // A later attempt was started, and only its answer becomes the call's result.
-                session.push(Fact::LateResult(result.clone()));
+                // A later attempt was started, and only its answer becomes the call's result. A
+                // commit of this loop may have succeeded although its confirmation was lost.
+                if !session.is_journaled(&result) {
+                    session.push(Fact::LateResult(result.clone()));
+                }
             } else {
                 session.add_results(vec![result.clone()]);
             }

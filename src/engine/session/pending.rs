@@ -92,7 +92,7 @@ impl TaskSession {
 
     /// Whether the journal already has this result. This happens if an earlier commit of the result
     /// succeeded, but its confirmation was lost.
-    fn is_journaled(&self, result: &ToolResult) -> bool {
+    pub(crate) fn is_journaled(&self, result: &ToolResult) -> bool {
         self.own
             .items
             .iter()
