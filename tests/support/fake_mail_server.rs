@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use mail_parser::MessageParser;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -75,6 +75,7 @@ struct Inner {
     then: Mutex<Then>,
     offers_tls: Mutex<bool>,
     heard: Mutex<Vec<String>>,
+    after_starttls: Mutex<Vec<u8>>,
     ledger: watch::Sender<Vec<Mail>>,
 }
 
@@ -87,6 +88,7 @@ impl FakeMailServer {
             then: Mutex::new(Then::Take),
             offers_tls: Mutex::new(false),
             heard: Mutex::default(),
+            after_starttls: Mutex::default(),
             ledger: watch::Sender::new(Vec::new()),
         });
         let shared = Arc::clone(&inner);
@@ -120,9 +122,15 @@ impl FakeMailServer {
         all
     }
 
-    /// Returns every line that clients sent, except the content of mails.
+    /// Returns every line that clients sent, except the content of mails and the bytes that
+    /// followed STARTTLS.
     pub fn heard(&self) -> Vec<String> {
         self.inner.heard.lock().unwrap().clone()
+    }
+
+    /// Returns the bytes that the client sent after STARTTLS on the only connection that used it.
+    pub fn after_starttls(&self) -> Vec<u8> {
+        self.inner.after_starttls.lock().unwrap().clone()
     }
 
     pub async fn reached(&self, count: usize) -> Vec<Mail> {
@@ -149,8 +157,8 @@ impl Inner {
                     let answers = "220 go on\r\n250 fake\r\n250 fine\r\n250 fine\r\n354 go on\r\n250 taken\r\n";
                     say(&mut stream, answers).await?;
                     loop {
-                        let line = hear(&mut stream).await?;
-                        self.heard.lock().unwrap().push(line);
+                        let byte = stream.read_u8().await.ok()?;
+                        self.after_starttls.lock().unwrap().push(byte);
                     }
                 }
                 ("AUTH", Then::RefuseSignIn) => {
