@@ -25,13 +25,12 @@ pub(super) fn sender(
     clock: &Arc<dyn Clock>,
     ids: &Arc<dyn Ids>,
 ) -> anyhow::Result<Arc<Sender>> {
-    let settings = settings.clone().without_trailing_slash();
     let dependencies = notify::Dependencies {
         store: store.clone(),
         net: Net::new()?,
         accounts: config.directory(),
         links: config.links(&settings.public_url),
-        rendering: rendering(store, settings),
+        rendering: rendering(store, settings.clone()),
     };
     Ok(Sender::new(
         &config.notify,

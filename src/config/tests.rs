@@ -205,6 +205,17 @@ fn complete_file_of_the_contract_loads() {
 }
 
 #[test]
+fn public_url_loses_the_slash_at_its_end() {
+    let url = "public_url: http://127.0.0.1:8080";
+    assert!(WHOLE.contains(url));
+    let config = read(&WHOLE.replace(url, "public_url: https://hold.example/base/")).unwrap();
+    assert_eq!(
+        config.server.public_url.as_deref(),
+        Some("https://hold.example/base")
+    );
+}
+
+#[test]
 fn complete_file_fits_its_schema() {
     let validator = jsonschema::validator_for(&schema::schema()).unwrap();
     let json = tree::parse(WHOLE, None, &mut Mistakes::default())

@@ -50,7 +50,6 @@ pub(crate) use self::state::Http;
 /// Returns the router of the service, and a second router with `/metrics` alone, for a separate
 /// listener.
 pub(crate) fn routers(mut http: Http) -> (Router, Router) {
-    http.settings = http.settings.without_trailing_slash();
     http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
     let http = Arc::new(http);
     let (metrics, rest): (Vec<_>, Vec<_>) = operations()

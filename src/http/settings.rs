@@ -8,7 +8,8 @@ use crate::secret::seal::Sealer;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The public base URL of the service, from which all links are built.
+    /// The public base URL of the service, from which all links are built, without a slash at its
+    /// end.
     pub public_url: String,
     /// The URL of the operator's own page for a request, with the placeholder `{request_id}`.
     /// `None`: links lead to the page of this service.
@@ -35,31 +36,4 @@ pub(crate) struct Settings {
     pub sealer: Option<Sealer>,
     /// Seals and opens the links in messages to people; `None` if messages contain no links.
     pub links: Option<Links>,
-}
-
-impl Settings {
-    /// Removes the slashes at the end of `public_url`, so that a path can follow.
-    #[must_use]
-    pub(crate) fn without_trailing_slash(mut self) -> Self {
-        self.public_url = self.public_url.trim_end_matches('/').to_owned();
-        self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::http::openapi::sample;
-
-    #[test]
-    fn public_url_loses_its_trailing_slash() {
-        let settings = Settings {
-            public_url: "https://hold.example/base/".into(),
-            ..sample::settings()
-        };
-        assert_eq!(
-            settings.without_trailing_slash().public_url,
-            "https://hold.example/base"
-        );
-    }
 }

@@ -16,7 +16,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::reader::{MAX_MESSAGE_BYTES, MAX_QUEUED_REQUESTS};
-use super::wire::{Answer, Message, is_list_change, raw_result, reply, unreadable_answer_id};
+use super::wire::{
+    Answer, Message, is_list_change, raw_result, readable, reply, unreadable_answer_id,
+};
 use crate::secret::{Redactor, StreamRedactor};
 use crate::task::text::cut;
 use crate::tool::guard::{GREETING, GuardLine, Order, encode_order};
@@ -280,6 +282,7 @@ impl Shared {
     }
 
     fn receive(&self, line: &[u8]) {
+        let line = &readable(line);
         match Message::read(line) {
             Some(Message::Answer(Value::String(id), answer)) => self.settle(&id, answer, line),
             Some(Message::Request(id, method)) => {
@@ -302,7 +305,7 @@ impl Shared {
 
     /// Ends the pending request `id` with its answer, which is in `line`. If the request is no
     /// longer pending, the late answer is dropped.
-    fn settle(&self, id: &str, answer: Answer, line: &[u8]) {
+    fn settle(&self, id: &str, answer: Answer, line: &str) {
         self.touch();
         let answer_sender = self.lock().remove(id);
         if let Some(answer_sender) = answer_sender {

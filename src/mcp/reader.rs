@@ -6,7 +6,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::wire::{Answer, Message, is_list_change, raw_result};
+use super::wire::{Answer, Message, is_list_change, raw_result, readable};
 use crate::net::ResponseSink;
 use crate::net::sse::Decoder;
 
@@ -72,7 +72,8 @@ impl Reader {
 
     /// Returns the reply. Call this after `take` has returned false or the body has ended.
     pub(super) fn finish(mut self) -> Reply {
-        if let Body::Json(text) = std::mem::replace(&mut self.body, Body::Ignored)
+        if let Body::Json(body) = std::mem::replace(&mut self.body, Body::Ignored)
+            && let text = readable(&body)
             && let Some(Message::Answer(id, answer)) = Message::read(&text)
         {
             // A server that could not parse the request answers with the id `null`.
@@ -88,10 +89,11 @@ impl Reader {
 
     /// Processes one event. Returns whether further events are needed.
     fn event(&mut self, text: &str) -> bool {
-        match Message::read(text.as_bytes()) {
+        let text = &readable(text.as_bytes());
+        match Message::read(text) {
             Some(Message::Answer(id, answer)) if id == self.id => {
                 self.reply.answer = Some(answer);
-                self.reply.raw = raw_result(text.as_bytes());
+                self.reply.raw = raw_result(text);
                 self.reply.has_request_id = true;
                 false
             }

@@ -154,10 +154,10 @@ impl Answer {
 }
 
 impl Message {
-    /// Parses one message; `None` if the text is not a valid message.
-    pub(super) fn read(text: &[u8]) -> Option<Self> {
-        let text = readable(text);
-        let mut reader = serde_json::Deserializer::from_str(&text);
+    /// Parses one message, whose text must be [`readable`]. Returns `None` if the text is not a
+    /// valid message.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let mut reader = serde_json::Deserializer::from_str(text);
         let value = StrictValue(MAX_DEPTH).deserialize(&mut reader).ok()?;
         reader.end().ok()?;
         let envelope = Envelope::deserialize(value).ok()?;
@@ -179,32 +179,30 @@ impl Message {
 
 /// Returns the text of a message. Invalid UTF-8, unescaped U+0000 and lone surrogates become
 /// U+FFFD, because a single such character would make the whole message unreadable.
-fn readable(message: &[u8]) -> String {
+pub(super) fn readable(message: &[u8]) -> String {
     replace_escapes(&from_bytes(message), InvalidEscape::LoneSurrogates).into_owned()
 }
 
 /// Returns the id of an answer that [`Message::read`] does not read. Returns `None` if the message
 /// has no id that is a text, repeats its id, or is a request.
-pub(super) fn unreadable_answer_id(message: &[u8]) -> Option<String> {
+pub(super) fn unreadable_answer_id(message: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Unreadable {
         id: String,
         method: Option<IgnoredAny>,
     }
-    let answer: Unreadable = serde_json::from_str(&readable(message)).ok()?;
+    let answer: Unreadable = serde_json::from_str(message).ok()?;
     answer.method.is_none().then_some(answer.id)
 }
 
-/// Returns the result in a message exactly as the server wrote it, except for the characters that
-/// become U+FFFD; `None` for an error.
-pub(super) fn raw_result(message: &[u8]) -> Option<String> {
+/// Returns the result in a [`readable`] message as the server wrote it; `None` for an error.
+pub(super) fn raw_result(message: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Raw<'m> {
         #[serde(borrow)]
         result: Option<&'m RawValue>,
     }
-    let message = readable(message);
-    let raw: Raw<'_> = serde_json::from_str(&message).ok()?;
+    let raw: Raw<'_> = serde_json::from_str(message).ok()?;
     raw.result.map(|result| result.get().to_owned())
 }
 
@@ -299,15 +297,15 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1}"#,
             r#"{"jsonrpc":"2.0","id":1,"result":{}} x"#,
         ] {
-            assert_eq!(Message::read(text.as_bytes()), None, "{text}");
+            assert_eq!(Message::read(text), None, "{text}");
         }
-        let plain = br#"{"jsonrpc":"2.0","id":1,"result":{"a":[{"b":-1.5},{"b":"x"}],"b":null}}"#;
+        let plain = r#"{"jsonrpc":"2.0","id":1,"result":{"a":[{"b":-1.5},{"b":"x"}],"b":null}}"#;
         let result = json!({"a": [{"b": -1.5}, {"b": "x"}], "b": null});
         assert_eq!(
             Message::read(plain),
             Some(Message::Answer(json!(1), Answer::Result(result)))
         );
-        let empty = Message::read(br#"{"jsonrpc":"2.0","id":"a","result":null}"#);
+        let empty = Message::read(r#"{"jsonrpc":"2.0","id":"a","result":null}"#);
         assert_eq!(
             empty,
             Some(Message::Answer(json!("a"), Answer::Result(Value::Null)))
@@ -316,7 +314,7 @@ mod tests {
 
     #[test]
     fn message_with_characters_that_no_text_can_hold_is_read_with_replacements() {
-        let message = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{ \"a\":\"b\\ud83d\\\\ud83d \\ud83d\\ude00\xff\"}}";
+        let message = &readable(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{ \"a\":\"b\\ud83d\\\\ud83d \\ud83d\\ude00\xff\"}}");
         let result = json!({"a": "b\u{FFFD}\\ud83d \u{1F600}\u{FFFD}"});
         assert_eq!(
             Message::read(message),
@@ -338,7 +336,7 @@ mod tests {
             (r#"{"id":1}"#, None),
             (r#"{"id":"a""#, None),
         ] {
-            let found = unreadable_answer_id(text.as_bytes());
+            let found = unreadable_answer_id(text);
             assert_eq!(found.as_deref(), id, "{text}");
         }
     }

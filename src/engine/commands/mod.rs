@@ -14,7 +14,7 @@ pub(crate) mod late_answer;
 mod message;
 mod remember;
 mod retry;
-mod submit;
+pub(in crate::engine) mod submit;
 mod valid_decision;
 
 use std::collections::BTreeMap;

@@ -24,7 +24,10 @@ impl Engine {
         let is_gate_call = self.is_root_at_gate(&session.own.row);
         let first_commit = session.expect_commit();
         self.drivers.spawn(Arc::clone(self).drive(session));
-        let committed = self.wait_for_first_commit(first_commit).await?;
+        let committed = match unless_conflict(wait_for_first_commit(first_commit).await)? {
+            Some(false) => return Err(Refusal::Internal),
+            committed => committed.is_some(),
+        };
         Ok(committed.then_some(Accepted {
             task_id,
             root,
@@ -33,24 +36,6 @@ impl Engine {
             listener,
             position,
         }))
-    }
-
-    /// Waits for the session's first commit. Returns `false` if another commit came first or the
-    /// database refused the change.
-    ///
-    /// # Errors
-    /// `Unavailable` when the database does not answer; `Internal` when the driver ended without a
-    /// commit.
-    async fn wait_for_first_commit(&self, first_commit: FirstCommit) -> Result<bool, Refusal> {
-        match first_commit.await {
-            Ok(Ok(_)) => {
-                failpoint::reach("submit.committed");
-                Ok(true)
-            }
-            Ok(Err(CommitError::Stale | CommitError::Refused)) => Ok(false),
-            Ok(Err(CommitError::Unavailable | CommitError::Unknown)) => Err(Refusal::Unavailable),
-            Err(_) => Err(Refusal::Internal),
-        }
     }
 
     /// Like [`Engine::submit`], but the commit also stores the idempotency key. If nothing was
@@ -66,5 +51,33 @@ impl Engine {
             return Ok(Some(accepted));
         }
         self.replay_if_keyed(caller, key).await
+    }
+}
+
+/// Waits for the session's first commit. Returns `false` if the driver ended without a commit.
+pub(in crate::engine) async fn wait_for_first_commit(
+    first_commit: FirstCommit,
+) -> Result<bool, CommitError> {
+    match first_commit.await {
+        Ok(committed) => {
+            committed?;
+            failpoint::reach("submit.committed");
+            Ok(true)
+        }
+        Err(_) => Ok(false),
+    }
+}
+
+/// Replaces the error by `None` if another commit came first or the database refused the change.
+///
+/// # Errors
+/// `Unavailable` when the database does not answer.
+pub(in crate::engine) fn unless_conflict<T>(
+    committed: Result<T, CommitError>,
+) -> Result<Option<T>, Refusal> {
+    match committed {
+        Ok(committed) => Ok(Some(committed)),
+        Err(CommitError::Stale | CommitError::Refused) => Ok(None),
+        Err(CommitError::Unavailable | CommitError::Unknown) => Err(Refusal::Unavailable),
     }
 }

@@ -15,11 +15,11 @@ use super::{DEFAULT_SESSION, GateRefusal, Identity, KEY_PATH, Proposal};
 use crate::agent::Agent;
 use crate::agent::gate::Record;
 use crate::engine::commands::IdempotencyKey;
+use crate::engine::commands::submit::{unless_conflict, wait_for_first_commit};
 use crate::engine::driver::{Driver, Stop};
 use crate::engine::session::TaskSession;
 use crate::engine::session::task_draft::unsaved_row;
 use crate::engine::{Engine, Refusal};
-use crate::failpoint;
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::store::{CommitError, Listener};
@@ -280,7 +280,7 @@ impl Engine {
             (drive, guard)
         });
         let (drive, guard) = stored.await.map_err(|_| Refusal::Internal)?;
-        Ok((unless_conflict(drive)?, guard))
+        Ok((unless_conflict(drive)?.flatten(), guard))
     }
 
     /// Drives a gate call in the background. Returns as soon as the first commit is durable.
@@ -295,26 +295,8 @@ impl Engine {
         let listener = self.store.listen_locally(session.own.row.root_task_id);
         let first_commit = session.expect_commit();
         let end = self.drivers.spawn(Arc::clone(self).drive(session));
-        match first_commit.await {
-            Ok(Ok(_)) => {
-                failpoint::reach("submit.committed");
-                Ok(Some((listener, end)))
-            }
-            Ok(Err(error)) => Err(error),
-            // The driver ended without a commit.
-            Err(_) => Ok(None),
-        }
-    }
-}
-
-/// Replaces the error by `None` if another commit came first or the database refused the change.
-pub(super) fn unless_conflict(
-    driven: Result<Option<DriveHandle>, CommitError>,
-) -> Result<Option<DriveHandle>, Refusal> {
-    match driven {
-        Ok(drive) => Ok(drive),
-        Err(CommitError::Stale | CommitError::Refused) => Ok(None),
-        Err(CommitError::Unavailable | CommitError::Unknown) => Err(Refusal::Unavailable),
+        let committed = wait_for_first_commit(first_commit).await?;
+        Ok(committed.then_some((listener, end)))
     }
 }
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::call::Viewer;
-use super::propose::unless_conflict;
 use super::{GateCall, GateRefusal, KEY_PATH};
 use crate::engine::commands::IdempotencyKey;
+use crate::engine::commands::submit::unless_conflict;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES, Refusal};
 use crate::people::Caller;
@@ -89,7 +89,7 @@ impl Engine {
             }
             session.idempotency = key.map(|key| key.row(caller, &session, None));
             let driven = self.drive_asked(session).await;
-            let Some((_, drive)) = unless_conflict(driven)? else {
+            let Some((_, drive)) = unless_conflict(driven)?.flatten() else {
                 continue;
             };
             let session = match drive.await.ok().flatten() {

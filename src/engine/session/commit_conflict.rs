@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use super::TaskSession;
-use super::pending::is_external;
 use crate::engine::Engine;
 use crate::engine::driver::Stop;
 use crate::engine::runtime::leases::Lease;
@@ -81,7 +80,7 @@ impl Engine {
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
-                && is_external(result.outcome)
+                && session.received_results.contains(&item.seq)
             {
                 "The call ended, but its result could not be stored."
                     .clone_into(&mut result.content);

@@ -226,12 +226,6 @@ pub(crate) struct PendingAnswer {
     shown: Vec<(i64, Time)>,
 }
 
-/// Whether the outcome is an answer from outside, such as a tool's, that this process cannot
-/// compute again.
-pub(super) fn is_external(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::Succeeded | Outcome::Failed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
