@@ -49,7 +49,8 @@ enum Body {
 
 impl Reader {
     /// Creates a reader for the answer to the request `id`. The server's own requests go to
-    /// `server_requests`. `changes` counts the server's notifications that its tools have changed.
+    /// `server_requests`. `changes` counts the notifications by which the server says that its
+    /// tools have changed.
     pub(super) fn new(
         id: &str,
         server_requests: RequestQueue,

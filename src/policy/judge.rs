@@ -23,11 +23,11 @@ enum Opinion {
     /// No rule matches.
     None,
     /// The decision of the first matching rule. A `hold` or `deny` rule that cannot be evaluated
-    /// counts as matching. If this rule, or an `allow` rule before this rule, could not be
-    /// evaluated, the judgement's reason says so.
+    /// counts as matching, and the judgement's reason says so. The reason of a `hold` or `deny`
+    /// rule also names the `allow` rules before it that could not be evaluated.
     Rule(Decide, Judgement),
-    /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. The text
-    /// is the reason why the call is held.
+    /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. `allow`
+    /// rules after it do not count. The text is the reason why the call is held.
     Faulted(String),
 }
 

@@ -133,7 +133,8 @@ pub struct Address {
 }
 
 impl Address {
-    /// Creates the address `text` with its seal. `digest` is the digest of the call.
+    /// Creates the address `text`. Its seal is the digest of `text` and `digest`, which is the
+    /// digest of the call.
     #[must_use]
     pub fn new(digest: &str, text: String) -> Self {
         let seal = digest_of_texts([digest, text.as_str()].into_iter());

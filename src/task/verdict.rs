@@ -137,8 +137,8 @@ pub struct Judgement {
     /// Rule that gave the verdict, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Reason for the verdict, if any: the rule's own reason, followed by notices of this service.
-    /// A notice says, for example, why the call is invalid, or that a rule could not be evaluated.
+    /// Reason for the verdict, if any: the rule's own reason, followed by remarks of this service.
+    /// A remark says, for example, why the call is invalid, or that a rule could not be evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Terms of the request; `Some` if `verdict` is `hold` or `human`. Not on the wire.

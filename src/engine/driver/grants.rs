@@ -22,8 +22,8 @@ pub(super) enum JudgedAt {
 
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
-    /// policy's judgement. No standing decision allows a call that `hold_if_uncertain` holds. Such
-    /// a call stays held, for the reason that `hold_if_uncertain` gives.
+    /// policy's judgement. If `hold_if_uncertain` would hold the allowed call again, no standing
+    /// decision is looked up, and `judged` gets the reason of `hold_if_uncertain`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

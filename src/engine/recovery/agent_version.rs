@@ -63,7 +63,7 @@ impl Engine {
         gates.map(|(version, _)| version.clone()).collect()
     }
 
-    /// Returns the agent versions of `rows` whose definitions are of gates. So a gate call is
+    /// Returns those agent versions of `rows` that are versions of gates. So a gate call is
     /// recognized even if its gate was removed from the configuration. A version whose stored
     /// definition is missing or unreadable counts as an agent's.
     ///

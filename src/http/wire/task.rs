@@ -71,7 +71,8 @@ pub(crate) struct TaskUsage {
     pub prompt_tokens: i64,
     /// The tokens of the answers.
     pub completion_tokens: i64,
-    /// The total that the providers reported; without their totals, the sum of both counts.
+    /// The sum of the answers' totals. The total of an answer is the total that the provider
+    /// reported or, without it, the sum of both counts.
     pub total_tokens: i64,
     /// The number of answers that models gave.
     pub model_calls: i64,

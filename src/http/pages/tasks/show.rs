@@ -1,5 +1,5 @@
-//! `GET /tasks/{task_id}`: a task, its open questions, and one page of its events: the newest, or
-//! with `before` the events before that number.
+//! `GET /tasks/{task_id}`: a task, its open questions, and one page of its events. The page has the
+//! newest events or, with the query parameter `before`, the events before the number in `before`.
 
 use std::sync::Arc;
 
