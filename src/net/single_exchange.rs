@@ -32,7 +32,8 @@ pub(super) type Connector =
     HttpsConnector<HttpConnector<MapErr<GaiResolver, fn(io::Error) -> Unresolved>>>;
 
 /// The failure text if the [`SendPermit`] refuses the request.
-pub const NOT_PERMITTED: &str = "it must not be sent any more";
+pub const NOT_PERMITTED: &str =
+    "it was no longer permitted, because its start was stored too long ago or it was canceled";
 
 /// The permit to send a request.
 pub struct SendPermit {

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 
 pub use self::credential::Credentials;
@@ -232,11 +232,15 @@ impl std::fmt::Debug for RawSlot {
 #[derive(Clone)]
 pub struct AttemptPermit {
     decided: watch::Receiver<Option<Permission>>,
+    awaited: Arc<Notify>,
     refused: Arc<AtomicBool>,
 }
 
 /// Decides a permit. If this value is dropped without a decision, the permit is refused.
-pub struct PermitDecision(watch::Sender<Option<Permission>>);
+pub struct PermitDecision {
+    sender: watch::Sender<Option<Permission>>,
+    awaited: Arc<Notify>,
+}
 
 #[derive(Clone)]
 struct Permission {
@@ -247,10 +251,16 @@ struct Permission {
 impl PermitDecision {
     /// Permits the attempt as long as `may_send` returns true.
     pub fn permit_while(&self, may_send: impl Fn() -> bool + Send + Sync + 'static) {
-        self.0.send_replace(Some(Permission {
+        self.sender.send_replace(Some(Permission {
             at: Instant::now(),
             may_send: Arc::new(may_send),
         }));
+    }
+
+    /// Waits until the attempt needs the permit: its connection is made, or it has ended without
+    /// one.
+    pub(crate) async fn awaited(&self) {
+        self.awaited.notified().await;
     }
 }
 
@@ -258,12 +268,14 @@ impl AttemptPermit {
     /// Returns an undecided permit, and the value that decides it.
     #[must_use]
     pub fn undecided() -> (PermitDecision, Self) {
-        let (decision, decided) = watch::channel(None);
+        let (sender, decided) = watch::channel(None);
+        let awaited = Arc::new(Notify::new());
         let permit = Self {
             decided,
+            awaited: Arc::clone(&awaited),
             refused: Arc::default(),
         };
-        (PermitDecision(decision), permit)
+        (PermitDecision { sender, awaited }, permit)
     }
 
     /// Returns a decided permit that holds as long as `may_send` returns true.
@@ -276,9 +288,15 @@ impl AttemptPermit {
     /// Waits until the permit is decided. Returns the time of the decision; `None` if the
     /// [`PermitDecision`] was dropped undecided.
     pub async fn decided(&self) -> Option<Instant> {
+        self.awaited.notify_one();
         let mut decided = self.decided.clone();
         let found = decided.wait_for(Option::is_some).await.ok()?;
         found.as_ref().map(|decided| decided.at)
+    }
+
+    /// Ends the wait of [`PermitDecision::awaited`], because the attempt has ended.
+    pub(crate) fn end_wait(&self) {
+        self.awaited.notify_one();
     }
 
     /// Whether the attempt may be sent now. The caller must call this function right before it

@@ -7,14 +7,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdpoint::engine::{Engine, EngineParts, Settings};
+use holdpoint::task::change::Journal;
 use holdpoint::task::id::TaskId;
-use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::item::{Fact, Item, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
+use holdpoint::task::tool_spec::ToolSpec;
+use holdpoint::tool::{Invocation, Tool, ToolAnswer};
 use holdpoint::world::{Clock, SystemClock};
 
-use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes};
+use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes, turn};
 use super::invariants::{check, every_call_has_one_result};
 use super::two_replicas::place;
 use crate::store::store_fixture::{StoreFixture, both};
@@ -106,9 +109,119 @@ async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: 
     assert!(unsent > 0, "in none of {at} lives");
 }
 
+fn starts(journal: &Journal) -> usize {
+    let started = |item: &&Item| matches!(item.fact, Fact::ToolStarted { .. });
+    journal.items.iter().filter(started).count()
+}
+
+/// A clock whose uptime grows by a fixed time with each reading.
+struct Advancing(Mutex<Duration>, Duration);
+
+impl Advancing {
+    fn advance(&self, time: Duration) -> Duration {
+        let mut uptime = self.0.lock().unwrap();
+        *uptime += time;
+        *uptime
+    }
+}
+
+#[async_trait::async_trait]
+impl Clock for Advancing {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.advance(self.1)
+    }
+
+    async fn sleep(&self, _: Duration) {}
+}
+
+/// A tool that needs three seconds for its connection.
+struct SlowToConnect(ToolSpec, Arc<Advancing>);
+
+#[async_trait::async_trait]
+impl Tool for SlowToConnect {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn connects_first(&self) -> bool {
+        true
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        self.1.advance(Duration::from_secs(3));
+        call.permit.decided().await;
+        if call.permit.holds() {
+            ToolAnswer::Succeeded {
+                content: "paid".to_owned(),
+                http_status: None,
+            }
+        } else {
+            ToolAnswer::Failed {
+                content: "not sent".to_owned(),
+                http_status: None,
+            }
+        }
+    }
+}
+
 both! {
     async fn call_that_is_late_after_the_commit_of_its_start_is_failed_and_not_sent(fixture) {
         unsent(fixture, Duration::from_secs(30), Duration::from_secs(3), Some(Outcome::Failed)).await;
+    }
+
+    async fn repeatable_call_that_is_late_after_the_commit_of_its_start_is_started_again_and_sent_once(fixture) {
+        let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"a"}"#)]).await;
+        let (mut at, mut started_twice) = (0, 0);
+        loop {
+            let (task, over) = paused(&harness, Duration::from_secs(30), at, Duration::from_secs(3)).await;
+            at += 1;
+            harness.finish(task).await;
+            let journal = harness.journal(task).await;
+            check(&journal.items);
+            assert_eq!(
+                (harness.executions(task, "/tag"), outcomes(&journal)),
+                (1, vec![Outcome::Succeeded]),
+                "{:#?}",
+                journal.items
+            );
+            started_twice += usize::from(starts(&journal) == 2);
+            if over {
+                break;
+            }
+        }
+        assert!(started_twice > 0, "in none of {at} lives");
+    }
+
+    async fn repeatable_call_that_is_late_three_times_is_failed_and_not_sent(fixture) {
+        let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"a"}"#)]).await;
+        let clock = Arc::new(Advancing(Mutex::default(), Duration::from_secs(3)));
+        let parts = harness.parts(4);
+        let settings = Settings { lease: Duration::from_hours(1), ..parts.settings };
+        let engine = Engine::new(EngineParts { settings, clock, ..parts });
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        engine.shut_down(Duration::from_mins(1)).await;
+        let journal = harness.journal(task).await;
+        assert_eq!((harness.executions(task, "/tag"), starts(&journal)), (0, 3), "{:#?}", journal.items);
+        assert_eq!(outcomes(&journal), [Outcome::Failed]);
+    }
+
+    async fn tool_whose_connection_came_too_late_connects_before_its_next_start_is_committed(fixture) {
+        let mut harness = EngineHarness::new(fixture, SMALL).await;
+        harness.script(|number| Ok(turn(if number <= 2 { SMALL } else { &[] })));
+        let clock = Arc::new(Advancing(Mutex::default(), Duration::ZERO));
+        let shared = Arc::clone(&clock);
+        harness.refund = Some(Arc::new(move |spec| {
+            Arc::new(SlowToConnect(spec.clone(), Arc::clone(&shared)))
+        }));
+        let engine = Engine::new(EngineParts { clock, ..harness.parts(4) });
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        engine.shut_down(Duration::from_mins(1)).await;
+        let journal = harness.journal(task).await;
+        assert_eq!(outcomes(&journal), [Outcome::Failed, Outcome::Succeeded], "{:#?}", journal.items);
     }
 
     async fn call_whose_lease_ran_out_before_it_was_sent_is_not_sent(fixture) {

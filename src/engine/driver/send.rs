@@ -9,7 +9,7 @@ use super::{Driver, Stop};
 use crate::engine::commands::late_answer::LateAttempt;
 use crate::engine::runtime::in_flight_calls::{InFlightCall, SEND_WINDOW};
 use crate::engine::runtime::leases::Lease;
-use crate::task::call_state::CallState;
+use crate::task::call_state::{CallState, MAX_ATTEMPTS};
 use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
 
@@ -24,7 +24,9 @@ impl Driver<'_> {
     }
 
     /// Records the answers to these attempts. `answers` has the same order as `attempts`. `began`
-    /// is the uptime at which the permits of the attempts were decided.
+    /// is the uptime at which the permits of the attempts were decided. An attempt that was not sent
+    /// gets no result if the call may be repeated and has attempts left, so that `next_step` returns
+    /// the call again.
     ///
     /// # Errors
     /// `Lost` if a call was not sent because the lease had ended, and the session has no pending
@@ -45,10 +47,15 @@ impl Driver<'_> {
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             if call.permit.was_refused() {
                 tracing::warn!(task = %self.session.task_id(), call = %call.call_id, ours = has_lease, "a call was not sent");
-                let attempt = self.session.own.progress.attempts(call.call_id);
-                self.session.not_sent.insert(call.call_id, attempt);
+                self.engine.in_flight_calls.mark_late(&tool.spec().name);
                 is_lost |= !has_lease;
-                if !has_lease {
+                let state = self.session.own.progress.call(call.call_id);
+                let is_tried_again = state.is_some_and(|state| {
+                    state.effect.is_repeatable() && state.unanswered_attempts() < MAX_ATTEMPTS
+                });
+                let attempt = state.map_or(0, |state| state.attempts);
+                self.session.not_sent.insert(call.call_id, attempt);
+                if !has_lease || is_tried_again {
                     continue;
                 }
             }

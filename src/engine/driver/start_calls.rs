@@ -68,6 +68,10 @@ impl<'e> Driver<'e> {
         // A tool with `connects_first` opens its connection while the start of the call is
         // committed.
         let mut answers = pin!(maybe_done(join_all(attempts.iter().map(perform))));
+        if self.connects_before_commit(&attempts) {
+            let awaited = join_all(decisions.iter().map(PermitDecision::awaited));
+            select(pin!(awaited), &mut answers).await;
+        }
         match select(pin!(self.save(self.engine.take_lease())), &mut answers).await {
             Either::Left((saved, _)) => saved?,
             Either::Right(((), save)) => save.await?,
@@ -86,6 +90,14 @@ impl<'e> Driver<'e> {
         failpoint::reach("call.answered");
         let answers = answers.take_output().unwrap_or_default();
         self.record_answers(&attempts, answers, began)
+    }
+
+    /// Whether the connections of these attempts must be made before their start is committed: an
+    /// earlier attempt at one of the calls, or at another call of its tool, was ready too late to be
+    /// sent.
+    fn connects_before_commit(&self, attempts: &[Attempt]) -> bool {
+        let late = |(tool, _): &Attempt| self.engine.in_flight_calls.is_late(&tool.spec().name);
+        attempts.iter().any(late)
     }
 
     /// Takes slots of the calls' tools. Returns the calls that got a slot or need none, and the
@@ -293,5 +305,7 @@ async fn perform((tool, call): &Attempt) -> ToolAnswer {
     if !tool.connects_first() {
         call.permit.decided().await;
     }
-    tool.call(call).await
+    let answer = tool.call(call).await;
+    call.permit.end_wait();
+    answer
 }

@@ -2,7 +2,7 @@
 //! whose commit started the call, within [`SEND_WINDOW`] of that commit, and never after a cancel.
 //! A tool first connects, then asks for the permit to send, and then sends the first byte.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,
     registered: AtomicU64,
+    /// The tools of which a call was ready too late to be sent.
+    late_tools: Locked<BTreeSet<String>>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +65,16 @@ impl InFlightCalls {
                 in_flight_calls: Arc::clone(self),
             },
         }
+    }
+
+    /// Records that a call of this tool was ready only after [`SEND_WINDOW`], so that the tool's
+    /// next calls connect before their start is committed.
+    pub(crate) fn mark_late(&self, tool: &str) {
+        self.late_tools.lock().insert(tool.to_owned());
+    }
+
+    pub(crate) fn is_late(&self, tool: &str) -> bool {
+        self.late_tools.lock().contains(tool)
     }
 
     /// Returns the calls in flight. A call with two registered attempts is returned twice.
