@@ -463,7 +463,7 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 /// service is killed. Reads the command from standard input. Returns the exit code.
 #[must_use]
 pub fn guard() -> u8 {
-    u8::try_from(crate::tool::guard::guard_main(&[])).unwrap_or(1)
+    u8::try_from(crate::tool::guard::guard_main()).unwrap_or(1)
 }
 
 /// Returns the OpenAPI document as JSON.
