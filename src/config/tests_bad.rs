@@ -205,6 +205,13 @@ const BAD: &[(&str, &[&str])] = &[
             "3:55: credentials.c: `fields` is missing",
         ],
     ),
+    (
+        "credentials: { c: { fields: { token: {}, Token: {}, tokens: {} } } }\n",
+        &[
+            "3:1: credentials: credentials need a key under `secrets.keys`, which seals them",
+            "3:31: credentials.c.fields.token: the fields `Token` and `token` differ only in case",
+        ],
+    ),
     // rules
     (
         "policy: [{ name: x, tools: [gone, 'g*', t, '[a'], decide: hold }, { name: x, tools: [t], decide: hold }]\n",
