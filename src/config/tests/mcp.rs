@@ -224,6 +224,32 @@ fn definition_changes_with_the_review_and_with_what_a_call_could_do() {
 }
 
 #[test]
+fn definitions_are_the_same_whatever_the_client_secret_of_a_server() {
+    let definitions = |secret: &str| {
+        let oauth =
+            format!("oauth: {{ token_url: 'https://h/', client_id: a, client_secret: {secret} }}");
+        let file = FILE.replace("headers: { Authorization: \"Bearer ${TOKEN}\" }", &oauth);
+        assert_ne!(file, FILE);
+        let config = read(&file).unwrap();
+        let catalog = Catalog::build(
+            config.tools.clone(),
+            &Net::new().unwrap(),
+            &Arc::default(),
+            &mut Mistakes::default(),
+        );
+        let agents = config.agents();
+        (
+            catalog.get("close_ticket").unwrap().spec.definition.clone(),
+            agents.get("helper").unwrap().version.clone(),
+            config.unexpanded.to_string(),
+        )
+    };
+    let first = definitions("secret-0123456789");
+    assert!(!first.2.contains("secret-0123456789"), "{}", first.2);
+    assert_eq!(definitions("secret-9876543210"), first);
+}
+
+#[test]
 fn configuration_without_its_review_does_not_load() {
     let error = load_with(FILE, None).unwrap_err();
     assert!(
