@@ -42,6 +42,7 @@ pub(crate) mod page;
 pub(crate) mod report;
 pub(crate) mod required;
 pub(crate) mod schema;
+pub(crate) mod secret_values;
 mod sections;
 pub(crate) mod services;
 pub mod tree;
@@ -194,7 +195,7 @@ pub fn load(
     config.environment = environment.clone();
     config.directory.clone_from(&directory);
     config.log = environment.variable("RUST_LOG").map(str::to_owned);
-    config.secret_values = secret_values(&root, &inserted);
+    config.secret_values = secret_values::find(&root, &inserted);
     mcp_tools::add(&mut config, &mut root, &mut mistakes);
     check::all(&mut config, &root, &mut mistakes);
     check_rules::check_remembered_conditions(&root, &inserted, &mut mistakes);
@@ -442,56 +443,6 @@ fn resolve_sqlite(url: &str, directory: &Path) -> String {
         "sqlite://{}{question}{query}",
         directory.join(path).display()
     )
-}
-
-/// Returns the values to redact, each with the name that is shown instead:
-/// - the value of each `${…}` in the file, except at places that may be shown
-///   (`unexpanded::is_shown`);
-/// - the values that are always secret (`unexpanded::is_key`), also if they stand in the file
-///   itself;
-/// - each value that an environment variable (`HOLDPOINT_…`) sets at a place that may hold a secret
-///   (`unexpanded::is_secret`);
-/// - the password in the database's URL.
-fn secret_values(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secret<String>)> {
-    let shown = inserted
-        .iter()
-        .filter(|one| !unexpanded::is_shown(&one.place));
-    let mut values: Vec<_> = shown
-        .map(|one| (one.name.clone(), one.value.clone()))
-        .collect();
-    unexpanded::walk(root, &mut Vec::new(), &mut |place, node| {
-        let Some(text) = node.text() else { return };
-        let variable = if let Origin::Variable(name) = &node.origin {
-            Some(name.clone())
-        } else {
-            None
-        };
-        let name = match (
-            &variable,
-            unexpanded::is_key(place),
-            unexpanded::is_secret(place),
-        ) {
-            (Some(name), _, true) => name.clone(),
-            (_, true, _) => place.join("."),
-            (_, _, _) => return,
-        };
-        if !values.iter().any(|(_, value)| value.reveal() == text) {
-            values.push((name, Secret::new(text.to_owned())));
-        }
-    });
-    let database = root
-        .at(&["database", "url"])
-        .and_then(Node::text)
-        .and_then(|url| url::Url::parse(url).ok());
-    if let Some(password) = database.as_ref().and_then(url::Url::password) {
-        let plain = percent_encoding::percent_decode_str(password)
-            .decode_utf8_lossy()
-            .into_owned();
-        if !values.iter().any(|(_, value)| *value.reveal() == plain) {
-            values.push(("database.url".to_owned(), Secret::new(plain)));
-        }
-    }
-    values
 }
 
 #[cfg(test)]

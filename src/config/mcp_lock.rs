@@ -77,7 +77,7 @@ pub fn load_mcp(
         mcp_tools::check_server(name, server, &root, &mut mistakes);
     }
     let lock = read_lock(environment, &path, &mut mistakes);
-    let secrets = secret_values(&root, &inserted);
+    let secrets = secret_values::find(&root, &inserted);
     let config = McpConfig {
         servers,
         path,
