@@ -1,7 +1,7 @@
 //! Reads the settings. Precedence: flags, then environment variables, then the YAML file, then the
 //! defaults. Invariants: all mistakes are reported together, each with its place. Reports are
-//! redacted. If a variable or a flag sets a secret, `Config::unexpanded` has the name of the
-//! variable or flag instead of the value.
+//! redacted. `Config::unexpanded` has no keys. If a variable or a flag sets another secret, it has
+//! the name of the variable or flag instead of the value.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -112,6 +112,8 @@ pub struct Config {
     pub unexpanded: Value,
     /// The name and the value of each secret. [`Config::redactor`] replaces each value by its name.
     pub secret_values: Vec<(String, Secret<String>)>,
+    /// The secret values that no `${…}` of a stored definition may insert.
+    pub never_shown: Vec<Secret<String>>,
     /// The variables and files that `${…}` refers to, also in stored definitions.
     pub environment: Environment,
     /// The base of relative paths in `${file:…}`.
@@ -196,6 +198,7 @@ pub fn load(
     config.directory.clone_from(&directory);
     config.log = environment.variable("RUST_LOG").map(str::to_owned);
     config.secret_values = secret_values::find(&root, &inserted);
+    config.never_shown = secret_values::never_shown(&root, &inserted, &config.secret_values);
     mcp_tools::add(&mut config, &mut root, &mut mistakes);
     check::all(&mut config, &root, &mut mistakes);
     check_rules::check_remembered_conditions(&root, &inserted, &mut mistakes);
@@ -207,19 +210,9 @@ pub fn load(
     check_modules(&config, &mut found);
     report::merge(&root, &mut mistakes, found);
     let everything = inserted.iter().map(|one| (one.name.as_str(), &one.value));
-    let known = config
-        .secret_values
-        .iter()
-        .map(|(name, value)| (name.as_str(), value));
-    let is_valid = mistakes.is_empty();
-    let report = Report::new(
-        &name,
-        &root,
-        &mistakes,
-        &Redactor::new(everything.chain(known)),
-        &inserted,
-    );
-    if is_valid {
+    let redactor = Redactor::new(everything).merged_with(&config.redactor());
+    let report = Report::new(&name, &root, &mistakes, &redactor, &inserted);
+    if mistakes.is_empty() {
         Ok((config, report))
     } else {
         Err(report)

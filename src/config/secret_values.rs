@@ -1,11 +1,14 @@
-//! The secret values of the configuration, which are redacted from texts.
+//! The secret values of the configuration: those that are redacted from texts, and those that no
+//! stored definition may insert.
+
+use std::collections::BTreeSet;
 
 use url::Url;
 
 use super::interpolate::InsertedValue;
 use super::tree::{Node, Origin};
 use super::{unexpanded, warnings};
-use crate::secret::Secret;
+use crate::secret::{MIN_SECRET_CHARS, Secret};
 
 /// Returns the values to redact, each with the name that is shown instead:
 /// - the value of each `${…}` in the file, except at places that may be shown
@@ -51,6 +54,34 @@ pub(super) fn find(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secr
         add("database.url", &password, &[]);
     }
     values
+}
+
+/// Returns those of `secrets` that a stored definition must not insert, because people and models
+/// see the expanded text. Leaves out values that are too short to be redacted. Also leaves out
+/// values that the file itself inserts at a place that is shown, unless the value is a key.
+pub(super) fn never_shown(
+    root: &Node,
+    inserted: &[InsertedValue],
+    secrets: &[(String, Secret<String>)],
+) -> Vec<Secret<String>> {
+    let values_at = |holds: fn(&[String]) -> bool| {
+        let values = inserted.iter().filter(move |one| holds(&one.place));
+        values.map(|one| one.value.reveal().as_str())
+    };
+    let shown: BTreeSet<&str> = values_at(unexpanded::is_shown).collect();
+    let mut keys: BTreeSet<&str> = values_at(unexpanded::is_key).collect();
+    unexpanded::walk(root, &mut Vec::new(), &mut |place, node| {
+        if unexpanded::is_key(place) {
+            keys.extend(node.text());
+        }
+    });
+    let is_hidden = |secret: &&Secret<String>| {
+        let value = secret.reveal().as_str();
+        let is_searched_for = value.chars().count() >= MIN_SECRET_CHARS;
+        is_searched_for && (keys.contains(value) || !shown.contains(value))
+    };
+    let secrets = secrets.iter().map(|(_, secret)| secret);
+    secrets.filter(is_hidden).cloned().collect()
 }
 
 /// Returns the last word of a header's value: the credential without its scheme, such as `Bearer`.
