@@ -373,6 +373,36 @@ fn two_tools_of_a_server_whose_names_differ_only_in_case_are_not_both_offered() 
 }
 
 #[test]
+fn review_reports_a_broken_override_of_a_server_and_of_no_other_section() {
+    let reported = |variable: &str, value: &str| {
+        let variables = [("TOKEN", "tok-0123456789"), (variable, value)];
+        let environment = Environment::new(&variables, &[]);
+        let source = Source::File("/etc/holdpoint.yaml".into(), FILE.to_owned());
+        let report = load_mcp(source, &environment, &Flags::default()).err();
+        let lines = report.into_iter().flat_map(|report| report.mistakes);
+        lines.map(|line| line.to_string()).collect::<Vec<_>>()
+    };
+    let broken = [
+        (
+            "HOLDPOINT_MCP__TICKETS__URL",
+            "[https://h/",
+            "the variable's value is not YAML",
+        ),
+        (
+            "holdpoint_mcp__tickets__url__x",
+            "y",
+            "there is nothing below which `x` could stand",
+        ),
+    ];
+    for (variable, value, detail) in broken {
+        assert_eq!(reported(variable, value), [format!("{variable}: {detail}")]);
+    }
+    for variable in ["HOLDPOINT_MODELS__M__MODEL", "HOLDPOINT_SERVER__LISTEN"] {
+        assert_eq!(reported(variable, "[x"), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn rule_may_not_allow_a_server_on_this_host_without_accounts() {
     let rule =
         |tool: &str| format!("{FILE}policy: [ {{ name: r, tools: [{tool}], decide: allow }} ]\n");
