@@ -49,7 +49,6 @@ pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         check_name(&place, config, mistakes);
         check_tools(&place, config, &callable, mistakes);
         check_terms(&place, mistakes);
-        check_remember(&place, mistakes);
     }
 }
 
@@ -122,9 +121,6 @@ fn check_tools(
 
 fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     let rule = place.rule;
-    if rule.when.as_ref().is_some_and(|when| when.len() > 1024) {
-        place.add(&["when"], "an expression has 1 KiB at most", mistakes);
-    }
     if rule.approvers.required == 0 {
         place.add(&["approvers", "required"], "expected 1 or more", mistakes);
     }
@@ -172,14 +168,6 @@ pub(super) fn check_remembered_conditions(
                 mistakes.add(&place, detail);
             }
         }
-    }
-}
-
-fn check_remember(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
-    let when = place.rule.remember.as_ref().and_then(|it| it.when.as_ref());
-    if when.is_some_and(|when| when.len() > 1024) {
-        let detail = "an expression has 1 KiB at most";
-        place.add(&["remember", "when"], detail, mistakes);
     }
 }
 
