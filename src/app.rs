@@ -85,11 +85,7 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
     let mut specs: Vec<_> = catalog.specs().cloned().collect();
     specs.extend(config.unusable_tools(|name| catalog.get(name).is_some()));
     specs.extend(config.other_tools());
-    if config.judges_other_tools() {
-        Policy::with_unlisted_tools(&config.rules(), &specs, mistakes)
-    } else {
-        Policy::new(&config.rules(), &specs, mistakes)
-    }
+    Policy::new(&config.rules(), &specs, mistakes)
 }
 
 /// Serves until SIGTERM or SIGINT.

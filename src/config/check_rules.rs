@@ -68,8 +68,9 @@ fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the entries of `tools`. Without `auth`, no rule may allow a tool that runs on this host.
-/// Warns about a rule that allows a `request_…` tool.
+/// Checks the entries of `tools`. Unless a gate judges other tools, each entry must name a tool:
+/// otherwise a `deny` with a misspelt name would silently deny no call. Without `auth`, no rule may
+/// allow a tool that runs on this host. Warns about a rule that allows a `request_…` tool.
 fn check_tools(
     place: &RulePlace<'_>,
     config: &Config,
@@ -78,6 +79,7 @@ fn check_tools(
 ) {
     let rule = place.rule;
     let is_human = |pattern: &str| HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
+    let offered = config.agents.values().flat_map(|agent| &agent.human);
     let mut matched: BTreeSet<&str> = BTreeSet::new();
     for (entry, pattern) in rule.tools.iter().enumerate() {
         let entry = entry.to_string();
@@ -86,7 +88,14 @@ fn check_tools(
                 let detail = format!("`{pattern}` is neither a name nor a glob");
                 place.add(&["tools", &entry], detail, mistakes);
             }
-            Some(found) if found.is_empty() && !is_human(pattern) => {
+            Some(found) if found.is_empty() && is_human(pattern) => {
+                let is_offered = offered.clone().any(|kind| kind.tool() == pattern);
+                if !is_offered && !config.judges_other_tools() {
+                    let detail = format!("no agent offers `{pattern}`");
+                    place.add(&["tools", &entry], detail, mistakes);
+                }
+            }
+            Some(found) if found.is_empty() => {
                 let at = ["policy", place.at.as_str(), "tools", &entry];
                 if !config.judges_other_tools() {
                     mistakes.add(&at, format!("`{pattern}` names no tool"));

@@ -240,6 +240,7 @@ const BAD: &[(&str, &[&str])] = &[
         "policy: [{ name: x, tools: ['request_*'], decide: hold }, { name: y, tools: [request_confirmation, a], decide: hold }]\n",
         &[
             "3:29: policy[0].tools[0]: `request_*` names no tool",
+            "3:78: policy[1].tools[0]: no agent offers `request_confirmation`",
             "3:100: policy[1].tools[1]: `a` names no tool",
         ],
     ),
