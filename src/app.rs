@@ -85,11 +85,7 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
     let mut specs: Vec<_> = catalog.specs().cloned().collect();
     specs.extend(config.unusable_tools(|name| catalog.get(name).is_some()));
     specs.extend(config.other_tools());
-    if config.judges_other_tools() {
-        Policy::with_unlisted_tools(&config.rules(), &specs, mistakes)
-    } else {
-        Policy::new(&config.rules(), &specs, mistakes)
-    }
+    Policy::new(&config.rules(), &specs, mistakes)
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -463,7 +459,7 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 /// service is killed. Reads the command from standard input. Returns the exit code.
 #[must_use]
 pub fn guard() -> u8 {
-    u8::try_from(crate::tool::guard::guard_main(&[])).unwrap_or(1)
+    u8::try_from(crate::tool::guard::guard_main()).unwrap_or(1)
 }
 
 /// Returns the OpenAPI document as JSON.

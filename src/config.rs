@@ -1,7 +1,7 @@
 //! Reads the settings. Precedence: flags, then environment variables, then the YAML file, then the
 //! defaults. Invariants: all mistakes are reported together, each with its place. Reports are
-//! redacted. If a variable or a flag sets a secret, `Config::unexpanded` has the name of the
-//! variable or flag instead of the value.
+//! redacted. `Config::unexpanded` has no keys. If a variable or a flag sets another secret, it has
+//! the name of the variable or flag instead of the value.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,7 @@ pub(crate) mod page;
 pub(crate) mod report;
 pub(crate) mod required;
 pub(crate) mod schema;
+pub(crate) mod secret_values;
 mod sections;
 pub(crate) mod services;
 pub mod tree;
@@ -111,6 +112,8 @@ pub struct Config {
     pub unexpanded: Value,
     /// The name and the value of each secret. [`Config::redactor`] replaces each value by its name.
     pub secret_values: Vec<(String, Secret<String>)>,
+    /// The secret values that no `${…}` of a stored definition may insert.
+    pub never_shown: Vec<Secret<String>>,
     /// The variables and files that `${…}` refers to, also in stored definitions.
     pub environment: Environment,
     /// The base of relative paths in `${file:…}`.
@@ -194,7 +197,8 @@ pub fn load(
     config.environment = environment.clone();
     config.directory.clone_from(&directory);
     config.log = environment.variable("RUST_LOG").map(str::to_owned);
-    config.secret_values = secret_values(&root, &inserted);
+    config.secret_values = secret_values::find(&root, &inserted);
+    config.never_shown = secret_values::never_shown(&root, &inserted, &config.secret_values);
     mcp_tools::add(&mut config, &mut root, &mut mistakes);
     check::all(&mut config, &root, &mut mistakes);
     check_rules::check_remembered_conditions(&root, &inserted, &mut mistakes);
@@ -206,19 +210,9 @@ pub fn load(
     check_modules(&config, &mut found);
     report::merge(&root, &mut mistakes, found);
     let everything = inserted.iter().map(|one| (one.name.as_str(), &one.value));
-    let known = config
-        .secret_values
-        .iter()
-        .map(|(name, value)| (name.as_str(), value));
-    let is_valid = mistakes.is_empty();
-    let report = Report::new(
-        &name,
-        &root,
-        &mistakes,
-        &Redactor::new(everything.chain(known)),
-        &inserted,
-    );
-    if is_valid {
+    let redactor = Redactor::new(everything).merged_with(&config.redactor());
+    let report = Report::new(&name, &root, &mistakes, &redactor, &inserted);
+    if mistakes.is_empty() {
         Ok((config, report))
     } else {
         Err(report)
@@ -442,56 +436,6 @@ fn resolve_sqlite(url: &str, directory: &Path) -> String {
         "sqlite://{}{question}{query}",
         directory.join(path).display()
     )
-}
-
-/// Returns the values to redact, each with the name that is shown instead:
-/// - the value of each `${…}` in the file, except at places that may be shown
-///   (`unexpanded::is_shown`);
-/// - the values that are always secret (`unexpanded::is_key`), also if they stand in the file
-///   itself;
-/// - each value that an environment variable (`HOLDPOINT_…`) sets at a place that may hold a secret
-///   (`unexpanded::is_secret`);
-/// - the password in the database's URL.
-fn secret_values(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secret<String>)> {
-    let shown = inserted
-        .iter()
-        .filter(|one| !unexpanded::is_shown(&one.place));
-    let mut values: Vec<_> = shown
-        .map(|one| (one.name.clone(), one.value.clone()))
-        .collect();
-    unexpanded::walk(root, &mut Vec::new(), &mut |place, node| {
-        let Some(text) = node.text() else { return };
-        let variable = if let Origin::Variable(name) = &node.origin {
-            Some(name.clone())
-        } else {
-            None
-        };
-        let name = match (
-            &variable,
-            unexpanded::is_key(place),
-            unexpanded::is_secret(place),
-        ) {
-            (Some(name), _, true) => name.clone(),
-            (_, true, _) => place.join("."),
-            (_, _, _) => return,
-        };
-        if !values.iter().any(|(_, value)| value.reveal() == text) {
-            values.push((name, Secret::new(text.to_owned())));
-        }
-    });
-    let database = root
-        .at(&["database", "url"])
-        .and_then(Node::text)
-        .and_then(|url| url::Url::parse(url).ok());
-    if let Some(password) = database.as_ref().and_then(url::Url::password) {
-        let plain = percent_encoding::percent_decode_str(password)
-            .decode_utf8_lossy()
-            .into_owned();
-        if !values.iter().any(|(_, value)| *value.reveal() == plain) {
-            values.push(("database.url".to_owned(), Secret::new(plain)));
-        }
-    }
-    values
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub mod seal;
 pub(crate) mod settings;
 mod stream_redactor;
 
+pub(crate) use self::redactor::MIN_SECRET_CHARS;
 pub use self::redactor::Redactor;
 pub use self::stream_redactor::StreamRedactor;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use crate::config::McpConfig;
+use crate::config::secret_values::header_credential;
 use crate::mcp::{self, Lock, Review};
 use crate::net::Net;
 use crate::secret::{Redactor, Secret};
@@ -28,8 +29,7 @@ fn header_redactor(headers: &http::HeaderMap) -> Redactor {
     let mut secrets = Vec::new();
     for (name, value) in headers {
         let value = value.to_str().unwrap_or_default();
-        let credential = value.rsplit(' ').next().unwrap_or_default();
-        for text in [value, credential] {
+        for text in [value, header_credential(value)] {
             secrets.push((name.as_str(), Secret::new(text.to_owned())));
         }
     }

@@ -252,13 +252,15 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
     }
     for (name, credential) in &config.credentials {
         check_parts::check_name(&["credentials", name], "a credential", name, mistakes);
-        for field in credential.fields.keys() {
-            check_parts::check_name(
-                &["credentials", name, "fields", field],
-                "a field",
-                field,
-                mistakes,
-            );
+        for (index, field) in credential.fields.keys().enumerate() {
+            let place = ["credentials", name, "fields", field];
+            check_parts::check_name(&place, "a field", field, mistakes);
+            // The form for the credential could not be compiled, so that no answer would be taken.
+            let mut earlier = credential.fields.keys().take(index);
+            if let Some(twin) = earlier.find(|twin| twin.eq_ignore_ascii_case(field)) {
+                let detail = format!("the fields `{twin}` and `{field}` differ only in case");
+                mistakes.add(&place, detail);
+            }
         }
         if let Some(expires_in) = credential.expires_in {
             positive(&["credentials", name, "expires_in"], expires_in, mistakes);

@@ -49,7 +49,6 @@ pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         check_name(&place, config, mistakes);
         check_tools(&place, config, &callable, mistakes);
         check_terms(&place, mistakes);
-        check_remember(&place, mistakes);
     }
 }
 
@@ -69,8 +68,9 @@ fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the entries of `tools`. Without `auth`, no rule may allow a tool that runs on this host.
-/// Warns about a rule that allows a `request_…` tool.
+/// Checks the entries of `tools`. Unless a gate judges other tools, each entry must name a tool:
+/// otherwise a `deny` with a misspelt name would silently deny no call. Without `auth`, no rule may
+/// allow a tool that runs on this host. Warns about a rule that allows a `request_…` tool.
 fn check_tools(
     place: &RulePlace<'_>,
     config: &Config,
@@ -79,6 +79,7 @@ fn check_tools(
 ) {
     let rule = place.rule;
     let is_human = |pattern: &str| HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
+    let offered = config.agents.values().flat_map(|agent| &agent.human);
     let mut matched: BTreeSet<&str> = BTreeSet::new();
     for (entry, pattern) in rule.tools.iter().enumerate() {
         let entry = entry.to_string();
@@ -87,7 +88,14 @@ fn check_tools(
                 let detail = format!("`{pattern}` is neither a name nor a glob");
                 place.add(&["tools", &entry], detail, mistakes);
             }
-            Some(found) if found.is_empty() && !is_human(pattern) => {
+            Some(found) if found.is_empty() && is_human(pattern) => {
+                let is_offered = offered.clone().any(|kind| kind.tool() == pattern);
+                if !is_offered && !config.judges_other_tools() {
+                    let detail = format!("no agent offers `{pattern}`");
+                    place.add(&["tools", &entry], detail, mistakes);
+                }
+            }
+            Some(found) if found.is_empty() => {
                 let at = ["policy", place.at.as_str(), "tools", &entry];
                 if !config.judges_other_tools() {
                     mistakes.add(&at, format!("`{pattern}` names no tool"));
@@ -122,9 +130,6 @@ fn check_tools(
 
 fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
     let rule = place.rule;
-    if rule.when.as_ref().is_some_and(|when| when.len() > 1024) {
-        place.add(&["when"], "an expression has 1 KiB at most", mistakes);
-    }
     if rule.approvers.required == 0 {
         place.add(&["approvers", "required"], "expected 1 or more", mistakes);
     }
@@ -172,14 +177,6 @@ pub(super) fn check_remembered_conditions(
                 mistakes.add(&place, detail);
             }
         }
-    }
-}
-
-fn check_remember(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
-    let when = place.rule.remember.as_ref().and_then(|it| it.when.as_ref());
-    if when.is_some_and(|when| when.len() > 1024) {
-        let detail = "an expression has 1 KiB at most";
-        place.add(&["remember", "when"], detail, mistakes);
     }
 }
 

@@ -110,19 +110,14 @@ impl Config {
     }
 
     /// Returns the function that expands stored definitions with the current variables and files.
-    /// The function refuses to insert a secret of the current configuration, because people and
-    /// models see the expanded text.
+    /// The function refuses to insert a value of [`Config::never_shown`], because people and models
+    /// see the expanded text.
     fn variable_expander(&self) -> VariableExpander {
         let (environment, directory) = (self.environment.clone(), self.directory.clone());
-        let secrets = self.secret_values.clone();
+        let secrets = self.never_shown.clone();
         VariableExpander::new(move |text| {
             let (text, inserted) = interpolate::expand_text(text, &environment, &directory)?;
-            let shown = inserted.iter().find(|one| {
-                secrets
-                    .iter()
-                    .any(|(_, secret)| secret.reveal() == one.value.reveal())
-            });
-            match shown {
+            match inserted.iter().find(|one| secrets.contains(&one.value)) {
                 Some(one) => Err(format!("`{}` is a secret of this configuration", one.name)),
                 None => Ok(text),
             }

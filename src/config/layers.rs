@@ -2,8 +2,6 @@
 //! then by flags. Invariant: an override is an ordinary node of the tree, and its origin names the
 //! variable or flag.
 
-use std::collections::BTreeMap;
-
 use super::environment::Environment;
 use super::tree::{self, Entry, Kind, Node, Origin};
 use crate::world::Mistakes;
@@ -37,8 +35,9 @@ pub struct Flags {
 }
 
 /// Applies the environment variables to the tree. Variables with shorter paths are applied first.
-/// Otherwise `…__A` would overwrite the value that `…__A__B` has set. If the file lacks a key, the
-/// key is added in the spelling that it has in `known`, the list of all keys of the schema. A
+/// Otherwise `…__A` would overwrite the value that `…__A__B` has set. Indexes are applied in
+/// numeric order, because a list grows by one element at a time. If the file lacks a key, the key
+/// is added in the spelling that it has in `known`, the list of all keys of the schema. A
 /// variable's name matches a key in `known` without regard to case, `-` and `_`. A key that is not
 /// in `known` is added in lower case.
 pub fn apply_variables(
@@ -47,10 +46,10 @@ pub fn apply_variables(
     known: &[String],
     mistakes: &mut Mistakes,
 ) {
-    let mut overrides: BTreeMap<(usize, &str), &str> = BTreeMap::new();
+    let mut overrides = Vec::new();
     for (name, value) in environment.variables() {
-        if let Some((depth, _)) = path_of(name) {
-            overrides.insert((depth, name), value);
+        if let Some(path) = path_of(name) {
+            overrides.push((path, name, value));
         } else if name.to_ascii_uppercase().starts_with(PREFIX)
             && !OTHER_VARIABLES.contains(&name)
             && FAILPOINTS_VARIABLE != Some(name)
@@ -61,10 +60,8 @@ pub fn apply_variables(
             mistakes.warn(&[&format!("@{name}")], detail);
         }
     }
-    for ((_, name), value) in overrides {
-        let Some((_, path)) = path_of(name) else {
-            continue;
-        };
+    overrides.sort_by_cached_key(|(path, _, _)| sort_key(path));
+    for (path, name, value) in overrides {
         let origin = Origin::Variable(name.to_owned());
         let mut value_mistakes = Mistakes::default();
         let Some(node) = tree::parse(value, Some(origin), &mut value_mistakes)
@@ -94,14 +91,20 @@ pub fn apply_flags(root: &mut Node, flags: &Flags) {
     }
 }
 
-/// Returns the path of the key that a variable overrides: the number of its steps, and the steps in
-/// lower case. The caller sorts the variables by the number. Returns `None` if the variable
-/// overrides no key.
-fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
+/// Returns the path of the key that a variable overrides, in lower case. Returns `None` if the
+/// variable overrides no key.
+fn path_of(name: &str) -> Option<Vec<String>> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;
     let steps: Vec<String> = path.split("__").map(str::to_ascii_lowercase).collect();
-    (steps.len() > 1 && steps.iter().all(|step| !step.is_empty())).then_some((steps.len(), steps))
+    (steps.len() > 1 && steps.iter().all(|step| !step.is_empty())).then_some(steps)
+}
+
+/// Returns the key by which variables are sorted: the number of steps in the path, then the steps
+/// as numbers. A step that is not a number comes after all indexes.
+fn sort_key(path: &[String]) -> (usize, Vec<usize>) {
+    let steps = path.iter().map(|step| step.parse().unwrap_or(usize::MAX));
+    (path.len(), steps.collect())
 }
 
 /// Puts a node at a path, and creates the missing maps and lists on the path.
@@ -307,6 +310,22 @@ mod tests {
                 "database": {"url": "postgres://h/d"}
             })
         );
+    }
+
+    #[test]
+    fn list_that_grows_beyond_ten_elements_has_them_in_the_order_of_their_indexes() {
+        let names: Vec<String> = (0..=10)
+            .map(|index| format!("HOLDPOINT_SERVER__CORS_ORIGINS__{index}"))
+            .collect();
+        let values: Vec<String> = (0..=10).map(|index| format!("https://h{index}")).collect();
+        let variables: Vec<(&str, &str)> = names
+            .iter()
+            .zip(&values)
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let (json, mistakes) = over("", &variables);
+        assert_eq!(mistakes, Vec::<String>::new());
+        assert_eq!(json, json!({"server": {"cors_origins": values}}));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::mcp::{self, Lock};
 use crate::secret::{Redactor, Secret};
-use crate::world::Mistakes;
+use crate::world::{Mistake, Mistakes};
 
 /// The MCP servers of a configuration, and their lock file.
 #[derive(Clone, Debug)]
@@ -55,12 +55,10 @@ pub fn load_mcp(
     let parsed = tree::parse(text, None, &mut mistakes);
     let mut root =
         parsed.unwrap_or_else(|| Node::new(Origin::File { line: 1, column: 1 }, Kind::Null));
-    layers::apply_variables(
-        &mut root,
-        environment,
-        &schema::keys(),
-        &mut Mistakes::default(),
-    );
+    let mut overrides = Mistakes::default();
+    layers::apply_variables(&mut root, environment, &schema::keys(), &mut overrides);
+    let found = overrides.found.into_iter().filter(concerns_servers);
+    mistakes.found.extend(found);
     layers::apply_flags(&mut root, flags);
     if let Kind::Map(entries) = &mut root.kind {
         entries.retain(|Entry { key, .. }| matches!(key.as_str(), "mcp" | "mcp_lock"));
@@ -77,7 +75,7 @@ pub fn load_mcp(
         mcp_tools::check_server(name, server, &root, &mut mistakes);
     }
     let lock = read_lock(environment, &path, &mut mistakes);
-    let secrets = secret_values(&root, &inserted);
+    let secrets = secret_values::find(&root, &inserted);
     let config = McpConfig {
         servers,
         path,
@@ -90,6 +88,14 @@ pub fn load_mcp(
         let secrets = config.redactor();
         Err(Report::new(&name, &root, &mistakes, &secrets, &inserted))
     }
+}
+
+/// Whether a mistake is in a variable that overrides a key below `mcp` or `mcp_lock`.
+fn concerns_servers(mistake: &Mistake) -> bool {
+    mistake.place.first().is_some_and(|name| {
+        let name = name.to_ascii_uppercase();
+        name.starts_with("@HOLDPOINT_MCP__") || name.starts_with("@HOLDPOINT_MCP_LOCK__")
+    })
 }
 
 /// Reads the lock file. Returns an empty lock if the file does not exist or cannot be read.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::tests_bad::{BASE, TOOL};
 use super::*;
+use crate::agent::Agents;
 use crate::net::Net;
 use crate::task::verdict::Terms;
 use crate::tool::catalog::Catalog;
@@ -339,6 +340,38 @@ agents: { a: { model: m, instructions: 'Say ${WORD}.' } }";
     let error = third.pinned(agent, version, definition).unwrap_err();
     assert_eq!(
         error.to_string(),
+        "`WORD` is a secret of this configuration"
+    );
+}
+
+#[test]
+fn stored_definition_takes_short_and_empty_values_and_those_that_the_file_shows_too() {
+    let text = "models: { m: { provider: openai, model: x, api_key: '${KEY}' } }
+agents: { a: { model: m, tools: [t], instructions: 'Say ${WORD}.${A:-}' } }
+tools: { t: { http: { url: 'http://h/', headers: { X: '${WORD}', Y: '${B:-}' } } } }";
+    let load = |text: &str, word: &str| {
+        let variables = [("KEY", "a-key-0123456789"), ("WORD", word)];
+        with(text, &variables, &Flags::default())
+            .unwrap()
+            .0
+            .agents()
+    };
+    let first = load(text, "before");
+    let agent = first.get("a").unwrap();
+    let pinned = |agents: &Agents| agents.pinned(agent, &agent.version, &agent.definition);
+    for word in ["one", "eu-central-1"] {
+        let now = load(text, word);
+        assert_eq!(pinned(&now).unwrap().instructions, format!("Say {word}."));
+    }
+    let silent = text.replace("Say ${WORD}.${A:-}", "Nothing.");
+    assert_eq!(
+        pinned(&load(&silent, "one")).unwrap().instructions,
+        "Say one."
+    );
+    assert_eq!(
+        pinned(&load(&silent, "eu-central-1"))
+            .unwrap_err()
+            .to_string(),
         "`WORD` is a secret of this configuration"
     );
 }

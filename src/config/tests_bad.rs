@@ -205,6 +205,13 @@ const BAD: &[(&str, &[&str])] = &[
             "3:55: credentials.c: `fields` is missing",
         ],
     ),
+    (
+        "credentials: { c: { fields: { token: {}, Token: {}, tokens: {} } } }\n",
+        &[
+            "3:1: credentials: credentials need a key under `secrets.keys`, which seals them",
+            "3:31: credentials.c.fields.token: the fields `Token` and `token` differ only in case",
+        ],
+    ),
     // rules
     (
         "policy: [{ name: x, tools: [gone, 'g*', t, '[a'], decide: hold }, { name: x, tools: [t], decide: hold }]\n",
@@ -233,6 +240,7 @@ const BAD: &[(&str, &[&str])] = &[
         "policy: [{ name: x, tools: ['request_*'], decide: hold }, { name: y, tools: [request_confirmation, a], decide: hold }]\n",
         &[
             "3:29: policy[0].tools[0]: `request_*` names no tool",
+            "3:78: policy[1].tools[0]: no agent offers `request_confirmation`",
             "3:100: policy[1].tools[1]: `a` names no tool",
         ],
     ),

@@ -1,13 +1,19 @@
 //! The unexpanded configuration as JSON, and the places in it that may hold secrets or may be
-//! shown. Invariant: if a variable or a flag sets a value that may be secret, the JSON has the name
-//! of the variable or flag instead.
+//! shown. Invariants: the JSON has no key, token or password, whatever sets it. If a variable or a
+//! flag sets another value that may be secret, the JSON has the name of the variable or flag
+//! instead.
 
 use serde_json::{Map, Value};
 
 use super::tree::{Kind, Node, Origin};
 
-/// Converts the tree to the JSON from which digests are computed. If a variable or a flag sets a
-/// value that may be secret, the JSON has the name of the variable or flag instead.
+/// The value that stands in the JSON for each key, token or password ([`is_key`]). A digest over a
+/// literal value could be used to test guesses of the value.
+const KEY_MARKER: &str = "key";
+
+/// Converts the tree to the JSON from which digests are computed. Each key, token and password is
+/// replaced by [`KEY_MARKER`]. If a variable or a flag sets another value that may be secret, the
+/// JSON has the name of the variable or flag instead.
 #[must_use]
 pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())
@@ -15,6 +21,9 @@ pub(crate) fn definitions(root: &Node) -> Value {
 
 fn json(node: &Node, place: &mut Vec<String>) -> Value {
     match &node.kind {
+        Kind::Text(_) | Kind::Number(_) | Kind::Bool(_) if is_key(place) => {
+            Value::String(KEY_MARKER.to_owned())
+        }
         Kind::Text(_) | Kind::Number(_) | Kind::Bool(_) if is_secret(place) => match &node.origin {
             Origin::Variable(name) => Value::String(format!("${{{name}}}")),
             Origin::Flag(name) => Value::String((*name).to_owned()),

@@ -2,6 +2,7 @@
 //! quotes a value.
 
 use super::Config;
+use super::secret_values::database_passwords;
 use super::tree::{Node, Origin};
 use super::unexpanded::walk;
 use crate::tool::credential::REFERENCE_START;
@@ -62,6 +63,13 @@ fn lacks_braces(text: &str) -> bool {
             .is_some_and(|next| next.is_ascii_uppercase() || next.is_ascii_digit() || next == b'_')
 }
 
+/// Whether `place` is the place of a header's value.
+#[must_use]
+pub(super) fn is_header(place: &[String]) -> bool {
+    let place: Vec<&str> = place.iter().map(String::as_str).collect();
+    header(&place).is_some()
+}
+
 /// Returns the name of the header if `place` is the place of a header's value.
 fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     match place {
@@ -93,7 +101,7 @@ pub(crate) fn check_settings(config: &Config, root: &Node, mistakes: &mut Mistak
     let is_from_flag = root
         .at(&["database", "url"])
         .is_some_and(|node| matches!(node.origin, Origin::Flag(_)));
-    if is_from_flag && has_password(url) {
+    if is_from_flag && !database_passwords(url).is_empty() {
         let detail = "the list of processes shows the password: pass it in the variable \
                       `HOLDPOINT_DATABASE__URL` or `PGPASSWORD`";
         mistakes.warn(&["database", "url"], detail);
@@ -109,15 +117,6 @@ pub(crate) fn check_settings(config: &Config, root: &Node, mistakes: &mut Mistak
             mistakes.warn(&["tools", name, "shell"], detail);
         }
     }
-}
-
-fn has_password(url: &str) -> bool {
-    url::Url::parse(url).is_ok_and(|url| {
-        url.password().is_some_and(|password| !password.is_empty())
-            || url
-                .query_pairs()
-                .any(|(key, value)| key == "password" && !value.is_empty())
-    })
 }
 
 #[cfg(test)]

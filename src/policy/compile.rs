@@ -77,29 +77,10 @@ impl Policy {
     }
 
     /// Compiles the rules for these tools (including sub-agents and the `request_…` tools) and
-    /// reports every mistake under `policy`, by the rule's index.
+    /// reports every mistake under `policy`, by the rule's index. An entry of a rule's `tools` that
+    /// matches no tool is no mistake here: a gate may judge other tools, too.
     #[must_use]
     pub fn new(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
-        Self::compile(rules, tools, true, mistakes)
-    }
-
-    /// Like [`Policy::new`], for a service whose gates also judge calls of tools that are not in
-    /// `tools`. In such a service, a rule that matches none of `tools` is no mistake.
-    #[must_use]
-    pub fn with_unlisted_tools(
-        rules: &[Rule],
-        tools: &[ToolSpec],
-        mistakes: &mut Mistakes,
-    ) -> Self {
-        Self::compile(rules, tools, false, mistakes)
-    }
-
-    fn compile(
-        rules: &[Rule],
-        tools: &[ToolSpec],
-        requires_known_tools: bool,
-        mistakes: &mut Mistakes,
-    ) -> Self {
         let shapes: Vec<_> = tools
             .iter()
             .map(|tool| (tool.clone(), Shape::from_parameters(&tool.parameters)))
@@ -113,9 +94,6 @@ impl Policy {
                     rule.name
                 );
                 mistakes.warn(&["policy", &index, "name"], detail);
-            }
-            if requires_known_tools {
-                unknown_tools(rule, &index, tools, mistakes);
             }
             CompiledRule::new(rule, &index, &shapes, mistakes)
         });
@@ -207,22 +185,6 @@ impl CompiledRule {
                 },
             ),
             tools: patterns,
-        }
-    }
-}
-
-/// Reports the entries of the rule's `tools` that match no tool. Without this report, a `deny` with
-/// a misspelt name would silently deny no call.
-fn unknown_tools(rule: &Rule, index: &str, tools: &[ToolSpec], mistakes: &mut Mistakes) {
-    for (at, entry) in rule.tools.iter().enumerate() {
-        let alone = Rule {
-            tools: vec![entry.clone()],
-            ..rule.clone()
-        };
-        let (patterns, invalid) = alone.tool_patterns();
-        if invalid.is_empty() && !tools.iter().any(|tool| patterns.matches(tool)) {
-            let detail = format!("rule `{}`: `{entry}` names no tool", rule.name);
-            mistakes.add(&["policy", index, "tools", &at.to_string()], detail);
         }
     }
 }
@@ -419,28 +381,17 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_of_tools_must_match_a_tool() {
+    fn rule_without_tools_or_with_an_invalid_glob_is_a_mistake() {
         let (_, found) = policy(&[
-            rule("typo", &["refund", "refnud"], "", Decide::Deny),
             rule("none", &[], "", Decide::Deny),
             rule("glob", &["[x"], "", Decide::Deny),
-            rule("nothing", &["files_*"], "", Decide::Deny),
         ]);
         let places: Vec<String> = found
             .found
             .iter()
             .map(|mistake| mistake.place.join("."))
             .collect();
-        assert_eq!(
-            places,
-            [
-                "policy.0.tools.1",
-                "policy.1.tools",
-                "policy.2.tools.0",
-                "policy.3.tools.0"
-            ]
-        );
-        assert!(found.found[0].detail.contains("refnud"));
+        assert_eq!(places, ["policy.0.tools", "policy.1.tools.0"]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::Secret;
 use super::layer::{self, Layer, UnescapeOptions};
 
 /// The minimum length of a secret in characters; shorter values are not searched for.
-const MIN_SECRET_CHARS: usize = 8;
+pub(crate) const MIN_SECRET_CHARS: usize = 8;
 
 /// Finds and replaces known secrets in texts of other services and of people.
 #[derive(Clone, Default)]

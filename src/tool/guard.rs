@@ -110,7 +110,7 @@ struct CapturedOutput {
 /// Runs the guard `holdpoint __guard`, which reads an [`Order`] from standard input. Returns the
 /// exit code: 0, or 1 if the guard failed.
 #[must_use]
-pub(crate) fn guard_main(_arguments: &[String]) -> i32 {
+pub(crate) fn guard_main() -> i32 {
     // The command runs as the guard's user. Without this protection, the command could read the
     // order, with its secrets, from the guard's memory.
     let _ = super::shell::make_undumpable();

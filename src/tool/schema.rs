@@ -173,7 +173,7 @@ impl CompiledSchema {
         undeclared.retain(|extra| {
             !violations
                 .iter()
-                .any(|violation| violation.pointer.starts_with(&extra.pointer))
+                .any(|violation| is_at_or_below(&violation.pointer, &extra.pointer))
         });
         violations.extend(undeclared);
         let mut seen = BTreeSet::new();
@@ -187,6 +187,12 @@ impl CompiledSchema {
         }
         Err(SchemaViolations(violations))
     }
+}
+
+/// Whether the JSON Pointer `inner` leads to the place of the JSON Pointer `outer`, or below it.
+fn is_at_or_below(inner: &str, outer: &str) -> bool {
+    let rest = inner.strip_prefix(outer);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Returns the closed form of `schema`, against which [`CompiledSchema::closed`] checks a call's

@@ -124,3 +124,18 @@ fn name_that_no_variable_of_a_command_can_have_is_a_mistake() {
         ],
     );
 }
+
+#[test]
+fn condition_that_is_too_long_is_a_mistake() {
+    let long = format!("'{}' == user.id", "x".repeat(1024));
+    let tools = format!(
+        "  t: {{ http: {{ url: 'http://h/' }} }}\npolicy:\n- {{ name: r, tools: [t], decide: hold, when: \"{long}\" }}\n- {{ name: s, tools: [t], decide: hold, remember: {{ when: \"{long}\", for: [task], most: 1h, uses: 1 }} }}\n"
+    );
+    contains(
+        &report("provider: openai, model: x", &tools),
+        &[
+            "6:40: policy[0].when: rule `r`: the expression is longer than 1024 bytes",
+            "7:52: policy[1].remember.when: rule `s`: the expression is longer than 1024 bytes",
+        ],
+    );
+}

@@ -224,6 +224,32 @@ fn definition_changes_with_the_review_and_with_what_a_call_could_do() {
 }
 
 #[test]
+fn definitions_are_the_same_whatever_the_client_secret_of_a_server() {
+    let definitions = |secret: &str| {
+        let oauth =
+            format!("oauth: {{ token_url: 'https://h/', client_id: a, client_secret: {secret} }}");
+        let file = FILE.replace("headers: { Authorization: \"Bearer ${TOKEN}\" }", &oauth);
+        assert_ne!(file, FILE);
+        let config = read(&file).unwrap();
+        let catalog = Catalog::build(
+            config.tools.clone(),
+            &Net::new().unwrap(),
+            &Arc::default(),
+            &mut Mistakes::default(),
+        );
+        let agents = config.agents();
+        (
+            catalog.get("close_ticket").unwrap().spec.definition.clone(),
+            agents.get("helper").unwrap().version.clone(),
+            config.unexpanded.to_string(),
+        )
+    };
+    let first = definitions("secret-0123456789");
+    assert!(!first.2.contains("secret-0123456789"), "{}", first.2);
+    assert_eq!(definitions("secret-9876543210"), first);
+}
+
+#[test]
 fn configuration_without_its_review_does_not_load() {
     let error = load_with(FILE, None).unwrap_err();
     assert!(
@@ -344,6 +370,36 @@ fn two_tools_of_a_server_whose_names_differ_only_in_case_are_not_both_offered() 
         "tools: [list, ticket.close], trust_annotations",
     );
     assert!(load_with(&one, Some(&twins.to_string())).is_ok());
+}
+
+#[test]
+fn review_reports_a_broken_override_of_a_server_and_of_no_other_section() {
+    let reported = |variable: &str, value: &str| {
+        let variables = [("TOKEN", "tok-0123456789"), (variable, value)];
+        let environment = Environment::new(&variables, &[]);
+        let source = Source::File("/etc/holdpoint.yaml".into(), FILE.to_owned());
+        let report = load_mcp(source, &environment, &Flags::default()).err();
+        let lines = report.into_iter().flat_map(|report| report.mistakes);
+        lines.map(|line| line.to_string()).collect::<Vec<_>>()
+    };
+    let broken = [
+        (
+            "HOLDPOINT_MCP__TICKETS__URL",
+            "[https://h/",
+            "the variable's value is not YAML",
+        ),
+        (
+            "holdpoint_mcp__tickets__url__x",
+            "y",
+            "there is nothing below which `x` could stand",
+        ),
+    ];
+    for (variable, value, detail) in broken {
+        assert_eq!(reported(variable, value), [format!("{variable}: {detail}")]);
+    }
+    for variable in ["HOLDPOINT_MODELS__M__MODEL", "HOLDPOINT_SERVER__LISTEN"] {
+        assert_eq!(reported(variable, "[x"), Vec::<String>::new());
+    }
 }
 
 #[test]

@@ -175,15 +175,44 @@ tools:
 }
 
 #[test]
-fn password_in_the_database_url_is_a_secret() {
-    let (config, _) = with(
-        &WHOLE.replace("sqlite://holdpoint.db", "postgres://u:pass%20word-12@h/d"),
-        &[],
-        &Flags::default(),
-    )
-    .unwrap();
+fn credential_in_a_header_is_a_secret_without_its_scheme() {
+    let overrides = [
+        (
+            "HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS__AUTHORIZATION",
+            "Bearer sk-tool-0123456789",
+        ),
+        (
+            "HOLDPOINT_MODELS__MAIN__HEADERS__AUTHORIZATION",
+            "Bearer sk-model-0123456789",
+        ),
+    ];
+    let (config, _) = with(WHOLE, &overrides, &Flags::default()).unwrap();
+    for (name, value) in overrides {
+        let alone = value.strip_prefix("Bearer ").unwrap();
+        assert_eq!(config.redactor().redact(alone), format!("[secret {name}]"));
+    }
+    let text = "mcp: { s: { url: 'https://h/', headers: { Authorization: '${FILLED}' } } }\n";
+    let environment = Environment::new(&[("FILLED", "Bearer sk-server-0123456789")], &[]);
+    let source = Source::File("/etc/h.yaml".into(), text.to_owned());
+    let servers = load_mcp(source, &environment, &Flags::default()).unwrap();
     assert_eq!(
-        config.redactor().redact("it said pass word-12"),
-        "it said [secret database.url]"
+        servers.redactor().redact("sk-server-0123456789"),
+        "[secret FILLED]"
     );
+}
+
+#[test]
+fn password_in_the_database_url_is_a_secret() {
+    for url in [
+        "postgres://u:pass%20word-12@h/d",
+        "postgres://u@h/d?password=pass%20word-12",
+    ] {
+        let text = WHOLE.replace("sqlite://holdpoint.db", url);
+        let (config, _) = with(&text, &[], &Flags::default()).unwrap();
+        assert_eq!(
+            config.redactor().redact("it said pass word-12"),
+            "it said [secret database.url]",
+            "{url}"
+        );
+    }
 }

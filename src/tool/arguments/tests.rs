@@ -162,6 +162,7 @@ const HOSTILE: &[(&str, &str)] = &[
         r#"{"order":1,"amount":20,"currency":"USD"}"#,
         "/currency: is not declared",
     ),
+    (r#"{"order":1,"amount":"20","a":1}"#, "/a: is not declared"),
     (
         r#"{"order":1,"amount":20,"to":{"iban":"x","bic":"y"}}"#,
         "/to/bic: is not declared",

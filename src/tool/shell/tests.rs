@@ -20,7 +20,7 @@ mod credentials;
 #[test]
 #[ignore = "not a test: the guard's process"]
 fn guard_process_runs_as_the_guard_of_a_command() {
-    std::process::exit(super::super::guard::guard_main(&[]));
+    std::process::exit(super::super::guard::guard_main());
 }
 
 pub(crate) fn this_program() -> GuardCommand {

@@ -49,7 +49,7 @@ fn other_tool(name: &str) -> ToolSpec {
 fn allow_matches_a_tool_that_the_gate_does_not_list_by_a_glob_only() {
     let beside = |rules: &[Rule]| {
         let mut mistakes = Mistakes::default();
-        let policy = Policy::with_unlisted_tools(rules, &tools(), &mut mistakes);
+        let policy = Policy::new(rules, &tools(), &mut mistakes);
         assert!(mistakes.is_empty(), "{:?}", mistakes.found);
         policy
     };
