@@ -39,10 +39,7 @@ fn server_that_refuses_reports() -> (String, Arc<AtomicUsize>) {
     let reports = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&reports);
     std::thread::spawn(move || {
-        let allowed = reply(
-            "200 OK",
-            &ALLOWED.replace("\"expires_in_ms\":1000", "\"expires_in_ms\":60000"),
-        );
+        let allowed = reply("200 OK", ALLOWED);
         let problem = r#"{"code":"not_found","detail":"There is nothing at this address."}"#;
         let refused = reply("404 Not Found", problem);
         for stream in listener.incoming() {
@@ -62,7 +59,7 @@ fn reply(status: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}").into_bytes()
 }
 
-const ALLOWED: &str = r#"{"tool":"Bash","arguments_text":"{\"command\":\"ls\"}","edited":false,"decision":"allow","outcome":null,"message":"Allowed.","by":[],"permit":{"attempt":1,"expires_at":"x","expires_in_ms":1000,"idempotency_key":"k"},"result":null,"request":null}"#;
+const ALLOWED: &str = r#"{"tool":"Bash","arguments_text":"{\"command\":\"ls\"}","edited":false,"decision":"allow","outcome":null,"message":"Allowed.","by":[],"permit":{"attempt":1,"expires_at":"x","expires_in_ms":60000,"idempotency_key":"k"},"result":null,"request":null}"#;
 
 fn blocked(url: &str, input: &[u8], what: &str) {
     let folder = Folder::new();
@@ -141,6 +138,27 @@ fn service_that_does_not_answer_clearly_blocks_the_call() {
         .unwrap();
     blocked(&format!("http://{gone}"), input.as_bytes(), "no server");
     blocked("ftp://127.0.0.1", input.as_bytes(), "no URL");
+}
+
+#[test]
+fn permit_that_has_ended_lets_no_call_run() {
+    let ended = ALLOWED.replace("\"expires_in_ms\":60000", "\"expires_in_ms\":0");
+    let url = server(Some(reply("200 OK", &ended)));
+    let input = before("t", "ls").to_string();
+    blocked(&url, input.as_bytes(), "permit that has ended");
+    let (folder, ls) = (Folder::new(), "{\"command\":\"ls\"}");
+    for call in [
+        &["call", "Bash", ls][..],
+        &["call", "Bash", ls, "--", "echo", "ran"],
+    ] {
+        let output = run(gate(folder.path(), &url, call, "1s"), b"");
+        assert_eq!(
+            (output.status.code(), text(&output.stdout)),
+            (Some(2), ""),
+            "{}",
+            text(&output.stderr)
+        );
+    }
 }
 
 #[test]
