@@ -207,8 +207,7 @@ impl GateClient {
                 Ok(verdict) if verdict.answer.decision == Decision::Pending => {
                     pending = Some(verdict);
                 }
-                Ok(verdict) if verdict.is_permit_over() => return Err(AskError::PermitEnded),
-                Ok(verdict) => return Ok(verdict),
+                Ok(verdict) => return self.with_open_permit(call, key, verdict).await,
                 Err(AskError::Unreachable(_)) if pending.is_some() && Instant::now() < deadline => {
                 }
                 Err(error) => return Err(error),
@@ -222,6 +221,25 @@ impl GateClient {
                 SystemClock.sleep(MIN_PROPOSAL_INTERVAL).await;
             }
         }
+    }
+
+    /// Returns `verdict` if its permit has not ended. The permit counts from the start of the
+    /// request, but the service may have given it only at the end of a long wait. So a permit that
+    /// seems to have ended is asked for again, once and without a wait: the service repeats an open
+    /// permit to its runner, with the time that is left.
+    async fn with_open_permit(
+        &self,
+        call: &ProposedCall<'_>,
+        key: &str,
+        mut verdict: Verdict,
+    ) -> Result<Verdict, AskError> {
+        if verdict.is_permit_over() {
+            verdict = self.propose(call, key, Duration::ZERO).await?;
+        }
+        if verdict.is_permit_over() {
+            return Err(AskError::PermitEnded);
+        }
+        Ok(verdict)
     }
 
     async fn propose(
