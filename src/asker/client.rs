@@ -1,6 +1,7 @@
 //! Sends the requests of an asker to a gate: proposes a call, and reports the call's outcome.
 //! Invariants: an answer is an error if its HTTP status contradicts its decision, or if it names
-//! another tool than the proposed one. All proposals of one call have the same idempotency key.
+//! another tool than the proposed one. All proposals of one call have the same idempotency key. A
+//! permit that has ended reaches no caller.
 
 use std::time::Duration;
 
@@ -109,8 +110,8 @@ impl ServiceAnswer {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permit {
     /// The time in milliseconds within which the call must start. The client counts this time from
-    /// the moment before it sends its request. The client's permit therefore ends no later than the
-    /// service's permit.
+    /// the moment before it sends its request, and counts suspended time. The client's permit
+    /// therefore ends no later than the service's permit.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,
@@ -134,8 +135,15 @@ pub struct Verdict {
     pub answer: ServiceAnswer,
     /// The JSON text of the answer, as received.
     pub text: String,
-    /// The end of the permit by this process's clock; `None` without a permit.
-    pub permit_ends: Option<Instant>,
+    /// The machine's uptime ([`Clock::uptime`]) at which the permit ends; `None` without a permit.
+    permit_ends: Option<Duration>,
+}
+
+impl Verdict {
+    fn is_permit_over(&self) -> bool {
+        self.permit_ends
+            .is_some_and(|end| end <= SystemClock.uptime())
+    }
 }
 
 /// The reason why there is no verdict.
@@ -146,6 +154,10 @@ pub enum AskError {
     /// The service refused the request, or its answer is not understood.
     #[error("{0}")]
     Refused(String),
+    /// The answer arrived after the end of its permit, for example because the machine was
+    /// suspended.
+    #[error("the permit to run the call has ended")]
+    PermitEnded,
 }
 
 /// The client of an asker: proposes calls at a gate and reports their outcomes.
@@ -177,7 +189,7 @@ impl GateClient {
     /// has answered `pending` before. Otherwise, the client returns an error at once.
     ///
     /// # Errors
-    /// Fails if no complete and consistent answer arrives.
+    /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.
     pub async fn ask(
         &self,
         call: &ProposedCall<'_>,
@@ -195,7 +207,7 @@ impl GateClient {
                 Ok(verdict) if verdict.answer.decision == Decision::Pending => {
                     pending = Some(verdict);
                 }
-                Ok(verdict) => return Ok(verdict),
+                Ok(verdict) => return self.with_open_permit(call, key, verdict).await,
                 Err(AskError::Unreachable(_)) if pending.is_some() && Instant::now() < deadline => {
                 }
                 Err(error) => return Err(error),
@@ -211,13 +223,32 @@ impl GateClient {
         }
     }
 
+    /// Returns `verdict` if its permit has not ended. The permit counts from the start of the
+    /// request, but the service may have given it only at the end of a long wait. So a permit that
+    /// seems to have ended is asked for again, once and without a wait: the service repeats an open
+    /// permit to its runner, with the time that is left.
+    async fn with_open_permit(
+        &self,
+        call: &ProposedCall<'_>,
+        key: &str,
+        mut verdict: Verdict,
+    ) -> Result<Verdict, AskError> {
+        if verdict.is_permit_over() {
+            verdict = self.propose(call, key, Duration::ZERO).await?;
+        }
+        if verdict.is_permit_over() {
+            return Err(AskError::PermitEnded);
+        }
+        Ok(verdict)
+    }
+
     async fn propose(
         &self,
         call: &ProposedCall<'_>,
         key: &str,
         request_wait: Duration,
     ) -> Result<Verdict, AskError> {
-        let sent_at = Instant::now();
+        let sent_at = SystemClock.uptime();
         let request = self
             .post("/v1/gate/calls", call)?
             .header("prefer", format!("wait={}", request_wait.as_secs()))

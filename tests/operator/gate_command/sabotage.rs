@@ -39,10 +39,7 @@ fn server_that_refuses_reports() -> (String, Arc<AtomicUsize>) {
     let reports = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&reports);
     std::thread::spawn(move || {
-        let allowed = reply(
-            "200 OK",
-            &ALLOWED.replace("\"expires_in_ms\":1000", "\"expires_in_ms\":60000"),
-        );
+        let allowed = reply("200 OK", ALLOWED);
         let problem = r#"{"code":"not_found","detail":"There is nothing at this address."}"#;
         let refused = reply("404 Not Found", problem);
         for stream in listener.incoming() {
@@ -57,12 +54,33 @@ fn server_that_refuses_reports() -> (String, Arc<AtomicUsize>) {
     (format!("http://{address}"), reports)
 }
 
+/// Starts a server that answers the first request with a permit that has ended, and each later
+/// request with an open permit. Returns the server's URL.
+fn server_whose_first_permit_has_ended() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut answer = reply("200 OK", &ended_permit());
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut vec![0; 65536]);
+            let _ = stream.write_all(&answer);
+            answer = reply("200 OK", ALLOWED);
+        }
+    });
+    format!("http://{address}")
+}
+
+fn ended_permit() -> String {
+    ALLOWED.replace("\"expires_in_ms\":60000", "\"expires_in_ms\":0")
+}
+
 fn reply(status: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}").into_bytes()
 }
 
-const ALLOWED: &str = r#"{"tool":"Bash","arguments_text":"{\"command\":\"ls\"}","edited":false,"decision":"allow","outcome":null,"message":"Allowed.","by":[],"permit":{"attempt":1,"expires_at":"x","expires_in_ms":1000,"idempotency_key":"k"},"result":null,"request":null}"#;
+const ALLOWED: &str = r#"{"tool":"Bash","arguments_text":"{\"command\":\"ls\"}","edited":false,"decision":"allow","outcome":null,"message":"Allowed.","by":[],"permit":{"attempt":1,"expires_at":"x","expires_in_ms":60000,"idempotency_key":"k"},"result":null,"request":null}"#;
 
 fn blocked(url: &str, input: &[u8], what: &str) {
     let folder = Folder::new();
@@ -141,6 +159,38 @@ fn service_that_does_not_answer_clearly_blocks_the_call() {
         .unwrap();
     blocked(&format!("http://{gone}"), input.as_bytes(), "no server");
     blocked("ftp://127.0.0.1", input.as_bytes(), "no URL");
+}
+
+#[test]
+fn permit_that_has_ended_lets_no_call_run() {
+    let url = server(Some(reply("200 OK", &ended_permit())));
+    let input = before("t", "ls").to_string();
+    blocked(&url, input.as_bytes(), "permit that has ended");
+    let (folder, ls) = (Folder::new(), "{\"command\":\"ls\"}");
+    for call in [
+        &["call", "Bash", ls][..],
+        &["call", "Bash", ls, "--", "echo", "ran"],
+    ] {
+        let output = run(gate(folder.path(), &url, call, "1s"), b"");
+        assert_eq!(
+            (output.status.code(), text(&output.stdout)),
+            (Some(2), ""),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn permit_that_is_open_when_asked_for_again_lets_the_call_run() {
+    let folder = Folder::new();
+    let input = before("t", "ls").to_string();
+    let call = ["call", "Bash", "{\"command\":\"ls\"}"];
+    for (arguments, input) in [(&["hook", "codex"][..], input.as_bytes()), (&call, b"")] {
+        let url = server_whose_first_permit_has_ended();
+        let output = run(gate(folder.path(), &url, arguments, "1s"), input);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
 }
 
 #[test]
