@@ -202,8 +202,10 @@ both! {
         let parts = harness.parts(4);
         let settings = Settings { lease: Duration::from_hours(1), ..parts.settings };
         let engine = Engine::new(EngineParts { settings, clock, ..parts });
-        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
-        engine.shut_down(Duration::from_mins(1)).await;
+        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        for driver in engine.claim().await.unwrap() {
+            driver.await;
+        }
         let journal = harness.journal(task).await;
         assert_eq!((harness.executions(task, "/tag"), starts(&journal)), (0, 3), "{:#?}", journal.items);
         assert_eq!(outcomes(&journal), [Outcome::Failed]);
@@ -218,8 +220,10 @@ both! {
             Arc::new(SlowToConnect(spec.clone(), Arc::clone(&shared)))
         }));
         let engine = Engine::new(EngineParts { clock, ..harness.parts(4) });
-        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
-        engine.shut_down(Duration::from_mins(1)).await;
+        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        for driver in engine.claim().await.unwrap() {
+            driver.await;
+        }
         let journal = harness.journal(task).await;
         assert_eq!(outcomes(&journal), [Outcome::Failed, Outcome::Succeeded], "{:#?}", journal.items);
     }
