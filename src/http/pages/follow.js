@@ -207,7 +207,9 @@
     const forms = document.getElementById("answers");
     const hadFocus = forms.contains(document.activeElement);
     forms.hidden = true;
-    document.getElementById("standing").hidden = true;
+    // A page that was rendered after the deadline has a headline in place of the time left.
+    const standing = document.getElementById("standing");
+    if (standing) standing.hidden = true;
     announce(text);
     if (hadFocus) meanwhile.querySelector("a").focus();
   };
