@@ -275,6 +275,8 @@ async function hostileEventsStayText(browser) {
   for (const pre of await page.locator("#live pre").all()) {
     assert.equal(await pre.evaluate((node) => node.closest(".agent, li").querySelector(".by, p") !== null), true);
   }
+  const message = live(page, "log").locator("li").first().locator("pre");
+  assert.equal(await message.getAttribute("dir"), "auto", "a user's text has the direction of its script");
   await fits(page, "hostile events");
   await readable(page, "hostile events");
   assert.deepEqual(wrong, []);

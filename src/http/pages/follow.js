@@ -275,7 +275,7 @@
   const onUserMessage = (_, data) => {
     const texts = data.items.map((item) => (item.content_type === "text" ? item.content : words.event_image));
     const user = visible(data.by);
-    entry(data, fill(words.event_message, { user }), ...texts.flatMap(quote));
+    entry(data, fill(words.event_message, { user }), ...texts.flatMap((text) => quote(text)));
   };
 
   const onAgentAnswer = (_, data) => {
