@@ -219,6 +219,22 @@ on_both! {
         app.stop().await;
     }
 
+    async fn wrong_account_comes_back_to_the_page_whose_form_was_refused(on: On) {
+        let app = TestApp::with(on, &finance()).await;
+        let held = app.held().await;
+        let carol = app.nobody().header("cookie", &app.sign_in(CAROL).await).header("accept", "text/html");
+        let page = format!("/tasks/{}", held.task);
+        for (action, page) in [(format!("{page}/cancel"), page.as_str()), (format!("/grants/{}", held.task), "/grants")] {
+            let refused = carol.send(Method::POST, &action, Some((FORM, String::new()))).await;
+            assert!([403, 404].contains(&refused.status), "{}", refused.text);
+            let link = format!("<a href=\"/sign-in?next={}\">", page.replace('/', "%2F"));
+            assert!(refused.text.contains(&link), "{}", refused.text);
+            let bob = app.nobody().header("cookie", &app.sign_in(BOB).await).header("accept", "text/html");
+            assert_ne!(bob.get(page).await.status, 405, "{page}");
+        }
+        app.stop().await;
+    }
+
     async fn one_button_pages_have_none_where_their_post_would_be_refused(on: On) {
         let app = TestApp::with(on, &finance()).await;
         let page = async |key, held: &Held, action: &str| {

@@ -388,6 +388,18 @@ on_both! {
         app.stop().await;
     }
 
+    async fn key_posted_without_a_name_is_not_sent_back(on: On) {
+        let app = TestApp::start(on).await;
+        for actor in [app.nobody(), app.nobody().header("accept", HTML)] {
+            for body in [ALICE.to_owned(), format!("key=wrong-key-0123456789&{ALICE}")] {
+                let refused = post(&actor, "/sign-in", &body).await;
+                assert_eq!((refused.status, refused.header("set-cookie")), (422, ""), "{}", refused.text);
+                assert!(refused.text.contains("no such member") && !refused.text.contains(ALICE), "{}", refused.text);
+            }
+        }
+        app.stop().await;
+    }
+
     async fn stored_session_reveals_neither_its_key_nor_its_token(on: On) {
         let app = TestApp::start(on).await;
         let cookie = cookie(&app, ALICE).await;

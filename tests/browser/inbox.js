@@ -203,6 +203,38 @@ async function losesItsStream(browser) {
   await clear();
 }
 
+// Each question that arrives while the stream is down gets one notice. The first list gets none.
+async function noticesWhatItMissed(browser) {
+  const { request: first } = await refundOf(101);
+  const missed = ["e", "f"].map((digit) => ({ ...first, request_id: first.request_id.replaceAll(/[0-9a-f]/g, digit) }));
+  const lists = [1, 2, 2, 3].map((count) => [first, ...missed].slice(0, count));
+  const { context, page, wrong } = await newPage(browser);
+  await page.addInitScript(() => {
+    window.noticed = [];
+    window.Notification = class {
+      static permission = "granted";
+      constructor(_, { tag }) {
+        noticed.push(tag);
+      }
+    };
+    // Without locks, the page shows notices at once.
+    Object.defineProperty(navigator, "locks", { value: undefined });
+    localStorage.setItem("holdpoint-tell", "yes");
+  });
+  await page.route("**/v1/events*", (route) => {
+    const requests = lists.shift();
+    if (!requests) return route.fulfill({ status: 204 });
+    const data = JSON.stringify({ open: requests.length, more: false, requests });
+    return route.fulfill({ contentType: "text/event-stream", body: `retry: 10\n\nevent: inbox\ndata: ${data}\n\n` });
+  });
+  await page.goto(`${service}/inbox`);
+  await page.locator("#open-heading", { hasText: /^3$/ }).waitFor();
+  assert.deepEqual(await page.evaluate(() => noticed), missed.map(({ request_id: id }) => id));
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
 async function showsATask(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
@@ -332,6 +364,7 @@ try {
   for (const count of [3, 60, 210]) await hiddenPageCatchesUp(browser, count);
   await noKeyDecides(browser);
   await losesItsStream(browser);
+  await noticesWhatItMissed(browser);
   await aHostileNameIsTextEverywhere(browser);
   await everybodyCanRead(browser);
   assert.equal((await request((await refund()).request.request_id)).status, "pending");

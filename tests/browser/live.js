@@ -214,8 +214,8 @@ async function withoutAScriptNothingIsMissing(browser) {
 }
 
 // Opens the page of a request with a scripted stream. Each connection gets the next of `answers`,
-// and every further connection gets a 204.
-async function told(browser, answers, { clock, question = refund, ...options } = {}) {
+// and every further connection gets a 204. `init` runs in the page before the page's own script.
+async function told(browser, answers, { clock, init, question = refund, ...options } = {}) {
   const { request, task } = await question();
   const opened = await newPage(browser, options);
   const asked = [];
@@ -229,6 +229,7 @@ async function told(browser, answers, { clock, question = refund, ...options } =
     return route.fulfill({ contentType: "text/event-stream", body: `retry: 10\n\n${lines.join("")}` });
   });
   if (clock) await opened.page.clock.install();
+  if (init) await opened.page.addInitScript(init);
   await opened.page.goto(request.url);
   await opened.page.locator("#key").fill(ALICE_KEY);
   await send(opened.page, opened.page.locator('form[action$="/sign-in"] button'));
@@ -274,6 +275,8 @@ async function hostileEventsStayText(browser) {
   for (const pre of await page.locator("#live pre").all()) {
     assert.equal(await pre.evaluate((node) => node.closest(".agent, li").querySelector(".by, p") !== null), true);
   }
+  const message = live(page, "log").locator("li").first().locator("pre");
+  assert.equal(await message.getAttribute("dir"), "auto", "a user's text has the direction of its script");
   await fits(page, "hostile events");
   await readable(page, "hostile events");
   assert.deepEqual(wrong, []);
@@ -356,6 +359,21 @@ async function aPartialAnswerLeavesTheForm(browser) {
   await next.context.close();
 }
 
+// A page that was loaded between the deadline and the commit that closes the request has no
+// `#standing`. When the request closes, the page says so.
+async function anOverduePageTakesTheExpiry(browser) {
+  const init = () => {
+    const remove = () => document.getElementById("standing")?.remove();
+    new MutationObserver(remove).observe(document, { childList: true, subtree: true });
+  };
+  const expired = [1, "request.expired", ({ request_id }) => ({ request_id })];
+  const { context, page, wrong } = await told(browser, [[expired, completed(2)]], { init });
+  await says(page.locator("#meanwhile"), "This request has expired.");
+  assert.equal(await page.locator("#standing").count(), 0);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
 // The page retries a refused stream less and less often, each time from the last event. Then it
 // gives up and says so.
 async function aRefusalIsNotAskedForEver(browser) {
@@ -415,6 +433,7 @@ try {
   await piecesAreShownOnlyWhole(browser);
   await eachEventIsShownOnce(browser);
   await aPartialAnswerLeavesTheForm(browser);
+  await anOverduePageTakesTheExpiry(browser);
   await aRefusalIsNotAskedForEver(browser);
   await withoutAScriptNothingIsMissing(browser);
   await aBrowserFollowsByItself(browser);

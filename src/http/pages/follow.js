@@ -207,7 +207,9 @@
     const forms = document.getElementById("answers");
     const hadFocus = forms.contains(document.activeElement);
     forms.hidden = true;
-    document.getElementById("standing").hidden = true;
+    // A page that was rendered after the deadline has a headline in place of the time left.
+    const standing = document.getElementById("standing");
+    if (standing) standing.hidden = true;
     announce(text);
     if (hadFocus) meanwhile.querySelector("a").focus();
   };
@@ -273,7 +275,7 @@
   const onUserMessage = (_, data) => {
     const texts = data.items.map((item) => (item.content_type === "text" ? item.content : words.event_image));
     const user = visible(data.by);
-    entry(data, fill(words.event_message, { user }), ...texts.flatMap(quote));
+    entry(data, fill(words.event_message, { user }), ...texts.flatMap((text) => quote(text)));
   };
 
   const onAgentAnswer = (_, data) => {

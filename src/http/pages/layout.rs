@@ -25,6 +25,11 @@ const STYLE: &str = concat!(
 
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with(""));
 
+/// Returns `text` with a code in place of each invisible character. Keeps the line breaks.
+pub(crate) fn visible_lines(text: &str) -> String {
+    text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
+}
+
 /// Returns the `Content-Security-Policy` of a page without a script.
 pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()

@@ -30,6 +30,17 @@ pub(crate) const PATHS: [&str; 7] = [
     "/grants",
 ];
 
+/// Returns the path of the page to open in place of `path`. A form that cancels a task or ends a
+/// standing decision posts to a path without a page of its own, so the page with that form opens.
+pub(super) fn page_path(path: &str) -> &str {
+    if path.starts_with("/grants/") {
+        return "/grants";
+    }
+    let task = path.strip_suffix("/cancel");
+    task.filter(|task| task.starts_with("/tasks/"))
+        .unwrap_or(path)
+}
+
 /// Returns the operations of the pages, without the scripts, and without the page of a request
 /// (`api/requests/show.rs`).
 pub(super) fn operations() -> Vec<Operation> {

@@ -27,6 +27,7 @@ use super::operation::Op;
 use super::problem::{Code, Problem};
 use crate::engine::IdempotencyKey;
 use crate::http::Http;
+use crate::http::pages::link::{self, CurrentLink};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::world::Clock;
@@ -109,7 +110,7 @@ impl FromRequest<Arc<Http>> for PostRequest {
         let bytes = read_body(http, &parts, body, Some(&caller)).await?;
         let key = idempotency_key(&parts.headers).map(|key| {
             key.map(|key| IdempotencyKey {
-                path: format!("{} {}", parts.method, parts.uri.path()),
+                path: format!("{} {}", parts.method, stored_path(&parts)),
                 key,
                 body: DigestedBody::new(bytes.clone(), http.settings.sealer.as_ref()),
             })
@@ -245,6 +246,15 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
         Ok(_) | Err(_) => Err(
             "Idempotency-Key must be one header of 1 to 255 visible ASCII characters.".to_owned(),
         ),
+    }
+}
+
+/// Returns the path that is stored with an idempotency key. No table stores links, so the path of a
+/// sealed link has the id of the link's request in place of the link.
+fn stored_path(parts: &Parts) -> String {
+    match parts.extensions.get::<CurrentLink>() {
+        Some(link) => format!("{}{}", link::PATH_PREFIX, link.request_id),
+        None => parts.uri.path().to_owned(),
     }
 }
 

@@ -183,7 +183,7 @@ fn problem(
         // exists.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
         let prefix = path_prefix(public_url);
-        let path = format!("{prefix}{}", context.path);
+        let path = format!("{prefix}{}", pages::page_path(&context.path));
         let again = |CurrentCaller(caller): CurrentCaller| {
             sign_in_again(&caller, &path, &prefix, context.language)
         };

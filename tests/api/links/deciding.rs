@@ -2,6 +2,7 @@
 //! It counts if that person may still decide.
 
 use futures_util::future::join_all;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
@@ -87,6 +88,29 @@ on_both! {
         ended(&app, &held.task, "Completed").await;
         assert_eq!(decisions(&app, &held.task).await.len(), 1);
         assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
+
+    async fn link_posted_with_an_idempotency_key_is_stored_in_no_column(on: On) {
+        let app = linked(on, "{ groups: [finance] }").await;
+        let held = app.held().await;
+        app.model.then(says("done"));
+        let paths = [link("dora", &held.request), link("dora", &held.request)];
+        let digest = digest(&page(&app, &paths[0]).await).replace(':', "%3A");
+        for path in &paths {
+            let browser = app.nobody().header("origin", &app.url()).header("idempotency-key", "k-1");
+            let form = ("application/x-www-form-urlencoded", format!("digest={digest}&action=approve"));
+            let reply = browser.send(Method::POST, path, Some(form)).await;
+            assert_eq!((reply.status, reply.header("location")), (303, path.as_str()), "{}", reply.text);
+        }
+        ended(&app, &held.task, "Completed").await;
+        let columns = "tenant || ' ' || user_id || ' ' || path || ' ' || key || ' ' || body_digest || ' ' || coalesce(person, '')";
+        let rows = app.database.texts(&format!("select {columns} from idempotency")).await;
+        let [row] = &rows[..] else { panic!("both links are of one request: {rows:?}") };
+        assert!(row.contains(&format!("acme dora POST /l/{} k-1 ", held.request)), "{row}");
+        for path in &paths {
+            assert!(!row.contains(path.strip_prefix("/l/").unwrap()), "{row}");
+        }
         app.stop().await;
     }
 

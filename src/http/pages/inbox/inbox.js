@@ -28,8 +28,7 @@
   const rowOf = (id) => [...rows.children].find((row) => row.dataset.request === id);
   const isLastPage = !part("inbox-next");
   // The first id of this page; without rows "g", which is greater than every id.
-  const isFirstPage = !new URLSearchParams(location.search).get("cursor");
-  const pageStart = isFirstPage ? "" : (rows.firstElementChild?.dataset.request ?? "g");
+  const pageStart = new URL(location).searchParams.get("cursor") ? (rows.firstElementChild?.dataset.request ?? "g") : "";
 
   const load = (address, accept, type, handler) => {
     const xhr = new XMLHttpRequest();
@@ -122,19 +121,13 @@
 
   // Appends the page that begins with the first new request to the last page. Others open it.
   const showNewRows = () => {
-    const address = new URL(location.href);
+    const address = new URL(location);
     address.searchParams.set("cursor", cursorBefore([...newRequests].sort()[0]));
-    if (!isLastPage) {
-      location.assign(address);
-      return;
-    }
+    if (!isLastPage) return location.assign(address);
     load(address, "text/html", "document", (loaded) => {
       const found = [...(loaded?.querySelectorAll("#inbox-rows > li") ?? [])];
       const added = found.filter((row) => !rowOf(row.dataset.request));
-      if (added.length === 0) {
-        location.reload();
-        return;
-      }
+      if (added.length === 0) return location.reload();
       rows.append(...added.map((row) => document.adoptNode(row)));
       part("inbox-empty")?.remove();
       for (const row of added) newRequests.delete(row.dataset.request);
@@ -166,7 +159,12 @@
     }
     const isNew = (id) => (known ? !known.has(id) : isFirstEvent && isLastPage && id > pageStart);
     for (const id of newRequests) if (isOver(id)) newRequests.delete(id);
-    for (const id of ids) if (!rowOf(id) && isNew(id)) newRequests.add(id);
+    for (const request of requests) {
+      const id = request.request_id;
+      if (rowOf(id) || !isNew(id)) continue;
+      newRequests.add(id);
+      if (known) notify(request);
+    }
     if (isComplete || known) known = new Set([...(known ?? []), ...ids]);
     isFirstEvent = false;
     mayBeMore = more;
@@ -186,8 +184,7 @@
       notify(request);
     },
     "request.changed": ({ request, open }) => {
-      const row = rowOf(request.request_id);
-      const approved = row?.querySelector(".approved");
+      const approved = rowOf(request.request_id)?.querySelector(".approved");
       const values = { have: request.approvals, required: request.approvers.required };
       if (approved) approved.textContent = fill(words.have_approved, values);
       showCount(open);

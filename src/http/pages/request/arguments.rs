@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use super::View;
 use super::ordered::JsonNode;
-use super::question::visible_lines;
-use crate::http::pages::layout::visible;
+use crate::http::pages::layout::{visible, visible_lines};
 use crate::http::pages::translations::fill;
 use crate::http::wire::request::RequestedCall;
 

@@ -9,7 +9,7 @@ use super::headline::asked_by_agent;
 use super::ordered::member_names_at;
 use super::risk::warnings;
 use super::time::time_tag;
-use crate::http::pages::layout::visible;
+use crate::http::pages::layout::{visible, visible_lines};
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::wire::decision::{ThenAction, WireDecision};
 use crate::http::wire::raw_json::RawJson;
@@ -116,11 +116,6 @@ fn known_facts(view: &View<'_>) -> Markup {
             }
         }
     }
-}
-
-/// Returns `text` with a code in place of each invisible character. Keeps the line breaks.
-pub(crate) fn visible_lines(text: &str) -> String {
-    text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns a value as text: a string without quotation marks, any other value as JSON.

@@ -4,9 +4,8 @@
 use maud::{Markup, html};
 
 use super::View;
-use super::question::visible_lines;
 use super::time::time_tag;
-use crate::http::pages::layout::visible;
+use crate::http::pages::layout::{visible, visible_lines};
 use crate::http::pages::translations::{Translations, fill};
 use crate::store::RequestRow;
 use crate::task::item::{CloseReason, Fact, Item, Outcome};

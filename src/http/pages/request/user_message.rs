@@ -4,10 +4,9 @@
 
 use maud::{Markup, html};
 
-use super::question::visible_lines;
 use super::{ITEMS_PER_READ, View};
 use crate::http::Http;
-use crate::http::pages::layout::visible;
+use crate::http::pages::layout::{visible, visible_lines};
 use crate::http::pages::translations::fill;
 use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};

@@ -16,7 +16,7 @@ use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::server::body::form;
 use crate::http::server::edge::RenderedError;
-use crate::http::server::fields::{Errors, pointer};
+use crate::http::server::fields::Errors;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::{Code, Problem, path_prefix};
 use crate::http::server::wrong_keys::ClientNetwork;
@@ -124,8 +124,9 @@ impl SignIn {
         if key.is_none() {
             errors.add("/key", "the key");
         }
-        for name in fields.keys() {
-            errors.add(&pointer("", name), "no such member");
+        // A client that posts the bare key sends it as a field's name, so the error names no field.
+        if !fields.is_empty() {
+            errors.add("", "no such member");
         }
         match key.filter(|_| errors.0.is_empty()) {
             Some(key) => Ok(Self {

@@ -78,14 +78,10 @@ pub(crate) async fn get_task_page(
         },
     };
     let tree_size = http.store.tree_size(root).await?;
-    let is_followed = before.is_none() && !row.status.is_terminal();
     let header = about(&site, &row, tree_size);
-    let page = task_page(&site, &http, &row, &header, &pending, &timeline, before);
-    Ok(if is_followed {
-        follow::page_with_script(page)
-    } else {
-        page.into_response()
-    })
+    Ok(task_page(
+        &site, &http, &row, &header, &pending, &timeline, before,
+    ))
 }
 
 fn task_page(
@@ -96,13 +92,13 @@ fn task_page(
     pending: &[RequestRow],
     timeline: &TaskTimeline,
     before: Option<i64>,
-) -> Markup {
+) -> Response {
     let texts = site.texts();
     let (agent, status) = (visible(&row.agent), status_word(row.status, texts));
     let title = fill(texts.task_title, &[("agent", &agent), ("status", status)]);
     let address = format!("{}/tasks/{}", site.prefix, row.task_id);
     let is_followed = before.is_none() && !row.status.is_terminal();
-    site.page(
+    let page = site.page(
         Some(NavPage::Tasks),
         &force_left_to_right(title.clone()),
         &html! {
@@ -121,7 +117,12 @@ fn task_page(
             ol.timeline { @for entry in &timeline.entries { (entry) } }
             @if is_followed { (live_section(site, row, timeline, &address)) }
         },
-    )
+    );
+    if is_followed {
+        follow::page_with_script(page)
+    } else {
+        page.into_response()
+    }
 }
 
 /// Renders the agent, the owner, the session, the time of creation, and the usage of the task's

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::pages::inbox::rows::kind_word;
-use crate::http::pages::layout::{utc_text, visible};
+use crate::http::pages::layout::{utc_text, visible, visible_lines};
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
@@ -313,9 +313,7 @@ fn truncate(text: &str) -> String {
         .char_indices()
         .nth(MAX_TEXT_CHARS)
         .map_or(text.len(), |(end, _)| end);
-    let shown = text.get(..end).unwrap_or_default();
-    let lines: Vec<String> = shown.split('\n').map(visible).collect();
-    lines.join("\n")
+    visible_lines(text.get(..end).unwrap_or_default())
 }
 
 fn truncation_note(words: &Translations, text: &str) -> Markup {
