@@ -42,6 +42,8 @@ mod tests;
 mod tests_forms;
 #[cfg(test)]
 mod tests_layout;
+#[cfg(test)]
+mod tests_mistakes;
 
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;

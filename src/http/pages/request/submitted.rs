@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::form::{default_form, is_changed_in_fields};
+use super::inputs::call_part;
 use super::schema;
 use crate::engine::FieldError;
 use crate::store::RequestRow;
@@ -55,10 +56,11 @@ impl FormName {
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // A form that the agent wrote may also have a field `action`. A browser submits that field
-        // as `field.action`, so the field does not match here.
+        // A form that the agent wrote, or a call's arguments, may also have a field `action`. A
+        // browser submits it as `field.action` or `call.{id}.field.action`, so it does not match
+        // here.
         let is_action_field = |name: &str| {
-            name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
+            name == "action" || call_part(name).is_some_and(|(_, part)| part == "action")
         };
         let has_action = |action: Action| {
             fields

@@ -19,7 +19,7 @@ use crate::task::request::RequestKind;
 
 /// Renders the page after `fields` were submitted with mistakes. The page shows `errors` or, if
 /// `errors` is empty, the errors that [`to_json`] reports.
-fn again(
+pub(super) fn again(
     row: &RequestRow,
     caller: &Caller,
     in_path: Option<Action>,

@@ -1,0 +1,36 @@
+//! Checks that the page after an invalid submission shows each mistake in the form that was
+//! submitted, beside its field.
+
+use serde_json::json;
+
+use super::tests_forms::again;
+use crate::engine::FieldError;
+use crate::http::openapi::sample;
+
+fn mistake(pointer: &str) -> Vec<FieldError> {
+    vec![FieldError {
+        pointer: pointer.to_owned(),
+        detail: "at most 4096 bytes".to_owned(),
+    }]
+}
+
+#[test]
+fn argument_named_action_does_not_choose_the_form() {
+    let mut row = sample::request();
+    let call = &mut row.spec.pending_tool_calls[0];
+    call.parameters = json!({"type": "object", "properties": {"action": {"type": "string"}}});
+    call.arguments_text = r#"{"action":"buy"}"#.into();
+    let id = call.tool_call_id;
+    let (action, argument) = (
+        format!("call.{id}.action"),
+        format!("call.{id}.field.action"),
+    );
+    let fields = [(action.as_str(), "edit"), (argument.as_str(), "respond")];
+    let wrong = mistake(&format!("/decisions/{id}/arguments/action"));
+    let page = again(&row, &sample::approver(), None, &fields, wrong);
+    let link = format!("href=\"#edit-call_2e_{id}_2e_field_2e_action\"");
+    assert!(
+        page.contains(&link) && page.contains("respond</textarea>"),
+        "{page}"
+    );
+}
