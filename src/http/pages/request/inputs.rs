@@ -307,6 +307,7 @@ fn field_label(view: &View<'_>, field: &str) -> String {
         "then" => words.then_label,
         "comment" => words.comment,
         "action" => words.decision,
+        "remember" => view.texts.remember_yes,
         other => return visible(other.strip_prefix("field.").unwrap_or(other)),
     };
     let name = in_call.and_then(|(id, _)| {

@@ -156,6 +156,7 @@ fn field_mistake(
     let parts = pointer_steps(&error.pointer);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (field, rest): (Option<String>, &[&str]) = match parts.as_slice() {
+        ["remember"] => (Some("remember".to_owned()), &[]),
         ["remember", part] => (Some(format!("remember.{part}")), &[]),
         ["decisions", _, "then", rest @ ..] | ["then", rest @ ..] => {
             (Some("then".to_owned()), rest)

@@ -1,11 +1,15 @@
 //! Checks that the page after an invalid submission shows each mistake in the form that was
 //! submitted, beside its field.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::tests_forms::again;
 use crate::engine::FieldError;
 use crate::http::openapi::sample;
+use crate::task::decision::Action;
+use crate::task::grant::{GrantScope, Offer};
 
 fn mistake(pointer: &str) -> Vec<FieldError> {
     vec![FieldError {
@@ -31,6 +35,32 @@ fn argument_named_action_does_not_choose_the_form() {
     let link = format!("href=\"#edit-call_2e_{id}_2e_field_2e_action\"");
     assert!(
         page.contains(&link) && page.contains("respond</textarea>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn mistake_about_a_standing_decision_is_shown_at_its_checkbox() {
+    let mut row = sample::request();
+    row.spec.pending_tool_calls[0].offer = Some(Box::new(Offer {
+        basis: "sha256:00".into(),
+        when: None,
+        scopes: vec![GrantScope::Task],
+        most: Duration::from_hours(1),
+        uses: 3,
+    }));
+    let fields = [("remember", "yes"), ("remember.for", "task")];
+    let approve = Some(Action::Approve);
+    let page = again(
+        &row,
+        &sample::approver(),
+        approve,
+        &fields,
+        mistake("/remember"),
+    );
+    let link = "<a href=\"#decide-remember\">Do not ask again about this</a>";
+    assert!(
+        page.contains(link) && page.contains("id=\"decide-remember-error\""),
         "{page}"
     );
 }
