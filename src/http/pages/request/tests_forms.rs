@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::form::to_json;
+use super::invalid_form::page_with_mistakes;
 use super::submitted::{FormName, SubmittedForm};
 use super::tests::{decider, page};
-use super::{View, has_single_call_forms, request_page};
+use super::{View, has_single_call_forms};
 use crate::engine::FieldError;
 use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
@@ -39,7 +40,7 @@ pub(super) fn again(
     let mut view = View::new(row, caller, &settings, Language::English, sample::now());
     let typed = SubmittedForm::new(row, in_path, fields, &errors, has_single_call_forms(&view));
     view.submitted = Some(&typed);
-    request_page(&view).into_string()
+    page_with_mistakes(&view, in_path).into_string()
 }
 
 /// Returns the names of all form fields on the page.

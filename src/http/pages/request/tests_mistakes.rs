@@ -10,6 +10,7 @@ use crate::engine::FieldError;
 use crate::http::openapi::sample;
 use crate::task::decision::Action;
 use crate::task::grant::{GrantScope, Offer};
+use crate::task::request::RequestKind;
 
 fn mistake(pointer: &str) -> Vec<FieldError> {
     vec![FieldError {
@@ -63,4 +64,27 @@ fn mistake_about_a_standing_decision_is_shown_at_its_checkbox() {
         page.contains(link) && page.contains("id=\"decide-remember-error\""),
         "{page}"
     );
+}
+
+#[test]
+fn mistake_on_a_page_with_one_button_is_shown_on_that_page() {
+    let row = sample::of_kind(RequestKind::Confirmation);
+    for action in [Action::Approve, Action::Reject] {
+        let fields = [("reason", "so long")];
+        let in_path = Some(action);
+        let page = again(
+            &row,
+            &sample::caller(),
+            in_path,
+            &fields,
+            mistake("/reason"),
+        );
+        let id = format!("{}-reason", action.as_str());
+        assert!(
+            page.contains(&format!("href=\"#{id}\""))
+                && page.contains(&format!("id=\"{id}-error\""))
+                && page.contains("so long</textarea>"),
+            "{page}"
+        );
+    }
 }
