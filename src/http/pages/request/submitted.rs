@@ -78,6 +78,8 @@ impl FormName {
             Some(Action::Reject) => Self::Reject,
             _ if fields.keys().any(|name| name.starts_with("call.")) => match single_call_forms {
                 true if has_action(Action::Respond) => Self::Supply,
+                true if has_action(Action::Reject) && fields.contains_key("then") => Self::Reject,
+                true if has_action(Action::Approve) || has_action(Action::Reject) => Self::Decide,
                 true => Self::Edit,
                 false => Self::Calls,
             },

@@ -88,3 +88,31 @@ fn mistake_on_a_page_with_one_button_is_shown_on_that_page() {
         );
     }
 }
+
+#[test]
+fn mistake_about_the_only_call_left_is_shown_in_the_form_that_named_it() {
+    let mut row = sample::several(2);
+    let [approved, left] =
+        [0, 1].map(|index: usize| row.spec.pending_tool_calls[index].tool_call_id);
+    row.spec.terms.approvers.required = 2;
+    row.answers = sample::answer("bob", Action::Approve, &[approved], false)
+        .into_iter()
+        .collect();
+    let (action, reason) = (format!("call.{left}.action"), format!("call.{left}.reason"));
+    let fields = [
+        (action.as_str(), "reject"),
+        (reason.as_str(), "so long"),
+        ("then", "continue"),
+    ];
+    for (form, fields) in [("decide", &fields[..2]), ("reject", &fields[..])] {
+        let wrong = mistake(&format!("/decisions/{left}/reason"));
+        let page = again(&row, &sample::approver(), None, fields, wrong);
+        let id = format!("{form}-call_2e_{left}_2e_reason");
+        assert!(
+            page.contains(&format!("href=\"#{id}\""))
+                && page.contains(&format!("id=\"{id}-error\""))
+                && page.contains("so long</textarea>"),
+            "{page}"
+        );
+    }
+}
