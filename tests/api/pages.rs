@@ -342,6 +342,38 @@ on_both! {
         app.stop().await;
     }
 
+    async fn call_left_beside_an_own_approval_is_rejected_on_the_page(on: On) {
+        let two = "{ users: [bob, carol], required: 2 }";
+        let app = TestApp::with(on, &(REFUNDS.replace("{approvers}", two) + ACCOUNTS)).await;
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#), ("refund", r#"{"order":2,"amount":60}"#)]));
+        let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let [approved, left] = [0, 1].map(|index: usize| held.str(&format!("/pending/0/tool_calls/{index}/tool_call_id")));
+        let browser = || app.approver().header("accept", "text/html").header("origin", &app.url());
+        let first = Some(form(&[(&format!("call.{approved}.action"), "approve")]));
+        let posted = browser().send(Method::POST, &path, first).await;
+        assert_eq!(posted.status, 303, "{}", posted.text);
+        // A rejection of the whole request would contradict the approval.
+        let whole = browser().send(Method::POST, &format!("{path}/reject"), Some(form(&[]))).await;
+        assert_eq!(whole.status, 409, "{}", whole.text);
+        let one = browser().get(&format!("{path}/reject")).await;
+        assert!(one.text.contains("You may not give this answer here."), "{}", one.text);
+        let page = browser().get(&path).await;
+        let (action, reason) = (format!("call.{left}.action"), format!("call.{left}.reason"));
+        for part in [format!("name=\"{action}\" value=\"reject\">Reject</button>"), format!("name=\"{reason}\"")] {
+            assert!(page.text.contains(&part), "{part}: {}", page.text);
+        }
+        assert!(!page.text.contains("/reject\""), "{}", page.text);
+        let digest = held.str("/pending/0/digest");
+        let reject = Some(form(&[("digest", &digest), (&reason, "no"), (&action, "reject")]));
+        let posted = browser().send(Method::POST, &path, reject).await;
+        assert_eq!(posted.status, 303, "{}", posted.text);
+        let after = app.approver().get(&path).await;
+        assert_eq!((after.str("/status").as_str(), after.str("/tool_calls/1/decision/action").as_str()), ("pending", "reject"));
+        assert_eq!(after.str("/tool_calls/1/decision/reason"), "no");
+        app.stop().await;
+    }
+
     async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;

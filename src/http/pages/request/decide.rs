@@ -1,7 +1,7 @@
-//! The form that decides an approval request as a whole: a comment, a button that approves, and a
-//! button that rejects. The form comes after the arguments, so a person sees no button before the
-//! end of the arguments. On a small screen, the buttons stay in view as long as a part of the form
-//! is in view.
+//! The forms that decide all open calls of an approval request. The main form has a comment, a
+//! button that approves, and a button that rejects. It comes after the arguments, so a person sees
+//! no button before the end of the arguments. On a small screen, the buttons stay in view as long
+//! as a part of the form is in view.
 
 use maud::{Markup, html};
 
@@ -11,37 +11,62 @@ use super::inputs::InputField;
 use super::remember;
 use super::submitted::FormName;
 use crate::http::pages::translations::fill;
+use crate::http::wire::request::RequestedCall;
 use crate::task::decision::{Action, Then};
 
 /// Renders the form with the buttons that this reader may use; `None` if there are none.
 pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
-    let (approve, reject) = (view.allows(Action::Approve), view.allows(Action::Reject));
+    let call = call_to_name(view);
+    let (approve, reject) = (view.allows(Action::Approve), may_reject(view, call));
     if !approve && !reject {
         return None;
     }
     let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
-    // On the page of a sealed link, all buttons post to the same path, so the value of each button
-    // names the action.
-    let by_link = view.link.is_some();
-    let name = by_link.then_some("action");
-    let value = |word| by_link.then_some(word);
+    // On the page of a sealed link, and where the form names a call, all buttons post to the same
+    // path, so the value of each button names the action.
+    let same_path = view.link.is_some() || call.is_some();
+    let name = same_path.then(|| field_name(call, "action"));
+    let value = |word| same_path.then_some(word);
     let body = html! {
-        (InputField::new(view, FormName::Decide, "reason").text_area(view.texts.comment, 1, "", false))
+        (InputField::new(view, FormName::Decide, field_name(call, "reason")).text_area(view.texts.comment, 1, "", false))
         div.bar {
-            @if approve { button type="submit" name=[name] value=[value("approve")] { (approve_text(view)) } }
+            @if approve { button type="submit" name=[name.as_deref()] value=[value("approve")] { (approve_text(view)) } }
             @if reject {
-                button.no type="submit" name=[name] value=[value("reject")]
-                    formaction=[(approve && !by_link).then(|| path("reject"))] { (reject_text(view)) }
+                button.no type="submit" name=[name.as_deref()] value=[value("reject")]
+                    formaction=[(approve && !same_path).then(|| path("reject"))] { (reject_text(view)) }
             }
         }
         @if approve && let Some(fields) = remember::remember_fields(view) { (fields) }
     };
     let to = match approve {
-        _ if by_link => "",
+        _ if same_path => "",
         true => "/approve",
         false => "/reject",
     };
     Some(html! { div.decide { (form_with_digest(view, to, &body)) } })
+}
+
+/// Returns the call that the forms have to name: the only open call, if this reader has approved
+/// another call that is still undecided. Then a rejection of the whole request is refused. With
+/// several open calls, only the form with a choice for each call can reject.
+fn call_to_name<'v>(view: &'v View<'_>) -> Option<&'v RequestedCall> {
+    match view.open_calls().as_slice() {
+        [call] if view.has_approved_undecided_call() => Some(*call),
+        _ => None,
+    }
+}
+
+fn may_reject(view: &View<'_>, call: Option<&RequestedCall>) -> bool {
+    view.allows_whole(Action::Reject) || (call.is_some() && view.allows(Action::Reject))
+}
+
+/// Returns the name of a form's field: `name`, or the name of the call's own field if the form names
+/// a call.
+fn field_name(call: Option<&RequestedCall>, name: &str) -> String {
+    call.map_or_else(
+        || name.to_owned(),
+        |call| format!("call.{}.{name}", call.tool_call_id),
+    )
 }
 
 fn approve_text(view: &View<'_>) -> String {
@@ -80,17 +105,20 @@ fn reject_text(view: &View<'_>) -> String {
 /// Renders the form in which a person rejects and may choose a consequence other than the rule's.
 /// `None` if this reader may not reject.
 pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
-    view.allows(Action::Reject).then(|| {
+    let call = call_to_name(view);
+    may_reject(view, call).then(|| {
+        let path = if call.is_some() { "" } else { "/reject" };
         let body = html! {
+            @if call.is_some() { input type="hidden" name=(field_name(call, "action")) value="reject"; }
             (then_select(view, FormName::Reject))
-            (InputField::new(view, FormName::Reject, "reason").text_area(view.texts.comment, 2, "", false))
+            (InputField::new(view, FormName::Reject, field_name(call, "reason")).text_area(view.texts.comment, 2, "", false))
             button.no type="submit" { (view.words.reject) }
         };
         super::forms::folded_form(
             view,
             FormName::Reject,
             view.texts.reject_otherwise,
-            &form_with_digest(view, "/reject", &body),
+            &form_with_digest(view, path, &body),
         )
     })
 }

@@ -34,11 +34,7 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
     }
     // The form that answers a confirmation has a button for yes and a button for no, so it replaces
     // the forms that approve and reject.
-    let confirms = view.request.kind == RequestKind::Confirmation && view.allows(Action::Respond);
-    if view.allows(Action::Approve) && !confirms {
-        forms.push(approve_form(view));
-    }
-    if view.allows(Action::Reject) && !confirms {
+    if view.allows(Action::Reject) && view.request.kind != RequestKind::Confirmation {
         let part = kind_part(view.request.kind, view.words);
         forms.push(folded_form(
             view,

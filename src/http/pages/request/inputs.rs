@@ -137,7 +137,8 @@ impl<'v> InputField<'v> {
 
     /// Renders the field of a schema's member. If `secret` is true, the text is hidden while it is
     /// typed, and is not shown again after a mistake. `offered` holds the answers that the browser
-    /// suggests.
+    /// suggests. The input does not limit the length of a text, because a browser counts UTF-16
+    /// code units and the schema counts characters; the service checks the length.
     pub(super) fn schema_field(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.agent_style());
         let label = html! {
@@ -192,15 +193,15 @@ impl<'v> InputField<'v> {
         let list = (!offered.is_empty()).then(|| format!("{}-offered", self.id()));
         html! {
             @match &field.value {
-                FieldValue::Text(None, min, max) if !secret && list.is_none() && (has_lines || max.is_none_or(|max| max > 200)) => {
-                    textarea class=[class] id=(self.id()) name=(self.name) rows=(rows) required[field.required] minlength=[*min]
-                        maxlength=[*max] aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)] {
+                FieldValue::Text(None, max) if !secret && list.is_none() && (has_lines || max.is_none_or(|max| max > 200)) => {
+                    textarea class=[class] id=(self.id()) name=(self.name) rows=(rows) required[field.required]
+                        aria-invalid=[self.aria_invalid()] aria-describedby=[self.aria_described_by(hint)] {
                         "\n" (self.shown_text().unwrap_or_default())
                     }
                 }
-                FieldValue::Text(format, min, max) => {
+                FieldValue::Text(format, _) => {
                     input class=[class] id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
-                        required[field.required] minlength=[*min] maxlength=[*max] list=[list.as_deref()] autocomplete="off"
+                        required[field.required] list=[list.as_deref()] autocomplete="off"
                         value=[self.shown_text().filter(|_| !secret)] aria-invalid=[self.aria_invalid()]
                         aria-describedby=[self.aria_described_by(hint)];
                     @if let Some(list) = &list { datalist id=(list) { @for text in offered { option value=(text) {} } } }
@@ -306,6 +307,7 @@ fn field_label(view: &View<'_>, field: &str) -> String {
         "then" => words.then_label,
         "comment" => words.comment,
         "action" => words.decision,
+        "remember" => view.texts.remember_yes,
         other => return visible(other.strip_prefix("field.").unwrap_or(other)),
     };
     let name = in_call.and_then(|(id, _)| {

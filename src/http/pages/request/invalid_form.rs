@@ -4,6 +4,7 @@
 
 use axum::response::Response;
 use http::StatusCode;
+use maud::Markup;
 use serde_json::Value;
 
 use super::View;
@@ -20,6 +21,7 @@ use crate::http::server::fields::pointer;
 use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
+use crate::task::request::RequestKind;
 
 /// The member names that an error about submitted credentials may contain. Any other name may be a
 /// secret that the person entered by mistake.
@@ -99,10 +101,20 @@ pub(crate) async fn page(
         submitted: Some(&submitted),
         ..view
     };
-    let mut response = request::page_response(&view, request::request_page(&view));
+    let mut response = request::page_response(&view, page_with_mistakes(&view, path_action));
     *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     response.extensions_mut().insert(RenderedError);
     Ok(response)
+}
+
+/// Renders the page that has the submitted form. `path_action` is the action in the path of the
+/// POST, if any. Only a confirmation has forms that its own page does not have: the forms of its
+/// pages with one button.
+pub(super) fn page_with_mistakes(view: &View<'_>, path_action: Option<Action>) -> Markup {
+    match path_action.filter(|_| view.row.spec.kind == RequestKind::Confirmation) {
+        Some(action) => request::single_action_page(view, action),
+        None => request::request_page(view),
+    }
 }
 
 /// Removes unknown member names from errors about submitted credentials, because a person may have

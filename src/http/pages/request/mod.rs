@@ -42,6 +42,8 @@ mod tests;
 mod tests_forms;
 #[cfg(test)]
 mod tests_layout;
+#[cfg(test)]
+mod tests_mistakes;
 
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
@@ -218,6 +220,21 @@ impl<'a> View<'a> {
                 .contains(&DecisionAction::from(action))
     }
 
+    /// Returns whether this reader may take this action on the whole request. A rejection covers
+    /// every undecided call. So it is refused if the reader has approved any of them, because a
+    /// person's first answer to a call counts.
+    fn allows_whole(&self, action: Action) -> bool {
+        self.allows(action) && (action != Action::Reject || !self.has_approved_undecided_call())
+    }
+
+    fn has_approved_undecided_call(&self) -> bool {
+        let (state, user) = (self.row.state(), &self.caller.user_id);
+        self.row.spec.own_calls().any(|call| {
+            let id = call.tool_call_id;
+            state.deciding_answer(id).is_none() && state.answer_by(user, Some(id)).is_some()
+        })
+    }
+
     /// Returns the calls that this reader may still answer.
     fn open_calls(&self) -> Vec<&RequestedCall> {
         let open: Vec<String> = self
@@ -294,7 +311,7 @@ impl<'a> View<'a> {
         {
             return Some(words.you_answered);
         }
-        if self.allows(action) {
+        if self.allows_whole(action) {
             return None;
         }
         let approves = action == Action::Approve;

@@ -21,9 +21,9 @@ pub(crate) struct Field {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FieldValue {
-    /// A text. The values are the `type` of the HTML input (for a known format), and the minimum
-    /// and maximum length in characters.
-    Text(Option<&'static str>, Option<u64>, Option<u64>),
+    /// A text. The values are the `type` of the HTML input (for a known format), and the maximum
+    /// length in characters.
+    Text(Option<&'static str>, Option<u64>),
     /// A number. The values are: whether the number must be an integer, the minimum, the maximum.
     Number(bool, Option<String>, Option<String>),
     Boolean,
@@ -110,7 +110,6 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
             .filter(|_| words.len() == 2)?,
         None => word,
     };
-    let length = |name: &str| property.get(name).and_then(Value::as_u64);
     let number = |name: &str| {
         property
             .get(name)
@@ -120,8 +119,7 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
     match word.as_str()? {
         "string" => Some(FieldValue::Text(
             input_type(property),
-            length("minLength"),
-            length("maxLength"),
+            property.get("maxLength").and_then(Value::as_u64),
         )),
         "number" => Some(FieldValue::Number(
             false,
@@ -279,7 +277,7 @@ mod tests {
                 title: Some("Address".into()),
                 description: Some("Where".into()),
                 required: true,
-                value: FieldValue::Text(Some("email"), None, Some(80)),
+                value: FieldValue::Text(Some("email"), Some(80)),
             }
         );
         let kinds: Vec<_> = fields[1..]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::form::{default_form, is_changed_in_fields};
+use super::inputs::call_part;
 use super::schema;
 use crate::engine::FieldError;
 use crate::store::RequestRow;
@@ -55,10 +56,11 @@ impl FormName {
         fields: &BTreeMap<String, String>,
         single_call_forms: bool,
     ) -> Self {
-        // A form that the agent wrote may also have a field `action`. A browser submits that field
-        // as `field.action`, so the field does not match here.
+        // A form that the agent wrote, or a call's arguments, may also have a field `action`. A
+        // browser submits it as `field.action` or `call.{id}.field.action`, so it does not match
+        // here.
         let is_action_field = |name: &str| {
-            name == "action" || (name.starts_with("call.") && name.ends_with(".action"))
+            name == "action" || call_part(name).is_some_and(|(_, part)| part == "action")
         };
         let has_action = |action: Action| {
             fields
@@ -76,6 +78,8 @@ impl FormName {
             Some(Action::Reject) => Self::Reject,
             _ if fields.keys().any(|name| name.starts_with("call.")) => match single_call_forms {
                 true if has_action(Action::Respond) => Self::Supply,
+                true if has_action(Action::Reject) && fields.contains_key("then") => Self::Reject,
+                true if has_action(Action::Approve) || has_action(Action::Reject) => Self::Decide,
                 true => Self::Edit,
                 false => Self::Calls,
             },
@@ -154,6 +158,7 @@ fn field_mistake(
     let parts = pointer_steps(&error.pointer);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (field, rest): (Option<String>, &[&str]) = match parts.as_slice() {
+        ["remember"] => (Some("remember".to_owned()), &[]),
         ["remember", part] => (Some(format!("remember.{part}")), &[]),
         ["decisions", _, "then", rest @ ..] | ["then", rest @ ..] => {
             (Some("then".to_owned()), rest)

@@ -1,0 +1,118 @@
+//! Checks that the page after an invalid submission shows each mistake in the form that was
+//! submitted, beside its field.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::tests_forms::again;
+use crate::engine::FieldError;
+use crate::http::openapi::sample;
+use crate::task::decision::Action;
+use crate::task::grant::{GrantScope, Offer};
+use crate::task::request::RequestKind;
+
+fn mistake(pointer: &str) -> Vec<FieldError> {
+    vec![FieldError {
+        pointer: pointer.to_owned(),
+        detail: "at most 4096 bytes".to_owned(),
+    }]
+}
+
+#[test]
+fn argument_named_action_does_not_choose_the_form() {
+    let mut row = sample::request();
+    let call = &mut row.spec.pending_tool_calls[0];
+    call.parameters = json!({"type": "object", "properties": {"action": {"type": "string"}}});
+    call.arguments_text = r#"{"action":"buy"}"#.into();
+    let id = call.tool_call_id;
+    let (action, argument) = (
+        format!("call.{id}.action"),
+        format!("call.{id}.field.action"),
+    );
+    let fields = [(action.as_str(), "edit"), (argument.as_str(), "respond")];
+    let wrong = mistake(&format!("/decisions/{id}/arguments/action"));
+    let page = again(&row, &sample::approver(), None, &fields, wrong);
+    let link = format!("href=\"#edit-call_2e_{id}_2e_field_2e_action\"");
+    assert!(
+        page.contains(&link) && page.contains("respond</textarea>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn mistake_about_a_standing_decision_is_shown_at_its_checkbox() {
+    let mut row = sample::request();
+    row.spec.pending_tool_calls[0].offer = Some(Box::new(Offer {
+        basis: "sha256:00".into(),
+        when: None,
+        scopes: vec![GrantScope::Task],
+        most: Duration::from_hours(1),
+        uses: 3,
+    }));
+    let fields = [("remember", "yes"), ("remember.for", "task")];
+    let approve = Some(Action::Approve);
+    let page = again(
+        &row,
+        &sample::approver(),
+        approve,
+        &fields,
+        mistake("/remember"),
+    );
+    let link = "<a href=\"#decide-remember\">Do not ask again about this</a>";
+    assert!(
+        page.contains(link) && page.contains("id=\"decide-remember-error\""),
+        "{page}"
+    );
+}
+
+#[test]
+fn mistake_on_a_page_with_one_button_is_shown_on_that_page() {
+    let row = sample::of_kind(RequestKind::Confirmation);
+    for action in [Action::Approve, Action::Reject] {
+        let fields = [("reason", "so long")];
+        let in_path = Some(action);
+        let page = again(
+            &row,
+            &sample::caller(),
+            in_path,
+            &fields,
+            mistake("/reason"),
+        );
+        let id = format!("{}-reason", action.as_str());
+        assert!(
+            page.contains(&format!("href=\"#{id}\""))
+                && page.contains(&format!("id=\"{id}-error\""))
+                && page.contains("so long</textarea>"),
+            "{page}"
+        );
+    }
+}
+
+#[test]
+fn mistake_about_the_only_call_left_is_shown_in_the_form_that_named_it() {
+    let mut row = sample::several(2);
+    let [approved, left] =
+        [0, 1].map(|index: usize| row.spec.pending_tool_calls[index].tool_call_id);
+    row.spec.terms.approvers.required = 2;
+    row.answers = sample::answer("bob", Action::Approve, &[approved], false)
+        .into_iter()
+        .collect();
+    let (action, reason) = (format!("call.{left}.action"), format!("call.{left}.reason"));
+    let fields = [
+        (action.as_str(), "reject"),
+        (reason.as_str(), "so long"),
+        ("then", "continue"),
+    ];
+    for (form, fields) in [("decide", &fields[..2]), ("reject", &fields[..])] {
+        let wrong = mistake(&format!("/decisions/{left}/reason"));
+        let page = again(&row, &sample::approver(), None, fields, wrong);
+        let id = format!("{form}-call_2e_{left}_2e_reason");
+        assert!(
+            page.contains(&format!("href=\"#{id}\""))
+                && page.contains(&format!("id=\"{id}-error\""))
+                && page.contains("so long</textarea>"),
+            "{page}"
+        );
+    }
+}
