@@ -87,6 +87,7 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
             "/problems/",
             "/inbox",
             "/tasks",
+            "/grants",
         ]
         .iter()
         .any(|start| path.contains(start));
