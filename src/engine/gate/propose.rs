@@ -205,7 +205,9 @@ impl Engine {
             by: caller.user_id.to_string(),
             groups: caller.groups.clone(),
         });
-        let tool_call_id = CallId(self.ids.fresh());
+        // A gateway reports an outcome by the id of the call, but only the id of its task finds a
+        // call. So both are the same.
+        let tool_call_id = CallId(task_id.0);
         let text = proposal.arguments_text.as_str();
         session.push(Fact::AssistantMessage(Turn {
             turn: 1,

@@ -108,7 +108,7 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
             return Ok(allowed_response(Some(&call.tool_call_id.to_string())).into());
         }
         let why = "A person changed this call, and this gateway cannot change it. It has not run.";
-        let attempt = (call.task_id, permit.attempt);
+        let attempt = (call.task_id, Some(permit.attempt));
         gateway
             .report(caller, attempt, ReportedOutcome::Failed, why.to_owned())
             .await;

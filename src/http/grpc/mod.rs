@@ -47,9 +47,9 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE_KEY: &str = "holdpoint-gate";
-/// The header that this service adds to a call that passes. For Envoy, the value is the call's id;
-/// for agentgateway, the id of the call's task. The tool behind the gateway can use the value as an
-/// idempotency key.
+/// The header that this service adds to a call that passes. The value is the call's id, which all
+/// attempts at the call share. So the tool behind the gateway can use the value as an idempotency
+/// key.
 const CALL_HEADER: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {
@@ -390,18 +390,19 @@ impl Gateway {
         }
     }
 
-    /// Stores the outcome of an attempt at the call of `task`. If the engine refuses the report,
-    /// logs this; the call then continues as if the gateway had sent no report.
+    /// Stores the outcome of an attempt at the call of `task`. Without a number, the attempt is the
+    /// last one. If the engine refuses the report, logs this; the call then continues as if the
+    /// gateway had sent no report.
     async fn report(
         &self,
         caller: Caller,
-        (task, attempt): (TaskId, u32),
+        (task, attempt): (TaskId, Option<u32>),
         outcome: ReportedOutcome,
         content: String,
     ) {
         let report = OutcomeReport {
             call: Ok(task),
-            attempt: Some(attempt),
+            attempt,
             outcome,
             content,
         };
