@@ -28,6 +28,7 @@ use crate::task::change::{AskerPresence, Guard, Journal, KeyedCall, NewTask};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::status::TaskStatus;
+use crate::task::text::as_sentence;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
@@ -349,11 +350,4 @@ fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> R
     };
     session.own.replace_judgement(call, &judgement);
     Ok(())
-}
-
-/// Returns the text with a full stop, unless it ends with a punctuation mark.
-fn as_sentence(text: &str) -> String {
-    let text = text.trim_end();
-    let is_ended = text.is_empty() || text.ends_with(['.', '!', '?', '。', '！', '？', ':', ';']);
-    format!("{text}{}", if is_ended { "" } else { "." })
 }
