@@ -426,7 +426,14 @@ fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
         | GateRefusal::Settled(_) => GrpcCode::Internal,
         GateRefusal::Command(_) => GrpcCode::PermissionDenied,
     };
-    GrpcStatus::new(code, refusal.to_string())
+    let text = match refusal {
+        GateRefusal::Command(Refusal::Invalid(errors)) => Problem::invalid(errors).detail,
+        GateRefusal::Command(_)
+        | GateRefusal::TooManyOpen
+        | GateRefusal::InHand(_)
+        | GateRefusal::Settled(_) => refusal.to_string(),
+    };
+    GrpcStatus::new(code, text)
 }
 
 /// Returns the value of a header; `None` without the header. Refuses a repeated header, because one
@@ -447,4 +454,21 @@ fn single_header<'h>(
         return Err(GrpcStatus::new(GrpcCode::PermissionDenied, detail));
     }
     Ok(found.map(|(_, value)| value.as_slice()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::FieldError;
+
+    #[test]
+    fn status_of_an_invalid_proposal_names_the_place_and_the_expected_value() {
+        let error = FieldError {
+            pointer: "/gate".to_owned(),
+            detail: "the name of a gate that is open to you".to_owned(),
+        };
+        let status = refusal_status(&Refusal::Invalid(vec![error]).into());
+        let text = "The request is not valid at `/gate`: the name of a gate that is open to you.";
+        assert_eq!(status, GrpcStatus::new(GrpcCode::PermissionDenied, text));
+    }
 }
