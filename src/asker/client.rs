@@ -186,7 +186,8 @@ impl GateClient {
 
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
     /// `wait` has passed. If the service cannot be reached, the client retries only if the service
-    /// has answered `pending` before. Otherwise, the client returns an error at once.
+    /// has answered `pending` before. Otherwise, the client returns an error at once. The last
+    /// request may end up to a second late, because a request waits for whole seconds.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.
@@ -212,13 +213,14 @@ impl GateClient {
                 }
                 Err(error) => return Err(error),
             }
-            if Instant::now() + MIN_PROPOSAL_INTERVAL >= deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return pending.ok_or_else(|| {
                     AskError::Unreachable("the service did not answer in time".to_owned())
                 });
             }
             if sent_at.elapsed() < MIN_PROPOSAL_INTERVAL {
-                SystemClock.sleep(MIN_PROPOSAL_INTERVAL).await;
+                SystemClock.sleep(left.min(MIN_PROPOSAL_INTERVAL)).await;
             }
         }
     }
@@ -251,7 +253,10 @@ impl GateClient {
         let sent_at = SystemClock.uptime();
         let request = self
             .post("/v1/gate/calls", call)?
-            .header("prefer", format!("wait={}", request_wait.as_secs()))
+            .header(
+                "prefer",
+                format!("wait={}", request_wait.as_millis().div_ceil(1000)),
+            )
             .header("idempotency-key", key)
             .header("holdpoint-runner", &self.runner);
         let (status, text) = exchange(request, request_wait + RESPONSE_GRACE).await?;

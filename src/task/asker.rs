@@ -1,7 +1,9 @@
 //! Decides the next step of a call at a gate. The call may start only while its asker (the client
 //! that proposed the call) waits for the verdict.
 
-use super::item::{Fact, Item};
+use super::call_state::{CallState, Phase};
+use super::id::CallId;
+use super::item::{Fact, Item, Outcome};
 use super::planned_request::awaited_events;
 use super::progress::Progress;
 use super::step::{AwaitedEvent, Ending, Step};
@@ -32,6 +34,22 @@ pub(crate) fn startable_since(items: &[Item]) -> Option<Time> {
     let mut lets_start =
         newest.filter(|item| matches!(item.fact, Fact::Decision { .. } | Fact::Judged { .. }));
     lets_start.next().map(|item| item.at)
+}
+
+/// Returns the result of an unfinished call whose task a decision or a deadline ends. Without an
+/// `asker`, the call is no gate call. A gate call whose request expired keeps this result, because
+/// it tells the asker the reason. Any other call that never started is canceled with its task.
+pub(super) fn result_at_end(
+    state: &CallState,
+    asker: Option<AskerState>,
+) -> (CallId, Outcome, String) {
+    if let Phase::Settled(Outcome::Expired, text) = &state.phase
+        && asker.is_some()
+        && !state.ends_unknown()
+    {
+        return (state.call.tool_call_id, Outcome::Expired, text.clone());
+    }
+    state.canceled_result()
 }
 
 /// Decides the next step of the task of a gate call. The caller must have checked that no request

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 pub use super::asker::AskerState;
-use super::asker::step_at_gate;
+use super::asker::{result_at_end, step_at_gate};
 use super::call_state::{CallState, Phase};
 use super::failure::Failure;
 use super::id::{CallId, RequestId, TaskId};
@@ -99,8 +99,8 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
         return Step::Wait(vec![AwaitedEvent::Message]);
     }
     if progress.ending.is_some() {
-        let canceled = progress.unfinished().map(CallState::canceled_result);
-        let rest: Vec<_> = canceled.collect();
+        let result = |state| result_at_end(state, context.asker);
+        let rest: Vec<_> = progress.unfinished().map(result).collect();
         return if rest.is_empty() {
             Step::Finish(Ending::Canceled)
         } else {

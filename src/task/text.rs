@@ -141,6 +141,14 @@ pub(crate) fn cut(text: &str, bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes)).unwrap_or("")
 }
 
+/// Returns the text with a full stop, unless it is empty or ends with a punctuation mark.
+#[must_use]
+pub(crate) fn as_sentence(text: &str) -> String {
+    let text = text.trim_end();
+    let is_ended = text.is_empty() || text.ends_with(['.', '!', '?', '。', '！', '？', ':', ';']);
+    format!("{text}{}", if is_ended { "" } else { "." })
+}
+
 /// Returns the JSON pointer (RFC 6901) of the member `member` of the value at the pointer `at`.
 #[must_use]
 pub(crate) fn pointer(at: &str, member: &str) -> String {

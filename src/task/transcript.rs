@@ -45,7 +45,7 @@ pub enum Message {
     },
 }
 
-/// Maximum size of a result that the model sees, in bytes.
+/// Maximum size of a result that the model sees, in bytes. The note of a cut result counts, too.
 const MAX_SHOWN_BYTES: usize = 64 * 1024;
 
 /// Returns the conversation of a journal. A call without a result gets the text "There is no
@@ -215,9 +215,22 @@ fn truncated(content: &str) -> String {
     if content.len() <= MAX_SHOWN_BYTES {
         return content.to_owned();
     }
-    format!(
-        "{}\n[cut: the result has {} bytes, {MAX_SHOWN_BYTES} are shown]",
-        cut(content, MAX_SHOWN_BYTES),
-        content.len()
-    )
+    let note = format!("\n[cut here: the result has {} bytes]", content.len());
+    let kept = cut(content, MAX_SHOWN_BYTES.saturating_sub(note.len()));
+    format!("{kept}{note}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cut_result_and_its_note_have_at_most_64_kib() {
+        let whole = "é".repeat(MAX_SHOWN_BYTES / 2);
+        assert_eq!(truncated(&whole), whole);
+        let shown = truncated(&format!("{whole}é"));
+        let note = "\n[cut here: the result has 65538 bytes]";
+        assert!(shown.ends_with(note), "{shown}");
+        assert!((MAX_SHOWN_BYTES - 1..=MAX_SHOWN_BYTES).contains(&shown.len()));
+    }
 }

@@ -118,8 +118,44 @@ impl Engine {
             .filter(|row| may_continue && row.call_key.starts_with(EQUAL_PREFIX))
             .collect();
         let is_doubtful = found.iter().any(|row| row.outcome_unknown);
-        self.compare_with_equal(continued, is_doubtful, gate.use_within)
-            .await
+        let compared = self
+            .compare_with_equal(continued, is_doubtful, gate.use_within)
+            .await?;
+        Ok(match compared {
+            EarlierCalls::Nothing | EarlierCalls::Requires(Caution::Notice(_))
+                if self.ended_in_doubt(equal(), &call.tool).await? =>
+            {
+                let reason =
+                    "The same call may have run before, and no person has decided one since.";
+                EarlierCalls::Requires(Caution::Hold(reason.to_owned()))
+            }
+            compared => compared,
+        })
+    }
+
+    /// Whether an ended call among `equal` has put its tool into quarantine (see
+    /// `task/quarantine.rs`), and neither a person's decision nor another run came after it.
+    async fn ended_in_doubt<'r>(
+        &self,
+        equal: impl Iterator<Item = &'r EqualCall>,
+        tool: &str,
+    ) -> Result<bool, Refusal> {
+        let mut ended: Vec<_> = equal.filter(|row| row.status.is_terminal()).collect();
+        ended.sort_by_key(|row| Reverse(row.updated_at));
+        for row in ended {
+            let Some(session) = self.load(row.task_id).await? else {
+                continue;
+            };
+            let progress = &session.own.progress;
+            if progress.quarantine.reason(tool).is_some() {
+                return Ok(true);
+            }
+            let has_run = progress.calls.first().is_some_and(|call| call.attempts > 0);
+            if has_run || row.is_decided {
+                return Ok(false);
+            }
+        }
+        Ok(false)
     }
 
     /// Compares a proposed call with the equal calls that it might continue. `is_doubtful` says

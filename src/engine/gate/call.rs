@@ -97,8 +97,8 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The text of the result of a call that ended without a start: the call expired, was
-    /// withdrawn, was canceled, or failed. `None` for any other call.
+    /// The text of a result that this service wrote because the call expired, was withdrawn, was
+    /// canceled, or failed. Only a call that never started, or that its asker ran, has this text.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
@@ -210,7 +210,7 @@ impl GateCall {
             rule: judgement.and_then(|judgement| judgement.rule.clone()),
             reason: call.rejection().or_else(reason),
             end_text: result
-                .filter(|result| call.is_ended_by_itself(result))
+                .filter(|result| call.has_end_text(result))
                 .map(|result| result.content.clone()),
             by: call.approvers(),
             permit,
@@ -274,13 +274,49 @@ impl GateCall {
                 let reason = self.end_text.as_deref().unwrap_or(reason);
                 format!("The call was not run ({outcome}): {reason}")
             }
-            (GateState::Settled | GateState::Started, _) if !self.by.is_empty() => {
-                format!("Approved by {}.", self.by.join(", "))
+            (GateState::Settled, _) => self.ended_text(),
+            (GateState::Started, GateDecision::Allow | GateDecision::Deny) => self.allowed_text(),
+        }
+    }
+
+    /// Says how a call ended that was started.
+    fn ended_text(&self) -> String {
+        match self.outcome {
+            Some(Outcome::Succeeded | Outcome::Released) => self.allowed_text(),
+            Some(Outcome::Responded) => {
+                "The call was started, and a person gave its result.".to_owned()
             }
-            (GateState::Settled | GateState::Started, _) => match &self.rule {
-                Some(rule) => format!("Allowed by the rule {rule}."),
-                None => "Allowed.".to_owned(),
-            },
+            Some(Outcome::Failed) => {
+                let text = self.end_text.as_deref();
+                text.unwrap_or("The call was started and failed.")
+                    .to_owned()
+            }
+            Some(Outcome::Unknown) | None => {
+                "The outcome of the call is not known. It may have run; do not repeat it."
+                    .to_owned()
+            }
+            Some(
+                outcome @ (Outcome::Invalid
+                | Outcome::Denied
+                | Outcome::Rejected
+                | Outcome::Expired
+                | Outcome::Withdrawn
+                | Outcome::Canceled),
+            ) => format!(
+                "The call was started and ended as {}. It may have run; do not repeat it.",
+                outcome.as_str()
+            ),
+        }
+    }
+
+    /// Says who or what let the call start.
+    fn allowed_text(&self) -> String {
+        if !self.by.is_empty() {
+            return format!("Approved by {}.", self.by.join(", "));
+        }
+        match &self.rule {
+            Some(rule) => format!("Allowed by the rule {rule}."),
+            None => "Allowed.".to_owned(),
         }
     }
 }
@@ -368,15 +404,18 @@ impl<'c> CallView<'c> {
         self.state.performer != ToolKind::External || result.outcome == Outcome::Responded
     }
 
-    /// Whether the call never started, its outcome is one of `outcomes`, and its result has a text.
-    fn is_ended_by_itself(&self, result: &ToolResult) -> bool {
+    /// Whether the result has a text for [`GateCall::end_text`].
+    fn has_end_text(&self, result: &ToolResult) -> bool {
         let outcomes = [
             Outcome::Expired,
             Outcome::Withdrawn,
             Outcome::Canceled,
             Outcome::Failed,
         ];
-        self.state.attempts == 0 && outcomes.contains(&result.outcome) && !result.content.is_empty()
+        let is_unreported = self.state.performer == ToolKind::External && !result.reported;
+        (self.state.attempts == 0 || is_unreported)
+            && outcomes.contains(&result.outcome)
+            && !result.content.is_empty()
     }
 
     fn request(&self, row: &TaskRow) -> Option<RequestRow> {

@@ -28,6 +28,7 @@ use crate::task::change::{AskerPresence, Guard, Journal, KeyedCall, NewTask};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::status::TaskStatus;
+use crate::task::text::as_sentence;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
@@ -205,7 +206,9 @@ impl Engine {
             by: caller.user_id.to_string(),
             groups: caller.groups.clone(),
         });
-        let tool_call_id = CallId(self.ids.fresh());
+        // A gateway reports an outcome by the id of the call, but only the id of its task finds a
+        // call. So both are the same.
+        let tool_call_id = CallId(task_id.0);
         let text = proposal.arguments_text.as_str();
         session.push(Fact::AssistantMessage(Turn {
             turn: 1,
@@ -347,11 +350,4 @@ fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> R
     };
     session.own.replace_judgement(call, &judgement);
     Ok(())
-}
-
-/// Returns the text with a full stop, unless it ends with a punctuation mark.
-fn as_sentence(text: &str) -> String {
-    let text = text.trim_end();
-    let is_ended = text.is_empty() || text.ends_with(['.', '!', '?', '。', '！', '？', ':', ';']);
-    format!("{text}{}", if is_ended { "" } else { "." })
 }

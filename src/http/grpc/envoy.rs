@@ -68,12 +68,12 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
     let mut checked = read(&message).map_err(|Malformed| GrpcStatus::malformed())?;
     drop(message);
     let gate = gateway.gate(checked.gate.as_deref())?;
-    let other_response = |passes: bool| {
-        if passes {
+    let other_response = |id: Option<&str>| {
+        if gate.ext_authz.pass_others {
             allowed_response(None)
         } else {
             let why = "Only tools/call passes this gate.";
-            denied_response(403, &results::error(-32601, why))
+            denied_response(403, &results::error(id, -32601, why))
         }
     };
     if matches!(
@@ -81,16 +81,16 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
         "GET" | "HEAD" | "DELETE" | "OPTIONS"
     ) {
         gateway.caller(&gate, &checked.headers)?;
-        return Ok(other_response(gate.ext_authz.pass_others).into());
+        return Ok(other_response(None).into());
     }
     let (id, call) = match read_call(&checked) {
         Ok(Message::Call { id, call }) => (id, call),
-        Ok(Message::Other) => {
+        Ok(Message::Other { id }) => {
             gateway.caller(&gate, &checked.headers)?;
-            return Ok(other_response(gate.ext_authz.pass_others).into());
+            return Ok(other_response(id.as_deref()).into());
         }
         Err(RefusalReason(why)) => {
-            return Ok(denied_response(400, &results::error(-32600, &why)).into());
+            return Ok(denied_response(400, &results::error(None, -32600, &why)).into());
         }
     };
     if gateway.http.engine.runs_here(&gate.name, &call.name) {
@@ -108,7 +108,7 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
             return Ok(allowed_response(Some(&call.tool_call_id.to_string())).into());
         }
         let why = "A person changed this call, and this gateway cannot change it. It has not run.";
-        let attempt = (call.task_id, permit.attempt);
+        let attempt = (call.task_id, Some(permit.attempt));
         gateway
             .report(caller, attempt, ReportedOutcome::Failed, why.to_owned())
             .await;

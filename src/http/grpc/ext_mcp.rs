@@ -42,11 +42,11 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// A header with the id of the call's task, which is also the value of [`CALL_HEADER`]. All
-/// attempts at the call have the same id, so the MCP server can use the id as an idempotency key.
+/// A header with the id of the call's task, which is also the id of the call in [`CALL_HEADER`].
 const TASK_HEADER: &str = "holdpoint-task";
-/// The metadata key for the id of an attempt (see [`attempt_id`]). agentgateway sends the metadata
-/// back with `CheckResponse`, so the outcome is reported for the right attempt.
+/// The metadata key for the id of an attempt (see [`attempt_id`]). In a `CheckResponse`,
+/// agentgateway gives this key the value that its configuration names: the header [`CALL_HEADER`],
+/// or the metadata of the answer to the request.
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of the content of a report, in bytes. Longer content is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -131,7 +131,8 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
 }
 
 /// Builds the `McpRequestResult` that lets a call pass, with the edited parameters `mutated`, if
-/// any. The headers carry the id of the task, and the metadata carry the id of the attempt.
+/// any. The headers carry the id of the task, which is also the id of the call, and the metadata
+/// carry the id of the attempt.
 fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<u8> {
     let mut result = match mutated {
         Some(params) => {
@@ -160,9 +161,8 @@ fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<
     result
 }
 
-/// Returns the id of an attempt, which agentgateway sends back with `CheckResponse`. The id of the
-/// first attempt is the id of the task; later attempts add their number. So a late answer to an
-/// earlier attempt does not become the result of a later attempt.
+/// Returns the id of an attempt. The id of the first attempt is the id of the task, and later
+/// attempts add their number.
 fn attempt_id(task: TaskId, attempt: u32) -> String {
     if attempt < 2 {
         task.to_string()
@@ -171,10 +171,12 @@ fn attempt_id(task: TaskId, attempt: u32) -> String {
     }
 }
 
-fn parse_attempt_id(text: &str) -> Option<(TaskId, u32)> {
+/// Returns the task and the number of an attempt. The number is `None` if the text is the id of the
+/// task alone: this is the value of [`CALL_HEADER`], which does not tell the attempts apart.
+fn parse_attempt_id(text: &str) -> Option<(TaskId, Option<u32>)> {
     match text.split_once('.') {
-        Some((task, attempt)) => Some((task.parse().ok()?, attempt.parse().ok()?)),
-        None => Some((text.parse().ok()?, 1)),
+        Some((task, attempt)) => Some((task.parse().ok()?, Some(attempt.parse().ok()?))),
+        None => Some((text.parse().ok()?, None)),
     }
 }
 
@@ -199,7 +201,7 @@ pub(super) async fn check_response(
 /// Reports the outcome of the call of `task` on behalf of the task's owner. Ignores the call if it
 /// belongs to another tenant than the gateway's key, if it was proposed at another gate, or if the
 /// key may not act for the owner.
-async fn report(gateway: &Gateway, task: TaskId, attempt: u32, result: &[u8]) {
+async fn report(gateway: &Gateway, task: TaskId, attempt: Option<u32>, result: &[u8]) {
     let Ok(Some(row)) = gateway.http.store.task(task).await else {
         return;
     };
@@ -323,9 +325,9 @@ mod tests {
     #[test]
     fn id_of_an_attempt_is_read_back_and_no_other_text_is() {
         let task: TaskId = TASK.parse().unwrap();
-        for attempt in [1, 2, 30] {
+        for (attempt, read) in [(1, None), (2, Some(2)), (30, Some(30))] {
             let id = attempt_id(task, attempt);
-            assert_eq!(parse_attempt_id(&id), Some((task, attempt)), "{id}");
+            assert_eq!(parse_attempt_id(&id), Some((task, read)), "{id}");
         }
         for text in [
             "",

@@ -23,7 +23,10 @@ pub(super) enum Message {
         call: ToolCallParams,
     },
     /// Any other message: a request with another method, a notification, or a response.
-    Other,
+    Other {
+        /// The JSON text of a request's id; `None` for any other message.
+        id: Option<String>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,16 +71,16 @@ pub(super) fn read_message(body: &[u8]) -> Result<Message, RefusalReason> {
         Some(_) => return refuse("`method` must be a string."),
         None => None,
     };
-    if method != Some(TOOLS_CALL) {
-        if let Some(params) = params {
-            json::parse(params.as_bytes())?;
-        }
-        return Ok(Message::Other);
-    }
     let id = match rest.get("id") {
         Some(Value::String(_) | Value::Number(_)) => json::member(body, "id"),
         Some(_) | None => None,
     };
+    if method != Some(TOOLS_CALL) {
+        if let Some(params) = params {
+            json::parse(params.as_bytes())?;
+        }
+        return Ok(Message::Other { id: method.and(id) });
+    }
     let Some(id) = id else {
         return refuse("A call needs an `id`: a string or a number.");
     };
@@ -158,13 +161,27 @@ mod tests {
 
     #[test]
     fn other_messages_are_no_calls() {
-        for body in [
-            r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#,
-            r#"{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}"#,
-            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
-            r#"{"jsonrpc":"2.0","id":1,"method":"Tools/Call"}"#,
+        for (body, id) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1e0,"method":"tools/list"}"#,
+                Some("1e0"),
+            ),
+            (
+                r#"{"jsonrpc":"2.0","method":"notifications/initialized","params":{}}"#,
+                None,
+            ),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, None),
+            (
+                r#"{"jsonrpc":"2.0","id":"1","method":"Tools/Call"}"#,
+                Some("\"1\""),
+            ),
         ] {
-            assert_eq!(read_message(body.as_bytes()), Ok(Message::Other), "{body}");
+            let id = id.map(str::to_owned);
+            assert_eq!(
+                read_message(body.as_bytes()),
+                Ok(Message::Other { id }),
+                "{body}"
+            );
         }
     }
 
@@ -252,7 +269,8 @@ mod tests {
                 name.eq_ignore_ascii_case("method") && value == TOOLS_CALL
             }));
             if is_call {
-                proptest::prop_assert_ne!(read_message(body.as_bytes()), Ok(Message::Other), "{}", body);
+                let read = read_message(body.as_bytes());
+                proptest::prop_assert!(!matches!(read, Ok(Message::Other { .. })), "{}", body);
             }
         }
     }

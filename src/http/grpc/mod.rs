@@ -47,9 +47,9 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(8);
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 /// The key that names the gate, in gRPC metadata and in Envoy's `context_extensions`.
 const GATE_KEY: &str = "holdpoint-gate";
-/// The header that this service adds to a call that passes. For Envoy, the value is the call's id;
-/// for agentgateway, the id of the call's task. The tool behind the gateway can use the value as an
-/// idempotency key.
+/// The header that this service adds to a call that passes. The value is the call's id, which all
+/// attempts at the call share. So the tool behind the gateway can use the value as an idempotency
+/// key.
 const CALL_HEADER: &str = "holdpoint-call";
 
 pub(crate) const OP: Op = Op {
@@ -390,18 +390,19 @@ impl Gateway {
         }
     }
 
-    /// Stores the outcome of an attempt at the call of `task`. If the engine refuses the report,
-    /// logs this; the call then continues as if the gateway had sent no report.
+    /// Stores the outcome of an attempt at the call of `task`. Without a number, the attempt is the
+    /// last one. If the engine refuses the report, logs this; the call then continues as if the
+    /// gateway had sent no report.
     async fn report(
         &self,
         caller: Caller,
-        (task, attempt): (TaskId, u32),
+        (task, attempt): (TaskId, Option<u32>),
         outcome: ReportedOutcome,
         content: String,
     ) {
         let report = OutcomeReport {
             call: Ok(task),
-            attempt: Some(attempt),
+            attempt,
             outcome,
             content,
         };
@@ -425,7 +426,14 @@ fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
         | GateRefusal::Settled(_) => GrpcCode::Internal,
         GateRefusal::Command(_) => GrpcCode::PermissionDenied,
     };
-    GrpcStatus::new(code, refusal.to_string())
+    let text = match refusal {
+        GateRefusal::Command(Refusal::Invalid(errors)) => Problem::invalid(errors).detail,
+        GateRefusal::Command(_)
+        | GateRefusal::TooManyOpen
+        | GateRefusal::InHand(_)
+        | GateRefusal::Settled(_) => refusal.to_string(),
+    };
+    GrpcStatus::new(code, text)
 }
 
 /// Returns the value of a header; `None` without the header. Refuses a repeated header, because one
@@ -446,4 +454,21 @@ fn single_header<'h>(
         return Err(GrpcStatus::new(GrpcCode::PermissionDenied, detail));
     }
     Ok(found.map(|(_, value)| value.as_slice()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::FieldError;
+
+    #[test]
+    fn status_of_an_invalid_proposal_names_the_place_and_the_expected_value() {
+        let error = FieldError {
+            pointer: "/gate".to_owned(),
+            detail: "the name of a gate that is open to you".to_owned(),
+        };
+        let status = refusal_status(&Refusal::Invalid(vec![error]).into());
+        let text = "The request is not valid at `/gate`: the name of a gate that is open to you.";
+        assert_eq!(status, GrpcStatus::new(GrpcCode::PermissionDenied, text));
+    }
 }

@@ -39,8 +39,10 @@ pub(super) fn refusal(id: &str, text: &str) -> String {
     )
 }
 
-pub(super) fn error(code: i32, message: &str) -> String {
-    with_id("null", "error", &json!({"code": code, "message": message}))
+/// Returns a JSON-RPC error response. `id` is the JSON text of the request's id, if it is known.
+pub(super) fn error(id: Option<&str>, code: i32, message: &str) -> String {
+    let error = json!({"code": code, "message": message});
+    with_id(id.unwrap_or("null"), "error", &error)
 }
 
 /// Returns a JSON-RPC response whose member `member` (`result` or `error`) is `value`. `id` is the

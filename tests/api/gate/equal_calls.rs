@@ -71,6 +71,24 @@ on_both! {
         app.stop().await;
     }
 
+    async fn call_that_may_have_run_is_held_when_it_is_made_again(on: On) {
+        let app = gate(on, "").await;
+        let first = ask(&app, &bash("ls"), 5).await;
+        assert!(first.body["permit"].is_object(), "{}", first.text);
+        app.owner().hit(&format!("/v1/tasks/{}/cancel", first.str("/task_id"))).await;
+        let ended = ask(&app, &bash("ls"), 5).await;
+        assert_eq!((told(&ended), ended.str("/task_id")), (expected(200, "allow", "settled", "unknown"), first.str("/task_id")), "{}", ended.text);
+        until_asker(&app, &first, |until| until == ASKER_UNTIL_DELIVERED).await;
+        for held in [ask_by_key(&app, "k1", &bash("ls"), 0).await, ask(&app, &bash("ls"), 0).await] {
+            assert_eq!(told(&held), expected(202, "pending", "pending", Value::Null), "{}", held.text);
+            assert!(held.str("/reason").contains("may have run before"), "{}", held.text);
+            decide_as(app.owner(), &held, "approve").await;
+        }
+        let allowed = ask(&app, &bash("ls"), 5).await;
+        assert!(allowed.body["permit"].is_object(), "{}", allowed.text);
+        app.stop().await;
+    }
+
     async fn secrets_in_a_persons_answer_are_hidden(on: On) {
         let app = gate(on, "").await;
         let held = ask(&app, &refund(120), 0).await;

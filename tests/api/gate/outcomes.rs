@@ -107,6 +107,34 @@ on_both! {
         app.stop().await;
     }
 
+    async fn call_that_was_started_says_how_it_ended(on: On) {
+        let app = gate(on, "").await;
+        let unknown = "The outcome of the call is not known. It may have run; do not repeat it.";
+        let rejected = "It is unknown whether this call took effect. A human was asked and said not to count on it. Reason: No trace.";
+        let responded = "The call was started, and a person gave its result.";
+        for (session, answer, outcome, says) in [
+            ("s1", Value::Null, "unknown", unknown),
+            ("s2", json!({"action": "reject", "reason": "No trace."}), "failed", rejected),
+            ("s3", json!({"action": "respond", "result": "It ran."}), "responded", responded),
+        ] {
+            let mut body = bash("ls");
+            body["session_id"] = json!(session);
+            let call = ask(&app, &body, 5).await;
+            assert!(call.body["permit"].is_object(), "{}", call.text);
+            if answer.is_null() {
+                app.owner().hit(&format!("/v1/tasks/{}/cancel", call.str("/task_id"))).await;
+            } else {
+                let doubtful = report(&app, &json!({"task_id": call.str("/task_id"), "outcome": "unknown"})).await;
+                let path = format!("/resume/{}", doubtful.str("/request/request_id"));
+                let decided = app.owner().header("prefer", "wait=0").post(&path, &answer).await;
+                assert!(decided.status < 300, "{}", decided.text);
+            }
+            let ended = look(&app, &call, 10).await;
+            assert_eq!((told(&ended), ended.str("/message").as_str()), (expected(200, "allow", "settled", outcome), says), "{}", ended.text);
+        }
+        app.stop().await;
+    }
+
     async fn unknown_report_of_a_repeatable_call_gives_another_attempt_at_the_next_ask(on: On) {
         let app = gate(on, "").await;
         let body = json!({"tool": "Read", "arguments": {"path": "a"}});

@@ -86,6 +86,26 @@ on_both! {
         app.stop().await;
     }
 
+    async fn header_of_a_call_is_its_id_and_names_a_later_attempt_too(on: On) {
+        let app = guardrails(on, REQUIRED).await;
+        let mut grpc = Grpc::to(&app).await;
+        let first = request(&mut grpc, LS).await;
+        let path = format!("/v1/gate/calls/{}", first.task());
+        let shown = app.actor(gate::AGENT).get(&path).await;
+        assert_eq!(shown.str("/tool_call_id"), first.headers().swap_remove(0).1, "{}", shown.text);
+        let unknown = json!({"task_id": first.task(), "outcome": "unknown"});
+        let reported = app.actor(gate::AGENT).post("/v1/gate/outcomes", &unknown).await;
+        let path = format!("/resume/{}", reported.str("/request/request_id"));
+        let retried = app.owner().header("prefer", "wait=0").post(&path, &json!({"action": "retry"})).await;
+        assert!(retried.status < 300, "{}", retried.text);
+        let second = request(&mut grpc, LS).await;
+        let (_, value) = second.headers().swap_remove(0);
+        assert_eq!((&value, &second.attempt()), (&first.task(), &format!("{value}.2")));
+        report(&mut grpc, &value, DONE).await;
+        assert_eq!(results(&app, &value).await, [result("tool_result", "succeeded", DONE)]);
+        app.stop().await;
+    }
+
     async fn report_at_a_gate_where_it_is_optional_is_a_late_result(on: On) {
         let app = guardrails(on, OPTIONAL).await;
         let mut grpc = Grpc::to(&app).await;

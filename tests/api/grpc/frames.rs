@@ -104,6 +104,22 @@ async fn bodies_that_are_no_single_call_are_answered_with_400() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn other_request_that_does_not_pass_is_denied_with_its_id() {
+    let strict = ENVOY.replace("x-user }", "x-user, pass_others: false }");
+    let app = gateway_app(&strict).await;
+    let mut grpc = Grpc::to(&app).await;
+    let list = json!({"jsonrpc": "2.0", "id": "a-1", "method": "tools/list"});
+    let Verdict::Denied(status, body) = grpc.check(&list).await else {
+        panic!("it passed")
+    };
+    assert_eq!(
+        (status.as_str(), &body["id"], &body["error"]["code"]),
+        ("403", &json!("a-1"), &json!(-32601))
+    );
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn body_that_the_upstream_would_decode_otherwise_is_denied() {
     let app = gateway_app(ENVOY).await;
     let mut grpc = Grpc::to(&app).await;

@@ -4,8 +4,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{newest, older, post, post_text, refund};
-use crate::api::gate::{AGENT, gate};
-use crate::support::test_app::On;
+use crate::api::gate::{AGENT, gate, yaml};
+use crate::support::test_app::{On, TestApp};
 
 #[tokio::test]
 async fn get_and_delete_are_not_allowed() {
@@ -45,6 +45,19 @@ async fn call_beyond_the_bound_is_told_when_to_try_again() {
     assert_eq!(error["data"]["retry_after_ms"], 1000, "{}", refused.text);
     assert_eq!((refused.status, refused.header("retry-after")), (200, "1"));
     app.stop().await;
+}
+
+#[tokio::test]
+async fn instructions_begin_with_the_description_as_a_sentence() {
+    for description in ["Refunds of agents.", "Refunds"] {
+        let yaml = yaml("").replace("Refunds of agents.", description);
+        let app = TestApp::with(On::Sqlite, &yaml).await;
+        let reply = post(&app, "0", &older("initialize", &json!({}))).await;
+        let told = reply.str("/result/instructions");
+        let purpose = description.trim_end_matches('.');
+        assert!(told.starts_with(&format!("{purpose}. A call")), "{told}");
+        app.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -262,17 +262,24 @@ both! {
         assert_eq!(harness.executions(task, "/refund"), 1);
     }
 
-    async fn request_that_expires_denies_its_call(fixture) {
+    async fn request_that_expires_denies_its_call_even_if_its_rule_cancels_the_task(fixture) {
         let mut harness = harness(fixture).await;
-        harness.configure(|yaml| yaml.replace("name: large, tools: [refund], decide: hold,", "name: large, tools: [refund], decide: hold, expires_in: 10m,"));
-        let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        harness.fixture.forward(Duration::from_mins(11));
-        assert_eq!(engine.expire().await.unwrap(), 1);
-        let known = Proposal { identity: Identity::Call(task), ..proposal("refund", &refund(1), LONG) };
-        let call = engine.ask(&agent(), &known).await.unwrap().call;
-        assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Expired)));
-        assert_eq!(harness.executions(task, "/refund"), 0);
+        let held = "name: large, tools: [refund], decide: hold,";
+        harness.configure(|yaml| yaml.replace(held, &format!("{held} expires_in: 10m,")));
+        for (order, end) in [(1, TaskStatus::Completed), (2, TaskStatus::Canceled)] {
+            if end == TaskStatus::Canceled {
+                harness.configure(|yaml| yaml.replace(held, &format!("{held} on_expiry: cancel,")));
+            }
+            let engine = harness.engine(8);
+            let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
+            harness.fixture.forward(Duration::from_mins(11));
+            assert_eq!(engine.expire().await.unwrap(), 1);
+            let known = Proposal { identity: Identity::Call(task), ..proposal("refund", &refund(order), LONG) };
+            let call = engine.ask(&agent(), &known).await.unwrap().call;
+            assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Expired)));
+            assert!(call.message().contains("expired without a decision"), "{}", call.message());
+            assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (end, 0));
+        }
     }
 
     async fn cancel_denies_a_held_call_and_keeps_the_late_report_of_a_permit(fixture) {

@@ -124,6 +124,29 @@ both! {
         assert!(held.reason.unwrap().contains("may have run"));
     }
 
+    async fn equal_call_is_held_after_one_that_failed_in_doubt_until_a_person_decides_one(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let small = |wait| proposal("refund", SMALL, wait);
+        let answered = async || {
+            let answer = engine.ask(&agent(), &small(LONG)).await.unwrap();
+            answer.delivery.unwrap().delivered();
+            until_present(&harness, answer.call.task_id, |until| until == ASKER_UNTIL_DELIVERED).await;
+            answer.call
+        };
+        harness.tool.answers(500, "broken");
+        assert_eq!(answered().await.outcome, Some(Outcome::Failed));
+        harness.tool.answers(200, "{}");
+        let held = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        assert_eq!((held.state, harness.tool.count()), (GateState::Pending, 1));
+        assert!(held.reason.unwrap().contains("may have run before"));
+        approve(&harness, &engine, held.task_id).await;
+        for runs in [2, 3] {
+            assert_eq!(answered().await.outcome, Some(Outcome::Succeeded));
+            assert_eq!(harness.tool.count(), runs);
+        }
+    }
+
     async fn caller_who_may_decide_neither_asks_nor_reports(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);

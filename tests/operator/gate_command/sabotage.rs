@@ -3,8 +3,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -52,6 +52,32 @@ fn server_that_refuses_reports() -> (String, Arc<AtomicUsize>) {
         }
     });
     (format!("http://{address}"), reports)
+}
+
+/// Starts a server at which each call stays pending. Returns the server's URL, and the waits in
+/// seconds that the requests so far have asked for.
+fn server_that_holds_calls() -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let waits = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&waits);
+    std::thread::spawn(move || {
+        let pending = ALLOWED.replace("\"allow\"", "\"pending\"");
+        let answer = reply("202 Accepted", &pending);
+        for stream in listener.incoming() {
+            let (mut stream, mut head) = (stream.unwrap(), vec![0; 65536]);
+            let length = stream.read(&mut head).unwrap();
+            let head = String::from_utf8_lossy(&head[..length]);
+            let wait = head
+                .lines()
+                .find_map(|line| line.strip_prefix("prefer: wait="));
+            seen.lock()
+                .unwrap()
+                .push(wait.unwrap_or_default().to_owned());
+            let _ = stream.write_all(&answer);
+        }
+    });
+    (format!("http://{address}"), waits)
 }
 
 /// Starts a server that answers the first request with a permit that has ended, and each later
@@ -190,6 +216,20 @@ fn permit_that_is_open_when_asked_for_again_lets_the_call_run() {
         let url = server_whose_first_permit_has_ended();
         let output = run(gate(folder.path(), &url, arguments, "1s"), input);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn pending_call_is_waited_for_until_the_whole_wait_is_over() {
+    let folder = Folder::new();
+    let call = ["call", "Bash", "{\"command\":\"ls\"}"];
+    for (wait, seconds) in [("1s", 1), ("2s", 2)] {
+        let (url, waits) = server_that_holds_calls();
+        let began = Instant::now();
+        let output = run(gate(folder.path(), &url, &call, wait), b"");
+        assert!(began.elapsed() >= Duration::from_secs(seconds), "{wait}");
+        assert_eq!(output.status.code(), Some(11), "{}", text(&output.stderr));
+        assert_eq!(waits.lock().unwrap()[0], seconds.to_string());
     }
 }
 

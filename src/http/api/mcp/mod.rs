@@ -29,6 +29,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 use crate::task::mcp_revision::Revision;
+use crate::task::text::as_sentence;
 
 pub(crate) const OP: Op = Op {
     id: "post_mcp_message",
@@ -217,7 +218,7 @@ impl McpRequest<'_> {
         if purpose.is_empty() {
             held.to_owned()
         } else {
-            format!("{purpose} {held}")
+            format!("{} {held}", as_sentence(purpose))
         }
     }
 }
