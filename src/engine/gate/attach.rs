@@ -129,7 +129,9 @@ impl Engine {
                     "The same call may have run before, and no person has decided one since.";
                 EarlierCalls::Requires(Caution::Hold(reason.to_owned()))
             }
-            compared => compared,
+            compared @ (EarlierCalls::Nothing
+            | EarlierCalls::Continues(_)
+            | EarlierCalls::Requires(_)) => compared,
         })
     }
 
