@@ -297,6 +297,7 @@ fn http_settings(
     let server = &config.server;
     let public_url = server.public_url.clone();
     let public_url = public_url.unwrap_or_else(|| format!("http://{address}"));
+    let entries = config.notify.to.iter();
     http::Settings {
         links: config.links(&public_url),
         public_url,
@@ -309,6 +310,9 @@ fn http_settings(
         stream_life: server.stream_life,
         without_accounts: config.auth.is_none(),
         has_metrics_listener: server.metrics_listen.is_some(),
+        receivers: entries
+            .map(|entry| (entry.name.clone(), entry.tenants.clone()))
+            .collect(),
         roster,
         sealer: config.sealer(),
     }

@@ -7,7 +7,7 @@ use crate::world::Mistakes;
 
 /// The path of each map with required keys, and the required keys. `*` stands for any name or
 /// index. The text, list or map at a required key must not be empty.
-const REQUIRED_KEYS: [(&[&str], &[&str]); 14] = [
+const REQUIRED_KEYS: [(&[&str], &[&str]); 15] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["auth", "people", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),
@@ -16,6 +16,7 @@ const REQUIRED_KEYS: [(&[&str], &[&str]); 14] = [
     (&["agents", "*"], &["model"]),
     (&["agents", "*", "sub_agents", "*"], &["agent"]),
     (&["policy", "*"], &["name", "tools", "decide"]),
+    (&["policy", "*", "remember"], &["for", "most"]),
     (&["credentials", "*"], &["fields"]),
     (&["notify", "mail"], &["url", "from"]),
     (&["notify", "to", "*"], &["name"]),

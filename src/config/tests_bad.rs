@@ -231,6 +231,14 @@ const BAD: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "policy: [{ name: x, tools: [t], decide: hold, remember: { same: true } }, { name: y, tools: [t], decide: hold, remember: { for: [], most: 0s } }]\n",
+        &[
+            "3:47: policy[0].remember: `for` is missing",
+            "3:47: policy[0].remember: `most` is missing",
+            "3:124: policy[1].remember.for: `for` is empty",
+        ],
+    ),
+    (
         "policy: [{ name: x, tools: ['*'], decide: allow }]\n",
         &[
             "3:35: policy[0].decide: without `auth` no rule may allow a shell tool, and this one allows `s`",

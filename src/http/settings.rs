@@ -1,5 +1,6 @@
 //! The operator's settings for the HTTP server.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::people::authorization::Roster;
@@ -28,6 +29,9 @@ pub(crate) struct Settings {
     pub stream_life: Duration,
     pub without_accounts: bool,
     pub has_metrics_listener: bool,
+    /// The names of the entries of `notify.to`, each with its tenants. An entry without tenants gets
+    /// messages about the tasks of every tenant.
+    pub receivers: BTreeMap<String, Vec<String>>,
     /// The users in the configuration. If other people must approve an edited call, a person is
     /// offered the edit only if enough of these users besides the person may approve the call.
     pub roster: Roster,

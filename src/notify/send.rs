@@ -171,8 +171,10 @@ impl Sender {
         count: i64,
     ) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
         let (name, lease) = (&state.entry.name, state.entry.channel.lease());
-        if !state.entry.gather.is_zero() {
-            let mut claimed = self.store.claim_gathered(name, count, lease).await?;
+        let pause = state.entry.gather;
+        if !pause.is_zero() {
+            let gathered = self.store.claim_gathered(name, count, lease, pause);
+            let mut claimed = gathered.await?;
             let remaining = count.saturating_sub(i64::try_from(claimed.len()).unwrap_or(count));
             if state.entry.channel.can_update() && remaining > 0 {
                 let changes = self.store.claim_updates(name, remaining, lease).await?;

@@ -29,7 +29,9 @@ const RETENTION: Duration = Duration::from_hours(1);
 
 /// Claims the due deliveries of an entry, for a limited number of people. Leaves out deliveries
 /// that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a person's `next_at` is
-/// in the future, makes the person's deliveries due at `next_at` instead.
+/// in the future, puts off the person's deliveries until `next_at`, or until the end of a pause
+/// (`$6`) that begins now, if this end is earlier. During an attempt, `next_at` is the end of its
+/// lease, but a pause begins as soon as the message is sent.
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
@@ -56,7 +58,7 @@ with moment as materialized (
     on conflict (target, tenant, person) do update set next_at = excluded.next_at where g.next_at <= excluded.next_at - $4
     returning g.tenant, g.person
 ), later as (
-    update delivery d set due_at = w.next_at
+    update delivery d set due_at = least(w.next_at, (select at from moment) + $6)
       from due u join waiting w on w.tenant = u.tenant and w.person = u.person
      where d.delivery_id = u.delivery_id and w.next_at > (select at from moment)
 )
@@ -144,7 +146,8 @@ record! {
 impl Store {
     /// Claims the due deliveries of an entry to at most `limit` people, for the duration `lease`.
     /// Returns one list of deliveries for each message. If a person may not get the next message
-    /// yet, puts off the person's deliveries until that message may be sent.
+    /// yet, puts off the person's deliveries until that message may be sent, but not by more than
+    /// `pause`, the entry's minimum time between two messages.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed
@@ -154,11 +157,13 @@ impl Store {
         target: &str,
         limit: i64,
         lease: Duration,
+        pause: Duration,
     ) -> Result<Vec<Vec<ClaimedDelivery>>, ReadError> {
         let claimed: Vec<ClaimRecord> = if let Engine::Sqlite(_) = self.db().engine {
             let target = target.to_owned();
+            let (lease, pause) = (micros(lease), micros(pause));
             let job = move |transaction: &Transaction<'_>, at| {
-                claim(transaction, &target, limit, micros(lease), at)
+                claim(transaction, &target, limit, lease, pause, at)
             };
             self.db().write_transaction(job).await?
         } else {
@@ -168,6 +173,7 @@ impl Store {
                 Value::Int(limit),
                 Value::Int(micros(lease)),
                 Value::Int(MAX_DELIVERIES),
+                Value::Int(micros(pause)),
             ];
             self.db().write(CLAIM, values).await?
         };
@@ -223,6 +229,7 @@ fn claim(
     target: &str,
     limit: i64,
     lease: i64,
+    pause: i64,
     at: i64,
 ) -> rusqlite::Result<Vec<ClaimRecord>> {
     let text = |text: &str| Value::Text(text.to_owned());
@@ -241,8 +248,9 @@ fn claim(
         let next = records::<NextAt>(transaction, NEXT_AT.sqlite, &key)?;
         let next = next.first().map_or(at, |row| row.next_at);
         if next > at {
+            let due_at = next.min(at + pause);
             for id in ids {
-                let values = [Value::Id(id), Value::Int(next)];
+                let values = [Value::Id(id), Value::Int(due_at)];
                 records::<Target>(transaction, PUT_OFF.sqlite, &values)?;
             }
         } else if opened < limit {

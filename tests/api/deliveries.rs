@@ -200,6 +200,46 @@ async fn body_that_does_not_say_what_to_send_again_changes_nothing() {
     assert_eq!(scene.hook.count(), 2);
 }
 
+#[tokio::test]
+async fn receiver_without_an_entry_and_without_a_delivery_is_refused() {
+    let scene = scene().await;
+    let removed = "update delivery set target = 'removed'";
+    scene.app.database.execute(removed).await;
+    for (target, status, pointer) in [
+        ("backend", 202, json!(null)),
+        ("removed", 202, json!(null)),
+        ("nosuch", 422, json!("/target")),
+    ] {
+        let reply = scene
+            .app
+            .actor(OPS)
+            .post("/v1/deliveries/resend", &json!({"target": target}))
+            .await;
+        assert_eq!(
+            (reply.status, &reply.body["errors"][0]["pointer"]),
+            (status, &pointer),
+            "{target}: {}",
+            reply.text
+        );
+    }
+}
+
+#[tokio::test]
+async fn receiver_of_another_tenant_is_refused_like_an_unknown_one() {
+    let hook = crate::support::fake_receiver::FakeReceiver::start().await;
+    let key = format!("key: \"{OTHER}\"");
+    let yaml = crate::notify::yaml(BACKEND, &hook).replace(&key, &format!("{key}, admin: true"));
+    let app = crate::support::test_app::TestApp::with(On::Sqlite, &yaml).await;
+    let mut errors = Vec::new();
+    for target in ["backend", "nosuch"] {
+        let body = json!({"target": target});
+        let reply = app.actor(OTHER).post("/v1/deliveries/resend", &body).await;
+        assert_eq!(reply.status, 422, "{}", reply.text);
+        errors.push(reply.body["errors"].clone());
+    }
+    assert_eq!(errors[0], errors[1]);
+}
+
 on_both! {
     async fn resend_repeated_with_its_key_sends_nothing_more(on: On) {
         let scene = scene_on(on).await;

@@ -30,7 +30,14 @@ async fn question(fixture: &StoreFixture, people: &[&str]) {
 }
 
 async fn claim(fixture: &StoreFixture) -> Vec<Vec<ClaimedDelivery>> {
-    let claimed = fixture.store.claim_gathered("by-mail", 4, LEASE).await;
+    claim_with_pause(fixture, INTERVAL).await
+}
+
+async fn claim_with_pause(fixture: &StoreFixture, pause: Duration) -> Vec<Vec<ClaimedDelivery>> {
+    let claimed = fixture
+        .store
+        .claim_gathered("by-mail", 4, LEASE, pause)
+        .await;
     claimed.unwrap()
 }
 
@@ -81,6 +88,24 @@ both! {
         assert_eq!(sent(&fixture, &first).await, 0);
         assert!(fixture.store.allow_next_message("by-mail", &second[0], INTERVAL).await.unwrap());
         assert_eq!(sent(&fixture, &second).await, 1);
+    }
+
+    async fn question_that_comes_during_a_send_waits_for_the_pause_and_not_for_the_lease(fixture) {
+        want(&fixture, &["request.created"]);
+        let pause = 3 * SECOND;
+        question(&fixture, &["bob"]).await;
+        let first = claim_with_pause(&fixture, pause).await.remove(0);
+        for _ in 0..2 {
+            question(&fixture, &["bob"]).await;
+            assert_eq!(claim_with_pause(&fixture, pause).await.len(), 0, "the first is in flight");
+            fixture.forward(pause);
+        }
+        assert!(fixture.store.allow_next_message("by-mail", &first[0], pause).await.unwrap());
+        assert_eq!(sent(&fixture, &first).await, 1);
+        assert_eq!(claim_with_pause(&fixture, pause).await.len(), 0, "the pause begins");
+        fixture.forward(pause);
+        let next = claim_with_pause(&fixture, pause).await;
+        assert_eq!((next.len(), next[0].len()), (1, 2));
     }
 
     async fn time_of_a_message_is_forgotten_an_hour_after_it(fixture) {

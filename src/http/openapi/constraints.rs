@@ -27,6 +27,11 @@ const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
         "a time before the end of the year 9999",
     ),
     (
+        "ResendDeliveries",
+        "target",
+        "the name of a receiver in the configuration or in the list of deliveries",
+    ),
+    (
         "NewMessageItem",
         "content",
         "of an image: a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",

@@ -5,6 +5,7 @@
 mod variants;
 
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -74,6 +75,7 @@ pub(crate) fn settings() -> Settings {
         stream_life: Duration::from_hours(1),
         without_accounts: false,
         has_metrics_listener: false,
+        receivers: BTreeMap::new(),
         roster: Roster::default(),
         sealer: None,
         links: None,

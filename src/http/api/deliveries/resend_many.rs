@@ -17,7 +17,7 @@ use crate::http::server::params::KeyHeader;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::ResendDeliveries;
 use crate::http::wire::delivery::ResentDeliveries;
-use crate::store::{DeliveryState, ResendFilter, ResendTarget};
+use crate::store::{DeliveryFilter, DeliveryState, ResendFilter, ResendTarget};
 use crate::task::time::Time;
 
 pub(crate) const OP: Op = Op {
@@ -52,6 +52,7 @@ pub(crate) async fn resend_deliveries(
         let filter = posted
             .json(&http.body_parser, move |body, _| parse(body, tenant))
             .await?;
+        check_receiver(&http, &filter).await?;
         Ok::<_, Problem>(ResendTarget::All(filter))
     };
     let resent = resend(&http, &posted, target).await?;
@@ -59,6 +60,33 @@ pub(crate) async fn resend_deliveries(
         count: resent.count,
     });
     Ok(resent.mark((StatusCode::ACCEPTED, body).into_response()))
+}
+
+/// Checks that the tenant has the receiver of the filter, so that a misspelt name does not look
+/// like a receiver without deliveries. A receiver that has left the configuration counts while it
+/// has a delivery.
+///
+/// # Errors
+/// `invalid` if no receiver of the tenant has this name; `unavailable`.
+async fn check_receiver(http: &Http, filter: &ResendFilter) -> Result<(), Problem> {
+    let tenants = http.settings.receivers.get(&filter.target);
+    if tenants.is_some_and(|tenants| tenants.is_empty() || tenants.contains(&filter.tenant)) {
+        return Ok(());
+    }
+    let deliveries = DeliveryFilter {
+        tenant: filter.tenant.clone(),
+        targets: vec![filter.target.clone()],
+        states: Vec::new(),
+        requests: Vec::new(),
+        roots: Vec::new(),
+        before: None,
+        limit: 1,
+    };
+    if http.store.deliveries(&deliveries).await?.is_empty() {
+        let detail = "the name of a receiver in the configuration or in the list of deliveries";
+        return Err(Problem::invalid_at("/target", detail));
+    }
+    Ok(())
 }
 
 fn parse(body: Value, tenant: String) -> Result<ResendFilter, Problem> {
