@@ -43,6 +43,7 @@ pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
         human: agent
             .human
             .iter()
+            .filter(|kind| catalog.human(&agent.name, kind.tool()).is_some())
             .map(|kind| kind.as_str().to_owned())
             .collect(),
         open_to: agent.open_to.clone(),

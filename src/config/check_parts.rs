@@ -287,6 +287,8 @@ pub(crate) fn is_glob(entry: &str) -> bool {
     entry.contains(['*', '?', '[', '{'])
 }
 
+/// Checks an agent that offers `request_credentials`: credentials that may be asked for need a key
+/// that seals them. Warns if there is nothing to ask for, or if no tool takes what is given.
 fn check_credentials_offer(
     config: &Config,
     root: &Node,
@@ -299,19 +301,19 @@ fn check_credentials_offer(
     }
     let place = ["agents", agent, "human"];
     if config.credentials.is_empty() {
-        mistakes.add(
-            &place,
-            "`credentials` is offered, but the section `credentials` is empty",
-        );
-    } else if config.credential_takers(agent).is_empty() {
+        let detail = "`credentials` is not offered, because the section `credentials` is empty";
+        mistakes.warn(&place, detail);
+        return;
+    }
+    if config.credential_takers(agent).is_empty() {
         // A tool whose settings could not be read may be the tool that takes a credential. So the
-        // mistake is reported only if all tools were read.
+        // warning is given only if all tools were read.
         let is_read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
         if config.tools_below(agent).into_iter().all(is_read) {
             let detail = format!(
                 "`credentials` is offered, but no tool of `{agent}` or of its sub-agents takes one of those under `credentials`"
             );
-            mistakes.add(&place, detail);
+            mistakes.warn(&place, detail);
         }
     }
     if config.secrets.keys.is_empty() {

@@ -2,6 +2,7 @@
 //! question, reminders whose time comes after the deadline of every question, and rules whose
 //! questions reach no person.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::Config;
@@ -270,12 +271,19 @@ fn check_times(
     let has_no_deadline = all.iter().any(|terms| terms.expires_in.is_none());
     let longest = longest.unwrap_or_default();
     let detail = "no question stays open for so long";
-    if when.before_expiry.is_some_and(|before| before >= longest) {
+    if when.before_expiry.is_some_and(|before| before > longest) {
         let place = [place, &["when", "before_expiry"]].concat();
         mistakes.add(&place, detail);
     }
-    if !has_no_deadline && when.after.is_some_and(|after| after >= longest) {
+    if !has_no_deadline && let Some(after) = when.after {
         let place = [place, &["when", "after"]].concat();
-        mistakes.add(&place, detail);
+        match after.cmp(&longest) {
+            Ordering::Less => {}
+            Ordering::Equal => {
+                let detail = "no message is sent: every question closes at this time at the latest";
+                mistakes.warn(&place, detail);
+            }
+            Ordering::Greater => mistakes.add(&place, detail),
+        }
     }
 }

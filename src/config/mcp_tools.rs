@@ -66,7 +66,7 @@ fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) ->
         Ok(text) => text,
         Err(error) => {
             let detail = format!(
-                "the lock file {file} cannot be read: {error}; write it with `holdpoint mcp lock`"
+                "the lock file `{file}` cannot be read: {error}; write it with `holdpoint mcp lock`"
             );
             mistakes.add(&place, detail);
             return None;
@@ -76,7 +76,7 @@ fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) ->
         Ok(lock) => Some(lock),
         Err(found) => {
             for detail in found {
-                mistakes.add(&place, format!("the lock file {file} {detail}"));
+                mistakes.add(&place, format!("the lock file `{file}` {detail}"));
             }
             None
         }

@@ -4,8 +4,9 @@
 use std::fmt;
 
 use super::interpolate::InsertedValue;
-use super::tree::{Node, Origin};
-use crate::secret::Redactor;
+use super::tree::{Kind, Node, Origin};
+use super::unexpanded::walk;
+use crate::secret::{Redactor, Secret};
 use crate::world::{Mistake, Mistakes};
 
 /// The mistakes and warnings about a configuration, in the order of the file.
@@ -50,7 +51,8 @@ impl fmt::Display for Report {
 impl Report {
     /// Finds the positions of the mistakes in the tree, and sorts the mistakes in the order of the
     /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. If a
-    /// line is about a place into which a value of `inserted` was inserted, also hides this value.
+    /// line is about a place that a variable sets, or into which a value of `inserted` was
+    /// inserted, also hides this value.
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -59,8 +61,12 @@ impl Report {
         secrets: &Redactor,
         inserted: &[InsertedValue],
     ) -> Self {
+        let values: Vec<InsertedValue> = overriding_values(root)
+            .into_iter()
+            .chain(inserted.iter().cloned())
+            .collect();
         let detail = |mistake: &Mistake| {
-            let own = inserted.iter().filter(|one| one.place == mistake.place);
+            let own = values.iter().filter(|one| one.place == mistake.place);
             let hidden = own.fold(mistake.detail.clone(), |detail, one| {
                 without_value(&detail, one)
             });
@@ -117,17 +123,46 @@ pub(crate) fn merge(root: &Node, mistakes: &mut Mistakes, module_mistakes: Mista
         .extend(module_mistakes.warnings.into_iter().filter(&is_new));
 }
 
-/// Replaces an inserted value in a text by the name of its variable or file. Unlike the redactor of
-/// the whole report, this function replaces short values, too. A value of one or two characters is
-/// replaced between backticks only, because elsewhere it may be a part of a word.
+/// Returns each text that an environment variable such as `HOLDPOINT_SERVER__LISTEN` sets, with the
+/// place of the text and the name of the variable.
+fn overriding_values(root: &Node) -> Vec<InsertedValue> {
+    let mut values = Vec::new();
+    walk(root, &mut Vec::new(), &mut |place, node| {
+        if let (Kind::Text(text), Origin::Variable(name)) = (&node.kind, &node.origin) {
+            values.push(InsertedValue {
+                name: name.clone(),
+                place: place.to_vec(),
+                value: Secret::new(text.clone()),
+            });
+        }
+    });
+    values
+}
+
+/// Replaces an inserted value by the name of its variable or file wherever a message quotes the
+/// value. Unlike the redactor of the whole report, this function replaces short values, too.
+/// Messages quote values between backticks. A gap in the other words of a message would tell the
+/// value. A value of one or two characters must be the whole quotation, because otherwise it may be
+/// a part of a word. If a backtick in a value hides where the quotations are, the value is replaced
+/// everywhere.
 fn without_value(text: &str, inserted: &InsertedValue) -> String {
     let value = inserted.value.reveal().as_str();
     let name = format!("[secret {}]", inserted.name);
-    if value.len() < 3 {
-        text.replace(&format!("`{value}`"), &format!("`{name}`"))
-    } else {
-        text.replace(value, &name)
+    let has_odd_backtick = text.split('`').count().is_multiple_of(2);
+    if value.len() >= 3 && (value.contains('`') || has_odd_backtick) {
+        return text.replace(value, &name);
     }
+    let parts = text.split('`').enumerate().map(|(index, part)| {
+        let is_quotation = index % 2 == 1;
+        if is_quotation && part == value {
+            name.clone()
+        } else if is_quotation && value.len() >= 3 {
+            part.replace(value, &name)
+        } else {
+            part.to_owned()
+        }
+    });
+    parts.collect::<Vec<_>>().join("`")
 }
 
 /// Returns three values: the position of a mistake as numbers, by which the mistakes are sorted;

@@ -1,7 +1,8 @@
 //! Determines which credentials an agent may ask a person for, and which tools receive them.
-//! Invariants: an agent may ask for a credential only if a tool of the agent, or a tool of an agent
-//! below it, uses the credential. The form in which a person enters the credential names all these
-//! tools.
+//! Invariants: an agent that offers `request_credentials` may ask for every credential. Any other
+//! agent, and a gate, may ask only for the credentials that its tools, or the tools of agents below
+//! it, take. The form in which a person enters a credential names all tools that take the
+//! credential; no other tool receives it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -135,13 +136,19 @@ impl Config {
         urls.chain(values).collect()
     }
 
-    /// Returns the credentials that an agent may ask for, as values of the argument `service` of
-    /// `request_credentials`. `receiver` returns the text that tells people where a tool sends a
-    /// credential. A tool for which `receiver` returns `None` is left out.
+    /// Returns the credentials that an agent may ask for: those that its tools, or the tools of
+    /// agents below it, take; every credential if the agent offers `request_credentials`, whose
+    /// argument `service` names them. `receiver` returns the text that tells people where a tool
+    /// sends a credential. A tool for which `receiver` returns `None` is left out.
     fn services(&self, agent: &str, receiver: impl Fn(&str) -> Option<String>) -> Vec<Service> {
         let takers = self.credential_takers(agent);
+        let agent = self.agents.get(agent);
+        let offers_all = agent.is_some_and(|agent| agent.human.contains(&HumanKind::Credentials));
         let services = self.credentials.iter().filter_map(|(name, settings)| {
-            let tools = takers.get(name.as_str())?;
+            let tools = takers.get(name.as_str());
+            if tools.is_none() && !offers_all {
+                return None;
+            }
             let fields = settings.fields.iter().map(|(name, field)| ServiceField {
                 name: name.clone(),
                 format: field.format.clone(),
@@ -153,7 +160,8 @@ impl Config {
                 fields: fields.collect(),
                 expires_in: settings.expires_in,
                 receivers: tools
-                    .iter()
+                    .into_iter()
+                    .flatten()
                     .filter_map(|tool| Some(format!("{tool}: {}", receiver(tool)?)))
                     .collect(),
             })
@@ -210,6 +218,11 @@ agents:
 "#;
 
     fn read(text: &str) -> Result<Config, String> {
+        read_with_warnings(text).map(|(config, _)| config)
+    }
+
+    /// Returns the configuration and the lines of its warnings.
+    fn read_with_warnings(text: &str) -> Result<(Config, String), String> {
         let source = Source::File("/etc/holdpoint/holdpoint.yaml".into(), text.to_owned());
         load(
             source,
@@ -217,7 +230,7 @@ agents:
             &Flags::default(),
             |_, _| {},
         )
-        .map(|(config, _)| config)
+        .map(|(config, report)| (config, report.to_string()))
         .map_err(|report| report.to_string())
     }
 
@@ -234,7 +247,7 @@ agents:
     }
 
     #[test]
-    fn agent_is_offered_the_credentials_its_tree_takes_with_their_receivers() {
+    fn agent_that_asks_for_credentials_is_offered_all_with_the_receivers_of_its_tree() {
         let catalog = catalog(&read(TREE).unwrap());
         let names = |agent: &str| {
             catalog
@@ -243,16 +256,19 @@ agents:
                 .map(|one| one.name.as_str())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(names("boss"), ["crm", "jira", "ssh"]);
+        for agent in ["boss", "clerk", "hand"] {
+            assert_eq!(names(agent), ["crm", "jira", "spare", "ssh"], "{agent}");
+        }
+        assert_eq!(names("loner"), Vec::<&str>::new());
         assert_eq!(
-            names("clerk"),
-            ["crm", "jira", "ssh"],
+            catalog.services("clerk"),
+            catalog.services("boss"),
             "who can call an agent above it has that one's tools too"
         );
-        assert_eq!((names("hand"), names("loner")), (vec!["ssh"], vec![]));
-        let [crm, jira, ssh] = catalog.services("boss") else {
-            panic!("three")
+        let [crm, jira, spare, ssh] = catalog.services("boss") else {
+            panic!("four")
         };
+        assert_eq!(spare.receivers, Vec::<String>::new());
         assert_eq!(crm.receivers, ["search: GET http://jira.internal:8443"]);
         assert_eq!(
             jira.receivers,
@@ -341,7 +357,10 @@ agents:
             .unwrap()
             .spec
             .parameters;
-        assert_eq!(parameters["properties"]["service"]["enum"], json!(["ssh"]));
+        assert_eq!(
+            parameters["properties"]["service"]["enum"],
+            json!(["crm", "jira", "spare", "ssh"])
+        );
     }
 
     #[test]
@@ -406,16 +425,20 @@ agents:
     }
 
     #[test]
-    fn agent_may_not_offer_credentials_that_no_tool_of_its_tree_takes() {
+    fn credentials_that_no_tool_of_a_tree_takes_are_offered_with_a_warning() {
         let without = TREE.replace("tools: [deploy]", "tools: [plain]");
-        let told = read(&without).unwrap_err();
+        let (config, warnings) = read_with_warnings(&without).unwrap();
         assert_eq!(
-            told,
-            "/etc/holdpoint/holdpoint.yaml:18:22: agents.hand.human: `credentials` is offered, but no tool of `hand` \
-             or of its sub-agents takes one of those under `credentials`\n\
-             warning: /etc/holdpoint/holdpoint.yaml:12:14: tools.deploy.shell: a command runs as the user whom the \
-             embedded database belongs to, and can rewrite it: use Postgres\n"
+            warnings,
+            "warning: /etc/holdpoint/holdpoint.yaml:12:14: tools.deploy.shell: a command runs as the user whom the \
+             embedded database belongs to, and can rewrite it: use Postgres\n\
+             warning: /etc/holdpoint/holdpoint.yaml:18:22: agents.hand.human: `credentials` is offered, but no tool \
+             of `hand` or of its sub-agents takes one of those under `credentials`\n"
         );
+        let catalog = catalog(&config);
+        let offered = catalog.services("hand");
+        assert_eq!(offered.len(), 4);
+        assert!(offered.iter().all(|service| service.receivers.is_empty()));
         let unreadable = without.replace(
             "tools: [plain] }\n  loner",
             "tools: [plain, gone] }\n  loner",
@@ -425,5 +448,17 @@ agents:
             told.contains("no tool is called `gone`") && !told.contains("takes one of those"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn credentials_of_an_empty_section_are_not_offered_and_need_no_key() {
+        let file = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, human: [credentials] } }\n";
+        let (config, warnings) = read_with_warnings(file).unwrap();
+        assert_eq!(
+            warnings,
+            "warning: /etc/holdpoint/holdpoint.yaml:2:26: agents.a.human: `credentials` is not offered, because the \
+             section `credentials` is empty\n"
+        );
+        assert!(catalog(&config).human("a", "request_credentials").is_none());
     }
 }

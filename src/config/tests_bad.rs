@@ -388,8 +388,6 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
     (
         "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, human: [credentials], limits: { max_calls: 0, max_duration: 0s, max_cost: 1 } } }\n",
         &[
-            "2:26: agents.a.human: `credentials` is offered, but the section `credentials` is empty",
-            "2:26: agents.a.human: `credentials` needs a key under `secrets.keys`, which seals them",
             "2:58: agents.a.limits.max_calls: expected 1 or more",
             "2:72: agents.a.limits.max_duration: expected more than 0",
             "2:90: agents.a.limits.max_cost: unknown key `max_cost`; known are `max_model_calls`, `max_duration`, `max_depth`, `max_rejections`, `max_children`, `max_tasks`, `max_calls`",

@@ -54,8 +54,8 @@ impl fmt::Debug for Scripted {
 
 impl Scripted {
     /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Adds every mistake in
-    /// the script to `mistakes`, at `models.NAME.script` and the rule's index. Returns `None` if
-    /// there are mistakes.
+    /// the script to `mistakes`, at `models.NAME.script`, with the file and the line. Returns `None`
+    /// if there are mistakes.
     pub(crate) fn load(
         name: &str,
         source: &str,
@@ -68,7 +68,7 @@ impl Scripted {
         if source == built_in {
             return Some(Self {
                 is_paced: true,
-                ..Self::read(name, rules, clock, mistakes)?
+                ..Self::read(name, (source, rules), clock, mistakes)?
             });
         }
         if let Some(unknown) = source.strip_prefix("builtin:") {
@@ -79,7 +79,7 @@ impl Scripted {
             return None;
         }
         match std::fs::read_to_string(base_dir.join(source)) {
-            Ok(rules) => Self::read(name, &rules, clock, mistakes),
+            Ok(rules) => Self::read(name, (source, &rules), clock, mistakes),
             Err(error) => {
                 mistakes.add(
                     &place,
@@ -90,20 +90,29 @@ impl Scripted {
         }
     }
 
-    /// Reads a script from the text `rules`, and reports mistakes as [`Scripted::load`] does.
+    /// Reads a script from the text `rules`, which comes from `source`, and reports mistakes as
+    /// [`Scripted::load`] does.
     pub(crate) fn read(
         name: &str,
-        rules: &str,
+        (source, rules): (&str, &str),
         clock: Arc<dyn Clock>,
         mistakes: &mut Mistakes,
     ) -> Option<Self> {
-        let script = Script::read(rules, mistakes, &["models", name, "script"])?;
-        Some(Self {
-            name: name.to_owned(),
-            script,
-            is_paced: false,
-            clock,
-        })
+        match Script::read(rules) {
+            Ok(script) => Some(Self {
+                name: name.to_owned(),
+                script,
+                is_paced: false,
+                clock,
+            }),
+            Err(found) => {
+                for detail in found {
+                    let detail = format!("the script `{source}`: {detail}");
+                    mistakes.add(&["models", name, "script"], detail);
+                }
+                None
+            }
+        }
     }
 
     fn fill_rule(

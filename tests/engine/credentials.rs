@@ -186,7 +186,7 @@ both! {
         assert_eq!((&form["x-receivers"], &form["x-expires-in"]), (&receivers, &json!(28800)));
         let offered = harness.prompted().1.tools;
         let asking = offered.iter().find(|tool| tool.name == "request_credentials").unwrap();
-        assert_eq!(asking.parameters["properties"]["service"]["enum"], json!(["crm", "jira"]), "no tool takes the spare one");
+        assert_eq!(asking.parameters["properties"]["service"]["enum"], json!(["crm", "jira", "spare"]), "the spare one, too, which no tool takes");
         fill(&harness, task, &jira(TOKEN)).await;
         ran(&harness, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
         let results = results(&harness, task).await;
@@ -203,11 +203,16 @@ both! {
         assert_eq!(responses.collect::<Vec<_>>(), [json!({"email": null, "token": null})]);
     }
 
-    async fn credential_that_is_unknown_or_unused_cannot_be_requested_by_an_agent(fixture) {
-        let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"spare"}"#), ("request_credentials", r#"{"service":"mail"}"#)]]).await;
+    async fn unknown_credential_is_not_asked_for_and_one_that_no_tool_takes_is_sent_nowhere(fixture) {
+        let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"spare"}"#), ("request_credentials", r#"{"service":"mail"}"#)], &[("plain", "{}")]]).await;
         let task = begun(&harness).await;
-        assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Invalid; 2]);
-        assert_eq!(harness.status(task).await, TaskStatus::Completed);
+        let form = asked(&harness, task).await.form.unwrap();
+        assert_eq!((&form["title"], &form["x-receivers"]), (&json!("spare"), &json!([])));
+        fill(&harness, task, &json!({"x": "spare-0123456789"})).await;
+        assert_eq!((harness.status(task).await, harness.executions(task, "/plain")), (TaskStatus::Completed, 1));
+        assert_eq!(times_asked(&harness, task).await, 1);
+        assert!(outcomes(&harness.journal(task).await).contains(&Outcome::Invalid));
+        assert!(!format!("{:?}", harness.tool.ledger()).contains("spare-0123456789"));
     }
 
     async fn call_without_its_credential_asks_for_it_then_runs_once(fixture) {

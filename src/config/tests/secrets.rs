@@ -15,6 +15,29 @@ fn short_value_of_a_variable_is_not_shown_in_the_line_about_its_place() {
 }
 
 #[test]
+fn value_of_an_overriding_variable_is_not_shown_in_the_line_about_its_place() {
+    for value in ["tiny1", "x"] {
+        let variable = [("HOLDPOINT_AGENTS__BILLING__MODEL", value)];
+        let report = with(WHOLE, &variable, &Flags::default()).unwrap_err();
+        let report = report.to_string();
+        let hidden = "no model is called `[secret HOLDPOINT_AGENTS__BILLING__MODEL]`";
+        assert!(report.contains(hidden), "{report}");
+        assert!(!report.contains(&format!("`{value}`")), "{report}");
+    }
+}
+
+#[test]
+fn value_that_is_a_word_of_a_message_is_not_hidden_in_it() {
+    let text = WHOLE.replace("migrate: true", "migrate: \"${HIDDEN}\"");
+    let report = with(&text, &[("HIDDEN", "true")], &Flags::default()).unwrap_err();
+    let report = report.to_string();
+    assert!(
+        report.contains("database.migrate: expected true or false, found text"),
+        "{report}"
+    );
+}
+
+#[test]
 fn variable_in_a_condition_of_a_rule_that_remembers_is_refused() {
     let condition = "'${HIDDEN}' == user.id";
     for (when, remembered) in [(condition, "true"), ("true", condition)] {

@@ -289,7 +289,7 @@ fn time_that_never_comes_and_keys_that_do_not_fit_are_refused() {
             ".when: expected more than 0",
         ),
         (
-            "mail: {}, when: { before_expiry: 24h }",
+            "mail: {}, when: { before_expiry: 25h }",
             ".when.before_expiry: no question stays open for so long",
         ),
         (
@@ -319,6 +319,18 @@ fn time_that_never_comes_and_keys_that_do_not_fit_are_refused() {
         assert!(
             found.len() == 1 && found[0].starts_with(&message),
             "{entry}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn time_that_equals_the_longest_deadline_is_accepted() {
+    for key in ["before_expiry", "after"] {
+        let entry = format!("{{ name: a, mail: {{}}, when: {{ {key}: 24h }} }}");
+        assert_eq!(
+            found_by_mail(SERVER, "", &entry),
+            Vec::<String>::new(),
+            "{key}"
         );
     }
 }

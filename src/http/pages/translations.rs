@@ -241,7 +241,7 @@ texts! {
     credentials_later: "It is deleted when the task ends.", "任务结束时删除。";
     credentials_head: "Enter the login", "输入凭据";
     credentials_about: "It is sealed, is not shown to the model, and is given only to these tools:", "凭据将密封保存，不会展示给模型，仅提供给以下工具：";
-    credentials_none: "It is sealed and is not shown to the model.", "凭据将密封保存，不会展示给模型。";
+    credentials_none: "It is sealed and is not shown to the model. No tool of this agent or of its sub-agents takes it.", "凭据将密封保存，不会展示给模型。此智能体及其子智能体没有任何工具使用它。";
     credentials_kept: "It is deleted after {time} at the latest.", "最迟在 {time} 后删除。";
     credentials_send: "Seal and submit", "密封并提交";
     external_head: "Fill in the result", "填写结果";

@@ -7,9 +7,9 @@ use std::time::Duration;
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_saphyr::Spanned;
 
 use super::template::{Arguments, Captures, Template};
-use crate::world::Mistakes;
 
 #[derive(Debug)]
 pub(super) struct Script {
@@ -99,26 +99,24 @@ struct RawCall {
 }
 
 impl Script {
-    /// Reads a script. Adds every mistake to `mistakes`, at `place` and the rule's index. Returns
-    /// `None` if there are mistakes.
-    pub(super) fn read(text: &str, mistakes: &mut Mistakes, place: &[&str]) -> Option<Self> {
-        let before = mistakes.found.len();
-        let raw_rules: Vec<Value> = match serde_saphyr::from_str(text) {
-            Ok(raw_rules) => raw_rules,
-            Err(error) => {
-                let error = error.to_string();
-                let line = error.lines().next().unwrap_or_default();
-                mistakes.add(place, format!("a script is a YAML list of rules: {line}"));
-                return None;
-            }
-        };
+    /// Reads a script.
+    ///
+    /// # Errors
+    /// Fails if there are mistakes. The error has each mistake as a text for people, with the line
+    /// of the rule, in the order of the lines.
+    pub(super) fn read(text: &str) -> Result<Self, Vec<String>> {
+        let raw_rules: Vec<Spanned<Value>> = serde_saphyr::from_str(text).map_err(|error| {
+            let error = error.to_string();
+            let line = error.lines().next().unwrap_or_default();
+            vec![format!("a script is a YAML list of rules: {line}")]
+        })?;
+        let mut found = Vec::new();
         let mut parsed_rules = Vec::new();
-        for (at, rule) in raw_rules.into_iter().enumerate() {
-            let number = at.to_string();
-            let place = [place, &[number.as_str()]].concat();
-            match parse_rule(rule) {
-                Ok((rule, when)) => parsed_rules.push((at, rule, when)),
-                Err(detail) => mistakes.add(&place, detail),
+        for rule in raw_rules {
+            let line = rule.referenced.line();
+            match parse_rule(rule.value) {
+                Ok((rule, when)) => parsed_rules.push((line, rule, when)),
+                Err(detail) => found.push((line, detail)),
             }
         }
         let named_captures: BTreeSet<String> = parsed_rules
@@ -126,7 +124,7 @@ impl Script {
             .flat_map(|(_, _, when)| when.names())
             .collect();
         let mut rules = Vec::new();
-        for (at, rule, when) in parsed_rules {
+        for (line, rule, when) in parsed_rules {
             let known = named_captures
                 .iter()
                 .cloned()
@@ -134,10 +132,17 @@ impl Script {
                 .collect();
             match rule.into_rule(when, &known) {
                 Ok(rule) => rules.push(rule),
-                Err(detail) => mistakes.add(&[place, &[at.to_string().as_str()]].concat(), detail),
+                Err(detail) => found.push((line, detail)),
             }
         }
-        (mistakes.found.len() == before).then_some(Self { rules })
+        if found.is_empty() {
+            return Ok(Self { rules });
+        }
+        found.sort();
+        let found = found.into_iter();
+        Err(found
+            .map(|(line, detail)| format!("line {line}: {detail}"))
+            .collect())
     }
 
     pub(super) fn rule(&self, match_input: &MatchInput<'_>) -> Option<&Rule> {
@@ -183,8 +188,13 @@ fn parse_rule(rule: Value) -> Result<(RawRule, Condition), String> {
     // The `regex` engine runs in linear time, and its default size limit bounds the memory.
     let matches = matches
         .map(|matches| {
-            Regex::new(&matches)
-                .map_err(|error| format!("`matches` is not a regular expression: {error}"))
+            Regex::new(&matches).map_err(|error| {
+                // The earlier lines of the error draw the expression with a mark below it.
+                let error = error.to_string();
+                let reason = error.lines().last().unwrap_or_default();
+                let reason = reason.trim_start_matches("error: ");
+                format!("`matches` is not a regular expression: {reason}")
+            })
         })
         .transpose()?;
     Ok((

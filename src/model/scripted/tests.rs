@@ -30,7 +30,8 @@ impl Clock for Quick {
 
 fn read(rules: &str) -> Result<Scripted, Vec<(String, String)>> {
     let mut mistakes = Mistakes::default();
-    let script = Scripted::read("demo", rules, Arc::new(Quick::default()), &mut mistakes);
+    let clock = Arc::new(Quick::default());
+    let script = Scripted::read("demo", ("s.yaml", rules), clock, &mut mistakes);
     let found = mistakes
         .found
         .into_iter()
@@ -186,7 +187,8 @@ async fn rule_may_delay_and_may_fail() {
     let clock = Arc::new(Quick::default());
     let rules = "[{ when: {turn: 1}, delay: 200ms, fail: 500 }, { delay: 2m, say: late }]";
     let asked = Arc::clone(&clock);
-    let script = Scripted::read("demo", rules, asked, &mut Mistakes::default()).unwrap();
+    let script =
+        Scripted::read("demo", ("s.yaml", rules), asked, &mut Mistakes::default()).unwrap();
     let error = script
         .answer(&prompt(vec![user("x")], 1), &DiscardingSink)
         .await
@@ -203,7 +205,7 @@ async fn rule_may_delay_and_may_fail() {
 }
 
 #[test]
-fn every_mistake_is_found_with_its_rule() {
+fn every_mistake_is_found_with_the_file_and_the_line_of_its_rule_in_order() {
     let found = read(
         r#"
 - { say: fine }
@@ -214,16 +216,23 @@ fn every_mistake_is_found_with_its_rule() {
 - { calls: [{ name: x, arguments: { a: ["${nothing}"] } }] }
 - { say: x, delay: soon }
 - { fail: 200 }
+- { sya: again }
 "#,
     )
     .unwrap_err();
-    let places: Vec<_> = found
-        .iter()
-        .map(|(place, _)| place.rsplit_once('.').unwrap().1)
-        .collect();
-    assert_eq!(places, ["1", "2", "3", "4", "5", "6", "7"], "{found:?}");
-    assert!(found[0].0.starts_with("models.demo.script."));
+    assert_eq!(found.len(), 8, "{found:?}");
+    for ((place, detail), line) in found.iter().zip(3..) {
+        let start = format!("the script `s.yaml`: line {line}: ");
+        assert!(
+            place == "models.demo.script" && detail.starts_with(&start) && !detail.contains('\n'),
+            "{found:?}"
+        );
+    }
     assert!(found[0].1.contains("sya"), "{found:?}");
+    assert_eq!(
+        found[2].1,
+        "the script `s.yaml`: line 5: `matches` is not a regular expression: unclosed group"
+    );
     for no_list in ["a: 1", "- [", "- {say: a, say: b}"] {
         assert_eq!(read(no_list).unwrap_err().len(), 1, "{no_list}");
     }
@@ -282,7 +291,7 @@ async fn watched(
     let clock = Arc::new(Quick::default());
     let (asked, here) = (Arc::clone(&clock), Path::new("."));
     let script = match rules {
-        Some(rules) => Scripted::read(source, rules, asked, &mut mistakes),
+        Some(rules) => Scripted::read(source, (source, rules), asked, &mut mistakes),
         None => Scripted::load("demo", source, here, asked, &mut mistakes),
     };
     let heard = Heard {

@@ -325,6 +325,15 @@ fn mistake_inside_an_edit_is_shown_at_its_place() {
 }
 
 #[test]
+fn credential_that_no_tool_takes_says_so_instead_of_naming_receivers() {
+    let mut row = sample::of_kind(RequestKind::Credentials);
+    let none = "No tool of this agent or of its sub-agents takes it.";
+    assert!(!page(&row, &sample::caller()).contains(none));
+    row.spec.form.as_mut().unwrap()["x-receivers"] = json!([]);
+    assert!(page(&row, &sample::caller()).contains(none));
+}
+
+#[test]
 fn credentials_are_never_shown_again() {
     let row = sample::of_kind(RequestKind::Credentials);
     let fields = [
