@@ -40,16 +40,15 @@ use crate::notify::Sender;
 use crate::people::authorization::Roster;
 use crate::policy::Policy;
 use crate::store::{self, ReadError, Store};
-pub use crate::telemetry::LogFormat;
 use crate::telemetry::gauges::Gauges;
 use crate::telemetry::{self, DatabaseCounts, Metrics};
+pub use crate::telemetry::{LogFormat, init as start_log};
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 
 /// Options of `serve` that are not part of the configuration.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    pub log_format: LogFormat,
     /// A line for the log that says which configuration is in use. `None` if a flag or an
     /// environment variable names the configuration.
     pub note: Option<&'static str>,
@@ -92,12 +91,11 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
     }
 }
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT. `metrics` comes from [`start_log`].
 ///
 /// # Errors
 /// Fails if the service cannot start. The error has the reason.
-pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
-    let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
+pub async fn serve(config: Config, options: ServeOptions, metrics: Metrics) -> anyhow::Result<()> {
     if let Some(note) = options.note {
         tracing::info!("{note}");
     }
