@@ -38,7 +38,14 @@ fn damaged_database_ends_the_process_at_once_with_a_message() {
     )
     .unwrap();
     for command in ["serve", "migrate"] {
-        let done = holdpoint(folder.path(), &[command, "--config", "holdpoint.yaml"], &[]);
+        let arguments = [
+            command,
+            "--config",
+            "holdpoint.yaml",
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let done = holdpoint(folder.path(), &arguments, &[]);
         assert_eq!(done.code, Some(1), "{}", done.err);
         assert!(!done.err.trim().is_empty());
     }
