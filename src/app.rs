@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 pub use self::database::DatabaseOptions;
 pub use self::mcp_lock::{ReviewResult, review as review_mcp_tools};
 pub use self::messages::ping;
+use self::serving::{Listeners, Serving};
 use crate::agent::Agents;
 use crate::config::Config;
 use crate::config::report::ReportLine;
@@ -30,6 +31,7 @@ use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
 use crate::http::server::body::BodyParser;
 use crate::http::server::descriptors::{self, DescriptorBudget};
+use crate::http::server::edge::Edge;
 use crate::http::server::origin::Origins;
 use crate::http::server::wrong_keys::WrongKeys;
 use crate::http::{self, Http};
@@ -40,16 +42,15 @@ use crate::notify::Sender;
 use crate::people::authorization::Roster;
 use crate::policy::Policy;
 use crate::store::{self, ReadError, Store};
-pub use crate::telemetry::LogFormat;
 use crate::telemetry::gauges::Gauges;
 use crate::telemetry::{self, DatabaseCounts, Metrics};
+pub use crate::telemetry::{LogFormat, init as start_log};
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 
 /// Options of `serve` that are not part of the configuration.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    pub log_format: LogFormat,
     /// A line for the log that says which configuration is in use. `None` if a flag or an
     /// environment variable names the configuration.
     pub note: Option<&'static str>,
@@ -88,12 +89,11 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
     Policy::new(&config.rules(), &specs, mistakes)
 }
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT. `metrics` comes from [`start_log`].
 ///
 /// # Errors
 /// Fails if the service cannot start. The error has the reason.
-pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
-    let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
+pub async fn serve(config: Config, options: ServeOptions, metrics: Metrics) -> anyhow::Result<()> {
     if let Some(note) = options.note {
         tracing::info!("{note}");
     }
@@ -165,7 +165,8 @@ impl std::fmt::Debug for Replica {
 }
 
 impl Replica {
-    /// Opens the database, binds the listeners and starts the workers.
+    /// Binds the listeners, opens the database and starts the workers. Until the database is open,
+    /// the listeners answer that the service is not ready.
     ///
     /// # Errors
     /// Fails if the replica cannot start. The error has the reason.
@@ -176,28 +177,32 @@ impl Replica {
         metrics: Option<Metrics>,
         database: DatabaseOptions,
     ) -> anyhow::Result<Self> {
-        let store = open_store(&config, &clock, database).await?;
         let share = serving::share(&config)?;
-        let (listener, address) = serving::bind(&config.server.listen).await?;
-        let (metrics_listener, metrics_address) = serving::bind_metrics(&config).await?.unzip();
+        let listeners = Listeners::bind(&config).await?;
+        let (address, metrics_address) = (listeners.address, listeners.metrics_address);
         let components = Components::build(&config, &clock)?;
-        database::store_definitions(&store, &components.agents, &clock).await?;
         let roster = Roster::new(config.directory());
-        let engine = components.engine(&config, &store, &roster, &clock, &ids);
+        let settings = http_settings(&config, address, &share, roster.clone());
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
+        let edge = Edge::new(&settings, &ids, &handlers);
+        let agents = &components.agents;
+        let serving = Serving::start(listeners, share.connections, agents, edge, &clock);
+        tracing::info!(%address, "the service listens, and is not ready until its database is open");
+        let store = open_store(&config, &clock, database).await?;
+        database::store_definitions(&store, agents, &clock).await?;
+        let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
         let gauges = gauges(&store, &clock, &handlers);
-        let settings = http_settings(&config, address, &share, roster.clone());
         let sender = messages::sender(&config, &store, &settings, &clock, &ids)?;
-        let (service, metrics_router) = http::routers(Http {
+        let (server, closed) = serving.open(http::routers(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
-            agents: cards::cards(&components.agents, &components.catalog),
-            gate_tools: cards::gate_tools(&config, &components.agents, &components.catalog),
+            agents: cards::cards(agents, &components.catalog),
+            gate_tools: cards::gate_tools(&config, agents, &components.catalog),
             waiting_asks: WaitingAsks::default(),
             authenticator: Arc::from(config.authenticator()),
             ids,
-            clock: Arc::clone(&clock),
+            clock,
             origins: Origins::default(),
             settings,
             shutdown: stop.clone(),
@@ -208,17 +213,11 @@ impl Replica {
             body_parser: BodyParser::default(),
             wrong_keys: WrongKeys::default(),
             metrics: metrics_renderer(metrics, gauges),
-        });
-        let closed = CancellationToken::new();
-        let main = serving::server(service, share.connections, Some(engine.agents()), &clock);
-        let mut servers = vec![(listener, main)];
-        if let Some(listener) = metrics_listener {
-            servers.push((listener, serving::metrics_server(metrics_router, &clock)));
-        }
+        }));
         Ok(Self {
             address,
             metrics_address,
-            server: serving::spawn_servers(servers, closed.clone()),
+            server,
             worker: spawn_workers(Arc::clone(&engine), Arc::clone(&sender)),
             engine,
             store,

@@ -345,8 +345,11 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
     ) {
         return print_error(USAGE_ERROR, mistake);
     }
+    let metrics = match app::start_log(options.log_format, config.log.as_deref()) {
+        Ok(metrics) => metrics,
+        Err(error) => return print_error(FAILED, error),
+    };
     let options = ServeOptions {
-        log_format: options.log_format,
         note,
         warnings: report.warnings,
         database: DatabaseOptions {
@@ -354,9 +357,12 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
             permit_unsafe: options.permit_unsafe,
         },
     };
-    match run_to_end(app::serve(config, options)) {
+    match run_to_end(app::serve(config, options, metrics)) {
         Ok(()) => OK,
-        Err(error) => print_error(FAILED, format!("{error:#}")),
+        Err(error) => {
+            tracing::error!("{error:#}");
+            FAILED
+        }
     }
 }
 

@@ -19,22 +19,25 @@ pub struct DatabaseOptions {
 
 /// How long the start waits for a database that does not answer.
 const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
+/// The pause between two attempts to open the database.
+const OPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Opens the database. Retries for at most [`OPEN_TIMEOUT`] if the database is unavailable. Also
-/// retries if another transaction has locked a table that a migration changes. The service listens
-/// once the database is open.
+/// retries if another transaction has locked a table that a migration changes.
 pub(super) async fn open(
     config: &Config,
     clock: &Arc<dyn Clock>,
     options: DatabaseOptions,
 ) -> anyhow::Result<Store> {
     let since = clock.uptime();
-    let settings = store::Settings {
+    let mut settings = store::Settings {
         restored: options.restored,
         ..config.store(options.permit_unsafe)
     };
     let outage = Outage::new(&settings, Arc::clone(clock));
     loop {
+        let left = OPEN_TIMEOUT.saturating_sub(clock.uptime().saturating_sub(since));
+        settings.open_timeout = left;
         let error = match Store::open(&settings, Arc::clone(clock)).await {
             Ok(store) => {
                 outage.answered();
@@ -42,16 +45,17 @@ pub(super) async fn open(
             }
             Err(error) => error,
         };
-        let is_temporary = matches!(error, OpenError::Unavailable { .. } | OpenError::TableInUse);
-        if !is_temporary || clock.uptime().saturating_sub(since) >= OPEN_TIMEOUT {
-            return Err(error.into());
-        }
         if let OpenError::Unavailable { reason, .. } = &error {
             outage.failed(reason);
-        } else {
+        } else if matches!(error, OpenError::TableInUse) {
             tracing::warn!("{error}");
+        } else {
+            return Err(error.into());
         }
-        clock.sleep(Duration::from_secs(1)).await;
+        clock.sleep(OPEN_PAUSE.min(left)).await;
+        if clock.uptime().saturating_sub(since) >= OPEN_TIMEOUT {
+            return Err(error.into());
+        }
     }
 }
 
@@ -82,6 +86,8 @@ pub(super) async fn store_definitions(
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
 
     use async_trait::async_trait;
 
@@ -112,16 +118,51 @@ mod tests {
         }
     }
 
+    /// The time that [`LateClock`] leaves of [`OPEN_TIMEOUT`].
+    const LEFT: Duration = Duration::from_millis(50);
+
+    /// A clock that leaps after its first reading, so that only [`LEFT`] remains of
+    /// [`OPEN_TIMEOUT`]. Afterwards, its uptime advances only by sleeps.
+    #[derive(Default)]
+    struct LateClock {
+        was_read: AtomicBool,
+        slept: Sleeper,
+    }
+
+    #[async_trait]
+    impl Clock for LateClock {
+        fn now(&self) -> Time {
+            SystemClock.now()
+        }
+
+        fn uptime(&self) -> Duration {
+            if self.was_read.swap(true, Ordering::Relaxed) {
+                OPEN_TIMEOUT.saturating_sub(LEFT) + self.slept.uptime()
+            } else {
+                Duration::ZERO
+            }
+        }
+
+        async fn sleep(&self, time: Duration) {
+            self.slept.sleep(time).await;
+        }
+    }
+
+    /// Returns the demonstration's configuration with this database.
+    fn config_of(database_url: String) -> Config {
+        let flags = Flags {
+            listen: None,
+            database_url: Some(database_url),
+        };
+        let loaded = config::load(Source::Demo, &Environment::default(), &flags, check);
+        loaded.unwrap().0
+    }
+
     #[tokio::test]
     async fn definition_of_every_agent_and_gate_is_stored() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("h.db");
-        let flags = Flags {
-            listen: None,
-            database_url: Some(format!("sqlite://{}", file.display())),
-        };
-        let (config, _) =
-            config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();
+        let config = config_of(format!("sqlite://{}", file.display()));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let store = open(&config, &clock, DatabaseOptions::default())
             .await
@@ -142,12 +183,7 @@ mod tests {
             .unwrap()
             .local_addr()
             .unwrap();
-        let flags = Flags {
-            listen: None,
-            database_url: Some(format!("postgres://user:a-password@{gone}/db")),
-        };
-        let (config, _) =
-            config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();
+        let config = config_of(format!("postgres://user:a-password@{gone}/db"));
         let slept = Arc::new(Sleeper::default());
         let clock: Arc<dyn Clock> = Arc::<Sleeper>::clone(&slept);
         let error = open(&config, &clock, DatabaseOptions::default())
@@ -159,5 +195,19 @@ mod tests {
             !said.contains("a-password") && said.contains(&gone.to_string()),
             "{said}"
         );
+    }
+
+    #[tokio::test]
+    async fn last_attempt_at_a_silent_database_takes_no_longer_than_the_time_that_is_left() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        let config = config_of(format!("postgres://user@{address}/db?sslmode=disable"));
+        let clock: Arc<dyn Clock> = Arc::new(LateClock::default());
+        let began = Instant::now();
+        let opened = open(&config, &clock, DatabaseOptions::default()).await;
+        let error = opened.unwrap_err().to_string();
+        assert!(error.contains("no answer in time"), "{error}");
+        let taken = began.elapsed();
+        assert!(taken < config.database.acquire_timeout, "{taken:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Binds the listeners, and serves them until the shutdown. Divides the file descriptors among
-//! connections, database and tools.
+//! Binds the listeners, and serves them from before the database is open until the shutdown.
+//! Divides the file descriptors among connections, database and tools.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use axum::Router;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::SHUTDOWN_REMAINDER;
 use crate::agent::Agents;
@@ -16,17 +17,45 @@ use crate::config::Config;
 use crate::http::grpc;
 use crate::http::server::connections::Connections;
 use crate::http::server::descriptors::{self, DescriptorBudget};
+use crate::http::server::edge::Edge;
 use crate::http::server::serve::Server;
+use crate::http::server::starting;
 use crate::world::{Clock, SystemClock};
 
 const MAX_METRICS_CONNECTIONS: u32 = 16;
 
-/// Listens on `address`. If `address` has port 0, the returned address has the port that the system
-/// chose.
-///
-/// # Errors
-/// Fails if the address cannot be bound.
-pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+/// The bound listeners. If the configuration sets port 0 for an address, `address` and
+/// `metrics_address` have the port that the system chose.
+pub(super) struct Listeners {
+    pub address: SocketAddr,
+    /// `None` if the configuration sets no separate address for the metrics.
+    pub metrics_address: Option<SocketAddr>,
+    main: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Binds the addresses of the configuration.
+    ///
+    /// # Errors
+    /// Fails if an address cannot be bound.
+    pub(super) async fn bind(config: &Config) -> anyhow::Result<Self> {
+        let (main, address) = bind(&config.server.listen).await?;
+        let metrics = match &config.server.metrics_listen {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        let (metrics, metrics_address) = metrics.unzip();
+        Ok(Self {
+            address,
+            metrics_address,
+            main,
+            metrics,
+        })
+    }
+}
+
+async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}"))?;
@@ -34,18 +63,57 @@ pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAd
     Ok((listener, address))
 }
 
-/// Listens on the separate address of the metrics. Returns `None` if the configuration sets no such
-/// address.
-///
-/// # Errors
-/// Fails if the address cannot be bound.
-pub(super) async fn bind_metrics(
-    config: &Config,
-) -> anyhow::Result<Option<(TcpListener, SocketAddr)>> {
-    Ok(match &config.server.metrics_listen {
-        Some(address) => Some(bind(address).await?),
-        None => None,
-    })
+/// The servers of a replica that starts. Until [`Serving::open`], they answer that the service is
+/// not ready. Dropping the value ends them.
+pub(super) struct Serving {
+    main: watch::Sender<Router>,
+    metrics: watch::Sender<Router>,
+    servers: JoinHandle<()>,
+    closed: DropGuard,
+}
+
+impl Serving {
+    /// Serves with at most `max_connections` connections. If a gate in `agents` can be reached over
+    /// gRPC, the main server also accepts HTTP/2, which gRPC needs.
+    pub(super) fn start(
+        listeners: Listeners,
+        max_connections: u32,
+        agents: &Agents,
+        edge: Edge,
+        clock: &Arc<dyn Clock>,
+    ) -> Self {
+        let server = |router: &watch::Sender<Router>, max_connections: u32, http2| Server {
+            router: router.subscribe(),
+            connections: Connections::new(max_connections as usize),
+            clock: Arc::clone(clock),
+            http2,
+        };
+        let (main, metrics) = starting::routers(edge);
+        let (main, metrics) = (watch::Sender::new(main), watch::Sender::new(metrics));
+        let http2 = grpc::is_open(agents);
+        let mut servers = vec![(listeners.main, server(&main, max_connections, http2))];
+        if let Some(listener) = listeners.metrics {
+            servers.push((listener, server(&metrics, MAX_METRICS_CONNECTIONS, false)));
+        }
+        let closed = CancellationToken::new();
+        Self {
+            main,
+            metrics,
+            servers: spawn_servers(servers, closed.clone()),
+            closed: closed.drop_guard(),
+        }
+    }
+
+    /// Replaces the answers of the start by these routers, also on open connections. Returns the
+    /// task of the servers, and the token that ends them.
+    pub(super) fn open(
+        self,
+        (main, metrics): (Router, Router),
+    ) -> (JoinHandle<()>, CancellationToken) {
+        self.main.send_replace(main);
+        self.metrics.send_replace(metrics);
+        (self.servers, self.closed.disarm())
+    }
 }
 
 /// Divides the process's file descriptors among connections, database and tools. Logs the result.
@@ -81,36 +149,13 @@ pub(super) fn share(config: &Config) -> anyhow::Result<DescriptorBudget> {
     Ok(share)
 }
 
-/// Builds a server with at most `max_connections` connections. If a gate in `agents` can be reached
-/// over gRPC, the server also accepts HTTP/2, which gRPC needs.
-pub(super) fn server(
-    router: Router,
-    max_connections: u32,
-    agents: Option<&Agents>,
-    clock: &Arc<dyn Clock>,
-) -> Server {
-    Server {
-        router,
-        connections: Connections::new(max_connections as usize),
-        clock: Arc::clone(clock),
-        http2: agents.is_some_and(grpc::is_open),
-    }
-}
-
-pub(super) fn metrics_server(router: Router, clock: &Arc<dyn Clock>) -> Server {
-    server(router, MAX_METRICS_CONNECTIONS, None, clock)
-}
-
 /// Serves until `closed` is cancelled. Then gives open connections half of [`SHUTDOWN_REMAINDER`]
 /// to end.
 #[expect(
     clippy::disallowed_methods,
     reason = "the root of the process's own tasks; `Replica::stop` waits for it"
 )]
-pub(super) fn spawn_servers(
-    servers: Vec<(TcpListener, Server)>,
-    closed: CancellationToken,
-) -> JoinHandle<()> {
+fn spawn_servers(servers: Vec<(TcpListener, Server)>, closed: CancellationToken) -> JoinHandle<()> {
     tokio::spawn(async move {
         let served = servers
             .into_iter()

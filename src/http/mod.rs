@@ -39,7 +39,7 @@ use self::api::{
 };
 use self::pages::follow;
 use self::pages::inbox::script;
-use self::server::edge;
+use self::server::edge::{self, Edge};
 use self::server::guard::guard;
 use self::server::operation::Op;
 use self::server::origin::Origins;
@@ -107,13 +107,14 @@ fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
 /// Adds the handling of panics, and wraps the whole router in the `edge` middleware, because a
 /// middleware on each route would not see the `Allow` header of a 405.
 fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
+    let state = Arc::new(Edge::new(&http.settings, &http.ids, &http.tracker));
     let inner = router
         .fallback(async || Problem::not_found())
         .layer(CatchPanicLayer::custom(panic_response))
-        .with_state(http.clone());
+        .with_state(http);
     Router::new()
         .fallback_service(inner)
-        .layer(from_fn_with_state(http, edge::edge))
+        .layer(from_fn_with_state(state, edge::edge))
 }
 
 fn panic_response(_: Box<dyn Any + Send + 'static>) -> Response {

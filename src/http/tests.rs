@@ -5,6 +5,7 @@ mod bodies;
 mod origins;
 mod public;
 mod sign_in;
+mod starting;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -171,19 +171,9 @@ async fn prepare_postgres(
     outage: &Outage,
     uncertain_until: &UncertainUntil,
 ) -> Result<(), OpenError> {
-    let mut connection =
-        match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
-            Ok(connection) => connection.map_err(|error| open_error(&error, outage))?,
-            Err(_) => return Err(outage.unavailable(&outage::reason(&timed_out()))),
-        };
-    let checked = async {
-        check_primary(&mut connection)
-            .await
-            .map_err(|error| open_error(&error, outage))?;
-        check_durability(&mut connection, settings.unsafe_ok, outage).await
-    };
-    let checked = tokio::time::timeout(settings.statement_limit(), checked).await;
-    checked.map_err(|_| outage.unavailable(&outage::reason(&timed_out())))??;
+    let connected = connect(options, settings, outage);
+    let connected = tokio::time::timeout(settings.open_timeout, connected).await;
+    let mut connection = connected.map_err(|_| no_answer(outage))??;
     if schema != Schema::Check {
         lock_migrations(&mut connection, clock, outage).await?;
         drop_invalid_indexes(&mut connection)
@@ -198,6 +188,30 @@ async fn prepare_postgres(
     }
     let _ = connection.close().await;
     Ok(())
+}
+
+/// Connects to the server and checks it.
+async fn connect(
+    options: &PgConnectOptions,
+    settings: &Settings,
+    outage: &Outage,
+) -> Result<sqlx::PgConnection, OpenError> {
+    let connection = tokio::time::timeout(settings.acquire_timeout, options.connect()).await;
+    let connection = connection.map_err(|_| no_answer(outage))?;
+    let mut connection = connection.map_err(|error| open_error(&error, outage))?;
+    let checked = async {
+        check_primary(&mut connection)
+            .await
+            .map_err(|error| open_error(&error, outage))?;
+        check_durability(&mut connection, settings.unsafe_ok, outage).await
+    };
+    let checked = tokio::time::timeout(settings.statement_limit(), checked).await;
+    checked.map_err(|_| no_answer(outage))??;
+    Ok(connection)
+}
+
+fn no_answer(outage: &Outage) -> OpenError {
+    outage.unavailable(&outage::reason(&timed_out()))
 }
 
 /// Refuses a standby, because its data may be stale and it accepts no writes.

@@ -39,6 +39,10 @@ pub struct Settings {
     /// always detect a restored backup.
     #[serde(skip)]
     pub restored: bool,
+    /// How long the opening of a Postgres waits at most until the server has accepted a connection
+    /// and has been checked. Does not limit migrations.
+    #[serde(skip)]
+    pub open_timeout: Duration,
 }
 
 impl Default for Settings {
@@ -51,6 +55,7 @@ impl Default for Settings {
             migrate: true,
             unsafe_ok: false,
             restored: false,
+            open_timeout: Duration::MAX,
         }
     }
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2  # noqa: F401: struct_pb2 registers Struct
 
-from envoy import GATEWAY, OWNER, answers, case, free_port, send, until
+from envoy import GATEWAY, OWNER, case, free_port, is_ready, send, until
 
 CONFIG = """
 gates:
@@ -157,7 +157,7 @@ def main():
             command = [os.environ["GATEWAYS_SERVICE"], "serve", "--config", "holdpoint.yaml", "--listen", f"127.0.0.1:{port}"]
             service = subprocess.Popen(command, cwd=here, stdout=log, stderr=log, env={})
         try:
-            until(lambda: answers(port, "/healthz") or service.poll() is not None, "the service")
+            until(lambda: is_ready(port) or service.poll() is not None, "the service")
             assert service.poll() is None, (here / "service.log").read_text()
             tests(Gateway(port), port)
         finally:

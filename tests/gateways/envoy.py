@@ -62,6 +62,13 @@ def answers(port, path):
         return False
 
 
+def is_ready(port):
+    try:
+        return send(port, "GET", "/readyz")[0] == 200
+    except OSError:
+        return False
+
+
 class Upstream(BaseHTTPRequestHandler):
     seen: list[dict] = []
 
@@ -189,7 +196,7 @@ def main():
                 command = [os.environ["GATEWAYS_SERVICE"], "serve", "--config", "holdpoint.yaml", "--listen", f"127.0.0.1:{service_port}"]
                 service = subprocess.Popen(command, cwd=here, stdout=log, stderr=log, env={})
             started.append(service)
-            until(lambda: answers(service_port, "/healthz") or service.poll() is not None, "the service")
+            until(lambda: is_ready(service_port) or service.poll() is not None, "the service")
             assert service.poll() is None, (here / "service.log").read_text()
             for number, (listen, timeout) in enumerate([(port, "20s"), (slow, "0.9s")]):
                 config = here / f"envoy{number}.json"

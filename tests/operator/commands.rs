@@ -38,7 +38,14 @@ fn damaged_database_ends_the_process_at_once_with_a_message() {
     )
     .unwrap();
     for command in ["serve", "migrate"] {
-        let done = holdpoint(folder.path(), &[command, "--config", "holdpoint.yaml"], &[]);
+        let arguments = [
+            command,
+            "--config",
+            "holdpoint.yaml",
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let done = holdpoint(folder.path(), &arguments, &[]);
         assert_eq!(done.code, Some(1), "{}", done.err);
         assert!(!done.err.trim().is_empty());
     }
@@ -75,6 +82,20 @@ fn serve_without_migrations_asks_for_migrate_and_then_serves() {
             .terminate()
             .success()
     );
+}
+
+#[test]
+fn start_that_fails_gives_its_reason_as_the_last_line_of_the_log() {
+    let folder = Folder::new();
+    let yaml = format!("{SMALL}database: {{ migrate: false }}\n");
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    let failed = holdpoint(folder.path(), &["serve", "--listen", "127.0.0.1:0"], &[]);
+    assert_eq!(failed.code, Some(1), "{}", failed.err);
+    let last = failed.err.lines().last().unwrap();
+    let last: serde_json::Value = serde_json::from_str(last).unwrap();
+    assert_eq!(last["level"], "ERROR", "{last}");
+    let said = last["message"].as_str().unwrap();
+    assert!(said.contains("holdpoint migrate"), "{said}");
 }
 
 #[test]

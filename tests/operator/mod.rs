@@ -19,6 +19,7 @@ mod packages;
 mod refunds_example;
 mod served_binary;
 mod shutdown;
+mod starting;
 mod stored_values;
 mod variable_secrecy;
 

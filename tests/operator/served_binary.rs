@@ -48,16 +48,27 @@ impl Served {
         );
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", &serve]);
-        Self::spawn(shell, folder, &[])
+        Self::spawn(shell, folder, &[], "listening")
     }
 
     pub fn with(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut program = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
         program.args(arguments);
-        Self::spawn(program, folder, variables)
+        Self::spawn(program, folder, variables, "listening")
     }
 
-    fn spawn(mut command: Command, folder: &Path, variables: &[(&str, &str)]) -> Self {
+    /// Writes the configuration file, and serves it on a free port with the database at this URL.
+    /// Returns once the service listens, although it may not be ready yet.
+    pub fn starting(folder: &Path, yaml: &str, database_url: &str) -> Self {
+        std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
+        program.args(["serve", "--listen", "127.0.0.1:0"]);
+        let variables = [("HOLDPOINT_DATABASE__URL", database_url)];
+        Self::spawn(program, folder, &variables, "the service listens")
+    }
+
+    /// Returns once a line of the log has `words` and, after them, the address of the service.
+    fn spawn(mut command: Command, folder: &Path, variables: &[(&str, &str)], words: &str) -> Self {
         let mut process = command
             .env_clear()
             .envs(variables.iter().copied())
@@ -75,7 +86,7 @@ impl Served {
                 .next()
                 .unwrap_or_else(|| panic!("it ended: {:?}", lines.lock().unwrap()))
                 .unwrap();
-            let (_, rest) = line.split_once("listening").unwrap_or_default();
+            let (_, rest) = line.split_once(words).unwrap_or_default();
             address = rest.split("127.0.0.1:").nth(1).map(|port| {
                 format!(
                     "127.0.0.1:{}",

@@ -12,20 +12,22 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::accept::wants_html;
 use super::caller::CurrentCaller;
 use super::drain_body;
-use super::origin::refusal_without_accounts;
+use super::origin::{Origins, refusal_without_accounts};
 use super::problem::{Code, Problem, path_prefix};
-use crate::http::Http;
+use crate::http::Settings;
 use crate::http::api::health;
 use crate::http::pages;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout;
 use crate::http::pages::link;
 use crate::http::pages::sign_in::sign_in_again;
+use crate::world::Ids;
 
 /// The id of the operation that an HTTP request runs. `guard.rs` sets the id. This module reads the
 /// id for the log line, even after the operation has panicked.
@@ -46,6 +48,40 @@ pub(crate) struct RenderedError;
 /// The operations that health checks call every few seconds. They are logged at debug level.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
+/// The state of this middleware. Nothing in it needs the database, so the middleware also serves
+/// the answers before the database is open.
+pub(crate) struct Edge {
+    public_url: String,
+    without_accounts: bool,
+    origins: Origins,
+    ids: Arc<dyn Ids>,
+    tracker: TaskTracker,
+}
+
+impl Edge {
+    #[must_use]
+    pub(crate) fn new(settings: &Settings, ids: &Arc<dyn Ids>, tracker: &TaskTracker) -> Self {
+        Self {
+            public_url: settings.public_url.clone(),
+            without_accounts: settings.without_accounts,
+            origins: Origins::new(&settings.public_url, &settings.cors_origins),
+            ids: Arc::clone(ids),
+            tracker: tracker.clone(),
+        }
+    }
+
+    /// Returns why a service without accounts refuses the request; `None` if the service accepts
+    /// the request.
+    #[must_use]
+    pub(crate) fn host_refusal(&self, request: &Request) -> Option<&'static str> {
+        if self.without_accounts {
+            refusal_without_accounts(request.headers(), request.uri(), request.version())
+        } else {
+            None
+        }
+    }
+}
+
 struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
@@ -59,25 +95,21 @@ struct RequestContext {
 }
 
 impl RequestContext {
-    fn new(http: &Http, request: &Request) -> Self {
+    fn new(state: &Edge, request: &Request) -> Self {
         let (headers, path) = (request.headers(), request.uri().path());
         let under = |root: &str| {
             path.strip_prefix(root)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let page = pages::PATHS.into_iter().any(under);
-        let is_shared = http.origins.allows_cors(headers);
+        let is_shared = state.origins.allows_cors(headers);
         Self {
-            id: http.ids.fresh(),
+            id: state.ids.fresh(),
             origin: headers.get(header::ORIGIN).filter(|_| is_shared).cloned(),
             is_preflight: *request.method() == Method::OPTIONS
                 && headers.contains_key(header::ORIGIN)
                 && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
-            host_refusal: if http.settings.without_accounts {
-                refusal_without_accounts(headers, request.uri(), request.version())
-            } else {
-                None
-            },
+            host_refusal: state.host_refusal(request),
             is_private: under("/v1") || under("/mcp") || page,
             wants_page: !(under("/v1") || under("/mcp")) && wants_html(headers),
             path: request
@@ -95,20 +127,20 @@ impl RequestContext {
 }
 
 pub(crate) async fn edge(
-    State(http): State<Arc<Http>>,
+    State(state): State<Arc<Edge>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let context = RequestContext::new(&http, &request);
+    let context = RequestContext::new(&state, &request);
     let slot = OperationSlot::default();
     request.extensions_mut().insert(slot.clone());
     let unread = drain_body::track(&mut request);
     let started = Instant::now();
     let response = next.run(request).await;
     if let Some(body) = unread.take() {
-        http.tracker.spawn(drain_body::drain(body));
+        state.tracker.spawn(drain_body::drain(body));
     }
-    let mut response = render_problem(&http, &context, response);
+    let mut response = render_problem(&state.public_url, &context, response);
     let seconds = started.elapsed().as_secs_f64();
     add_headers(&context, response.headers_mut());
     let operation = slot.0.get().copied().unwrap_or("none");
@@ -124,25 +156,25 @@ pub(crate) async fn edge(
 
 /// Answers a CORS preflight for a known path, and renders an error response as a problem. Returns
 /// any other response unchanged.
-fn render_problem(http: &Http, context: &RequestContext, mut response: Response) -> Response {
+fn render_problem(public_url: &str, context: &RequestContext, mut response: Response) -> Response {
     let status = response.status();
     if context.is_preflight && status == StatusCode::METHOD_NOT_ALLOWED {
         if let Some(why) = context.host_refusal {
-            return problem(http, context, &Problem::forbidden(why), None);
+            return problem(public_url, context, &Problem::forbidden(why), None);
         }
         return preflight(context, response.headers().get(header::ALLOW));
     }
     let caller = response.extensions_mut().remove::<CurrentCaller>();
     let is_problem = status.is_client_error() || status.is_server_error();
     match response.extensions_mut().remove::<Problem>() {
-        Some(found) => problem(http, context, &found, caller),
+        Some(found) => problem(public_url, context, &found, caller),
         None if is_problem && response.extensions().get::<RenderedError>().is_none() => {
             let mut found = Problem::from_status(status);
             let allow = response.headers().get(header::ALLOW).cloned();
             found
                 .headers
                 .extend(allow.map(|allow| (header::ALLOW, allow)));
-            problem(http, context, &found, caller)
+            problem(public_url, context, &found, caller)
         }
         None => response,
     }
@@ -170,14 +202,13 @@ fn preflight(context: &RequestContext, allow: Option<&HeaderValue>) -> Response 
 }
 
 fn problem(
-    http: &Http,
+    public_url: &str,
     context: &RequestContext,
     problem: &Problem,
     caller: Option<CurrentCaller>,
 ) -> Response {
     let status = problem.code.status();
     let mut response = if context.wants_page {
-        let public_url = &http.settings.public_url;
         // The page of a `Forbidden` offers to sign in as another user, who may have access. The
         // page of a `NotFound` has the same offer, so the page does not reveal whether the resource
         // exists.
@@ -205,11 +236,7 @@ fn problem(
         )
             .into_response()
     } else {
-        let mut response = (
-            status,
-            Json(problem.document(&http.settings.public_url, context.id)),
-        )
-            .into_response();
+        let mut response = (status, Json(problem.document(public_url, context.id))).into_response();
         response.headers_mut().insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),

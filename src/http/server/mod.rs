@@ -22,5 +22,6 @@ pub(crate) mod problem;
 pub(crate) mod query;
 pub(crate) mod serve;
 pub(crate) mod settings;
+pub(crate) mod starting;
 mod write_timeout;
 pub(crate) mod wrong_keys;

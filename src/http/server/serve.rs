@@ -23,6 +23,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
@@ -62,7 +63,8 @@ impl Acceptor for TcpListener {
 
 #[derive(Clone)]
 pub(crate) struct Server {
-    pub router: Router,
+    /// The router that answers the next request, also on connections that are open already.
+    pub router: watch::Receiver<Router>,
     pub connections: Connections,
     pub clock: Arc<dyn Clock>,
     /// Whether the server also serves HTTP/2 with prior knowledge.
@@ -129,7 +131,10 @@ impl Server {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (router, serving) = (self.router, Arc::clone(&slot));
-        let service = service_fn(move |request| respond(router.clone(), &serving, peer, request));
+        let service = service_fn(move |request| {
+            let router = router.borrow().clone();
+            respond(router, &serving, peer, request)
+        });
         let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
         let mut timer = PhaseTimer::new(&slot, self.clock);
         let stream = if self.http2 {

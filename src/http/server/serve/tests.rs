@@ -9,7 +9,7 @@ use axum::middleware::{Next, from_fn};
 use axum::routing::{get, post};
 use futures_util::{StreamExt as _, stream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use std::sync::Weak;
@@ -66,6 +66,7 @@ struct World {
     leave: Arc<Semaphore>,
     /// Notified when a request reaches `/held`.
     held: Arc<Notify>,
+    router: watch::Sender<Router>,
     server: JoinHandle<()>,
 }
 
@@ -110,8 +111,9 @@ impl World {
                 post(|body: Bytes| async move { body.len().to_string() }),
             );
         let connections = Connections::new(most);
+        let router = watch::Sender::new(router);
         let server = Server {
-            router,
+            router: router.subscribe(),
             connections: connections.clone(),
             clock: Arc::<Hand>::clone(&clock),
             http2,
@@ -124,6 +126,7 @@ impl World {
             closed: closing,
             leave,
             held,
+            router,
             server,
         }
     }
@@ -482,4 +485,15 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
     }
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
     world.connections.close_longest_idle();
+}
+
+#[tokio::test]
+async fn open_connection_is_answered_by_the_router_that_was_set_since() {
+    let world = World::new(10);
+    let mut client = world.open();
+    client.asks().await;
+    let router = Router::new().route("/", get(|| async { "new" }));
+    world.router.send_replace(router);
+    client.get("/").await;
+    assert_eq!(client.answer().await.1, "new");
 }

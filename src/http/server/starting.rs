@@ -1,0 +1,45 @@
+//! The answers before the database is open: `/healthz` is 200, because the process lives, and every
+//! other path is the problem `unavailable`, also `/readyz`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use axum::{Extension, Router};
+
+use super::edge::{self, Edge, OperationSlot};
+use super::problem::Problem;
+use crate::http::api::health;
+
+/// Returns the router of the service, and the router for a separate listener of the metrics.
+pub(crate) fn routers(state: Edge) -> (Router, Router) {
+    let state = Arc::new(state);
+    let probes = Router::new()
+        .route("/healthz", get(get_health))
+        .route("/readyz", get(get_readiness));
+    (with_edge(probes, &state), with_edge(Router::new(), &state))
+}
+
+fn with_edge(router: Router<Arc<Edge>>, state: &Arc<Edge>) -> Router {
+    let inner = router.fallback(refuse).with_state(Arc::clone(state));
+    Router::new()
+        .fallback_service(inner)
+        .layer(from_fn_with_state(Arc::clone(state), edge::edge))
+}
+
+async fn get_health(Extension(slot): Extension<OperationSlot>) -> &'static str {
+    slot.set(health::HEALTHZ.id);
+    health::get_health().await
+}
+
+async fn get_readiness(Extension(slot): Extension<OperationSlot>) -> Problem {
+    slot.set(health::READYZ.id);
+    Problem::unavailable()
+}
+
+async fn refuse(State(state): State<Arc<Edge>>, request: Request) -> Problem {
+    state
+        .host_refusal(&request)
+        .map_or_else(Problem::unavailable, Problem::forbidden)
+}

@@ -1,0 +1,57 @@
+//! Tests of the answers before the database is open.
+
+use super::*;
+use crate::http::server::edge::Edge;
+use crate::http::server::starting;
+
+/// Returns the routers of the service and of the metrics, before the database is open.
+fn routers(open: bool) -> (Router, Router) {
+    let http = http(open, &[]);
+    starting::routers(Edge::new(&http.settings, &http.ids, &http.tracker))
+}
+
+#[tokio::test]
+async fn health_is_answered_under_every_name_while_the_service_starts() {
+    let (app, _) = routers(true);
+    let host = [("host", "probe.internal"), ("x-forwarded-for", "10.0.0.1")];
+    assert_eq!(ask(&app, "GET", "/healthz", &host, "").await.text, "ok\n");
+    let head = ask(&app, "HEAD", "/healthz", &host, "").await;
+    assert_eq!((head.status, head.text.as_str()), (200, ""));
+    assert_eq!(ask(&app, "POST", "/healthz", &host, "").await.status, 405);
+    assert_eq!(ask(&app, "GET", "/readyz", &host, "").await.status, 503);
+    assert_eq!(ask(&app, "GET", "/v1/me", &host, "").await.status, 403);
+}
+
+#[tokio::test]
+async fn answer_while_the_service_starts_is_that_of_an_outage() {
+    let (starting, outage) = (routers(false).0, app(false, &[]));
+    for path in ["/readyz", "/v1/tasks"] {
+        let mut problems = Vec::new();
+        for app in [&starting, &outage] {
+            let answer = ask(app, "GET", path, &[KEY], "").await;
+            assert_eq!(
+                (answer.status, answer.header("retry-after")),
+                (503, "1"),
+                "{path}"
+            );
+            let mut problem = answer.json();
+            assert_eq!(problem["instance"], answer.header("x-request-id"));
+            problem["instance"] = Value::Null;
+            problems.push(problem);
+        }
+        assert_eq!(problems[0], problems[1], "{path}");
+    }
+}
+
+#[tokio::test]
+async fn listener_of_the_metrics_answers_nothing_while_the_service_starts() {
+    let (_, metrics) = routers(false);
+    for path in ["/metrics", "/healthz"] {
+        let answer = ask(&metrics, "GET", path, &[], "").await;
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (503, "unavailable"),
+            "{path}"
+        );
+    }
+}
