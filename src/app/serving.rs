@@ -110,8 +110,8 @@ impl Serving {
         self,
         (main, metrics): (Router, Router),
     ) -> (JoinHandle<()>, CancellationToken) {
-        self.main.send_replace(main);
-        self.metrics.send_replace(metrics);
+        drop(self.main.send_replace(main));
+        drop(self.metrics.send_replace(metrics));
         (self.servers, self.closed.disarm())
     }
 }

@@ -195,7 +195,7 @@ fn dotted(root: &Node, path: &[String]) -> String {
     let mut text = String::new();
     let mut at = Some(root);
     for step in path {
-        if at.is_some_and(|node| matches!(node.kind, super::tree::Kind::List(_))) {
+        if at.is_some_and(|node| matches!(node.kind, Kind::List(_))) {
             text.extend(["[", step, "]"]);
         } else {
             if !text.is_empty() {

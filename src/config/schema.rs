@@ -157,8 +157,8 @@ mod tests {
     fn schema_accepts_the_built_in_files() {
         let validator = jsonschema::validator_for(&schema()).unwrap();
         for text in [crate::config::DEMO, crate::config::SMALLEST] {
-            let mut mistakes = crate::world::Mistakes::default();
-            let json = crate::config::tree::parse(text, None, &mut mistakes)
+            let mut mistakes = Mistakes::default();
+            let json = tree::parse(text, None, &mut mistakes)
                 .unwrap()
                 .to_json();
             let errors: Vec<_> = validator

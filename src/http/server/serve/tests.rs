@@ -493,7 +493,7 @@ async fn open_connection_is_answered_by_the_router_that_was_set_since() {
     let mut client = world.open();
     client.asks().await;
     let router = Router::new().route("/", get(|| async { "new" }));
-    world.router.send_replace(router);
+    drop(world.router.send_replace(router));
     client.get("/").await;
     assert_eq!(client.answer().await.1, "new");
 }
