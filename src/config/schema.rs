@@ -24,6 +24,7 @@ struct File {
     database: store::Settings,
     /// The accounts. Default: no accounts; the service listens on loopback only, and every caller
     /// is the user `local`.
+    #[schemars(with = "people::settings::Settings")]
     auth: Option<people::settings::Settings>,
     /// The keys with which stored credentials and links in messages are sealed.
     secrets: secret::settings::Settings,
@@ -80,6 +81,10 @@ fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::environment::Environment;
+    use crate::config::layers::Flags;
+    use crate::config::{Source, load, tree};
+    use crate::world::Mistakes;
 
     fn described(name: &str, schema: &Value) {
         for (key, property) in schema["properties"].as_object().into_iter().flatten() {
@@ -119,13 +124,41 @@ mod tests {
     }
 
     #[test]
+    fn schema_accepts_null_exactly_where_the_file_may_have_it() {
+        let validator = jsonschema::validator_for(&schema()).unwrap();
+        for (lines, is_accepted) in [
+            ("tools: { t: { http: null } }", false),
+            ("tools: { t: { shell: null } }", false),
+            ("tools: { t: { mcp: null } }", false),
+            ("tools: { t: { external: null } }", false),
+            ("tools: { t: { external: { result: null } } }", true),
+            ("tools: { t: { parameters: null, shell: {} } }", true),
+            ("notify: { to: [ { name: n, webhook: null } ] }", false),
+            ("notify: { to: [ { name: n, mail: null } ] }", false),
+            ("notify: { to: [ { name: n, slack: null } ] }", false),
+            ("notify: { to: [ { name: n, teams: null } ] }", false),
+            ("auth: null", false),
+        ] {
+            let text = format!(
+                "models: {{ m: {{ provider: openai, model: x }} }}\nagents: {{ a: {{ model: m }} }}\n{lines}\n"
+            );
+            let json = tree::parse(&text, None, &mut Mistakes::default())
+                .unwrap()
+                .to_json();
+            assert_eq!(validator.is_valid(&json), is_accepted, "{lines}");
+            let (none, flags) = (Environment::default(), Flags::default());
+            let file = Source::File("h.yaml".into(), text);
+            let loaded = load(file, &none, &flags, |_, _| {});
+            assert_eq!(loaded.is_ok(), is_accepted, "{lines}");
+        }
+    }
+
+    #[test]
     fn schema_accepts_the_built_in_files() {
         let validator = jsonschema::validator_for(&schema()).unwrap();
         for text in [crate::config::DEMO, crate::config::SMALLEST] {
-            let mut mistakes = crate::world::Mistakes::default();
-            let json = crate::config::tree::parse(text, None, &mut mistakes)
-                .unwrap()
-                .to_json();
+            let mut mistakes = Mistakes::default();
+            let json = tree::parse(text, None, &mut mistakes).unwrap().to_json();
             let errors: Vec<_> = validator
                 .iter_errors(&json)
                 .map(|error| error.to_string())

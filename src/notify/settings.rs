@@ -68,12 +68,16 @@ pub struct EntrySettings {
     pub name: String,
     /// The webhook that gets the messages. An entry must have exactly one of `webhook`, `mail`,
     /// `slack` and `teams`.
+    #[schemars(with = "Webhook")]
     pub webhook: Option<Webhook>,
     /// The people who get a mail about each question that they may decide.
+    #[schemars(with = "Mail")]
     pub mail: Option<Mail>,
     /// The channel of Slack that gets a message about each question.
+    #[schemars(with = "Slack")]
     pub slack: Option<Slack>,
     /// The channel or chat of Teams that gets a message about each question.
+    #[schemars(with = "Teams")]
     pub teams: Option<Teams>,
     /// The names of tenants. The entry gets messages about the tasks of these tenants. Required if
     /// there are several tenants.

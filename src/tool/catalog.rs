@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -51,24 +51,24 @@ pub struct Settings {
     pub summary: Option<String>,
     /// The JSON Schema (2020-12) of the arguments. Default: no arguments; for a shell tool, the
     /// argument `command`; for a tool of an MCP server, the reviewed schema in the lock file.
-    #[schemars(schema_with = "object_schema")]
+    #[schemars(with = "Option<serde_json::Map<String, Value>>")]
     pub parameters: Option<Value>,
     /// The tool is an HTTP request.
+    #[schemars(with = "http::Settings")]
     pub http: Option<http::Settings>,
     /// The tool is a command on this host.
+    #[schemars(with = "shell::Settings")]
     pub shell: Option<shell::Settings>,
     /// The tool belongs to an MCP server.
+    #[schemars(with = "mcp::Settings")]
     pub mcp: Option<mcp::Settings>,
     /// The caller performs the tool and posts its result.
+    #[schemars(with = "external::Settings")]
     pub external: Option<external::Settings>,
     /// The tool's definition in the configuration file, with each `${…}` unexpanded. The
     /// definition's digest takes the headers, env and parameters from this value.
     #[serde(skip)]
     pub raw: Value,
-}
-
-fn object_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "object"})
 }
 
 #[derive(Clone, Copy, Debug)]

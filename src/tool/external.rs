@@ -26,7 +26,7 @@ pub struct Settings {
 }
 
 fn any_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": ["object", "boolean"]})
+    json_schema!({"type": ["object", "boolean", "null"]})
 }
 
 impl Settings {
