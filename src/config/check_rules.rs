@@ -12,7 +12,6 @@ use super::interpolate::InsertedValue;
 use super::tree::{Node, Origin};
 use crate::agent::HumanKind;
 use crate::policy::{Decide, Expiry, Rule};
-use crate::task::decision::Action;
 use crate::world::Mistakes;
 
 /// A rule, and its index in `policy` as a number (`index`) and as text (`at`).
@@ -48,7 +47,7 @@ pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let place = RulePlace { rule, index, at };
         check_name(&place, config, mistakes);
         check_tools(&place, config, &callable, mistakes);
-        check_terms(&place, mistakes);
+        check_terms(&place, root, mistakes);
         check_remember(&place, mistakes);
     }
 }
@@ -120,7 +119,7 @@ fn check_tools(
     }
 }
 
-fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
+fn check_terms(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
     let rule = place.rule;
     if rule.when.as_ref().is_some_and(|when| when.len() > 1024) {
         place.add(&["when"], "an expression has 1 KiB at most", mistakes);
@@ -132,18 +131,11 @@ fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
         let detail = "expected more than 0, or `never` for no deadline";
         place.add(&["expires_in"], detail, mistakes);
     }
-    if rule.allow.is_empty() {
+    // An answer that could not be read is reported already.
+    let allow = root.at(&["policy", &place.at, "allow"]);
+    if rule.allow.is_empty() && allow.is_none_or(|allow| allow.elements().is_empty()) {
         let detail = "an approval allows at least one answer";
         place.add(&["allow"], detail, mistakes);
-    }
-    for (entry, action) in rule.allow.iter().enumerate() {
-        if matches!(action, Action::Retry | Action::Mixed) {
-            let detail = format!(
-                "`{}` is not an answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
-                action.as_str()
-            );
-            place.add(&["allow", &entry.to_string()], detail, mistakes);
-        }
     }
 }
 

@@ -240,12 +240,16 @@ const BAD: &[(&str, &[&str])] = &[
         "policy: [{ name: x, tools: [t], decide: hold, approvers: { required: 0 }, allow: [approve, retry], on_expiry: wait, on_reject: stop, expires_in: 0s }, { name: y, tools: [t], decide: deny, allow: [] }]\n",
         &[
             "3:60: policy[0].approvers.required: expected 1 or more",
-            "3:92: policy[0].allow[1]: `retry` is not an answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
+            "3:92: policy[0].allow[1]: expected one of `approve`, `reject`, `edit`, `respond`",
             "3:100: policy[0].on_expiry: expected one of `continue`, `cancel`",
             "3:117: policy[0].on_reject: expected one of `continue`, `cancel`, `cancel_root`",
             "3:134: policy[0].expires_in: expected more than 0, or `never` for no deadline",
             "3:189: policy[1].allow: an approval allows at least one answer",
         ],
+    ),
+    (
+        "policy: [{ name: x, tools: [t], decide: hold, allow: [x] }]\n",
+        &["3:55: policy[0].allow[0]: expected one of `approve`, `reject`, `edit`, `respond`"],
     ),
     // the default agent
     (

@@ -46,10 +46,33 @@ pub struct Rule {
     /// another effect.
     pub on_reject: Then,
     /// The answers that people may give to a request for approval.
+    #[serde(deserialize_with = "approval_answers")]
     #[schemars(schema_with = "allow_schema")]
     pub allow: Vec<Action>,
     /// The standing decision that an approver may give with an approval. Default: none.
     pub remember: Option<RuleRemember>,
+}
+
+/// An answer that people may give to a request for approval.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ApprovalAnswer {
+    Approve,
+    Reject,
+    Edit,
+    Respond,
+}
+
+/// Reads a list of answers. A mistake names the answers to an approval only, not every [`Action`].
+fn approval_answers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Action>, D::Error> {
+    let action = |answer: ApprovalAnswer| match answer {
+        ApprovalAnswer::Approve => Action::Approve,
+        ApprovalAnswer::Reject => Action::Reject,
+        ApprovalAnswer::Edit => Action::Edit,
+        ApprovalAnswer::Respond => Action::Respond,
+    };
+    let answers = Vec::<ApprovalAnswer>::deserialize(from)?;
+    Ok(answers.into_iter().map(action).collect())
 }
 
 fn allow_schema(_: &mut SchemaGenerator) -> Schema {
