@@ -111,6 +111,12 @@ const BAD: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "server: { cors_origins: ['https://A.b:443', 'http://a.b:443'] }\n",
+        &[
+            "3:26: server.cors_origins[0]: this is the default port of the scheme, which browsers leave out of an origin: leave it out",
+        ],
+    ),
+    (
         "server: { metrics_listen: nowhere, max_connections: 0 }\n",
         &[
             "3:11: server.metrics_listen: expected an address and a port such as `127.0.0.1:9090`",
