@@ -88,6 +88,13 @@ const BAD: &[(&str, &[&str])] = &[
             "3:47: policy[0].expires_in: expected a duration such as `30s`, `24h` or `7d`, or `never`",
         ],
     ),
+    (
+        "server: { wait: 36601d }\npolicy: [{ name: x, tools: [t], decide: hold, expires_in: 106751d }]\n",
+        &[
+            "3:11: server.wait: expected `36600d` at most",
+            "4:47: policy[0].expires_in: expected `36600d` at most",
+        ],
+    ),
     // the service
     (
         "server: { listen: nowhere }\n",

@@ -5,12 +5,12 @@ use std::fmt;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Unexpected, Visitor};
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::remember::RuleRemember;
 use crate::task::decision::{Action, Then};
-use crate::task::units::{duration_text, parse_duration};
+use crate::task::units::{duration_text, read_duration};
 use crate::task::verdict::{Approvers, OnExpiry, Terms};
 use crate::world::Mistakes;
 
@@ -184,9 +184,7 @@ impl<'de> Deserialize<'de> for Expiry {
                 if text == "never" {
                     return Ok(Expiry::Never);
                 }
-                parse_duration(text)
-                    .map(Expiry::After)
-                    .ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
+                read_duration(text, &self).map(Expiry::After)
             }
         }
         from.deserialize_any(Text)
