@@ -69,7 +69,6 @@ fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
 }
 
 /// Checks the entries of `tools`. Without `auth`, no rule may allow a tool that runs on this host.
-/// Warns about a rule that allows a `request_…` tool.
 fn check_tools(
     place: &RulePlace<'_>,
     config: &Config,
@@ -112,10 +111,6 @@ fn check_tools(
         let detail =
             format!("without `auth` no rule may allow {noun}, and this one allows `{name}`");
         place.add(&["decide"], detail, mistakes);
-    }
-    if rule.decide == Decide::Allow && rule.tools.iter().any(|tool| is_human(tool)) {
-        let detail = "a `request_…` tool is itself the question: a rule sets its terms (`hold`) or refuses it (`deny`)";
-        mistakes.warn(&["policy", &place.at, "decide"], detail);
     }
 }
 
