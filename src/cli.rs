@@ -199,7 +199,8 @@ fn source(
 
 const USING_DEFAULT_FILE: &str =
     "Neither --config nor HOLDPOINT_CONFIG names a configuration: using ./holdpoint.yaml.";
-const USING_DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: starting the built-in demonstration.";
+const USING_DEMO: &str =
+    "No configuration is named and there is no ./holdpoint.yaml: using the built-in demonstration.";
 
 fn flags(common: &CommonOptions) -> Flags {
     Flags {

@@ -143,12 +143,22 @@ fn frontends(server: &mut ServerSettings, mistakes: &mut Mistakes) {
         }
     }
     for (index, origin) in server.cors_origins.iter().enumerate() {
-        let is_valid = parse_http_url(origin)
-            .is_some_and(|url| url.origin().ascii_serialization() == origin.to_ascii_lowercase());
-        if !is_valid {
-            let detail = "expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it";
-            mistakes.add(&["server", "cors_origins", &index.to_string()], detail);
+        let place = ["server", "cors_origins", &index.to_string()];
+        let url = parse_http_url(origin);
+        let parsed = url.as_ref().map(|url| url.origin().ascii_serialization());
+        if parsed.as_ref() == Some(&origin.to_ascii_lowercase()) {
+            continue;
         }
+        let port = url.and_then(|url| url.port_or_known_default());
+        let with_port = parsed
+            .zip(port)
+            .map(|(parsed, port)| format!("{parsed}:{port}"));
+        let detail = if with_port == Some(origin.to_ascii_lowercase()) {
+            "this is the default port of the scheme, which browsers leave out of an origin: leave it out"
+        } else {
+            "expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it"
+        };
+        mistakes.add(&place, detail);
     }
     for origin in &mut server.cors_origins {
         origin.make_ascii_lowercase();

@@ -12,7 +12,6 @@ use super::interpolate::InsertedValue;
 use super::tree::{Node, Origin};
 use crate::agent::HumanKind;
 use crate::policy::{Decide, Expiry, Rule};
-use crate::task::decision::Action;
 use crate::world::Mistakes;
 
 /// A rule, and its index in `policy` as a number (`index`) and as text (`at`).
@@ -48,7 +47,7 @@ pub(crate) fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let place = RulePlace { rule, index, at };
         check_name(&place, config, mistakes);
         check_tools(&place, config, &callable, mistakes);
-        check_terms(&place, mistakes);
+        check_terms(&place, root, mistakes);
     }
 }
 
@@ -70,7 +69,7 @@ fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
 
 /// Checks the entries of `tools`. Unless a gate judges other tools, each entry must name a tool:
 /// otherwise a `deny` with a misspelt name would silently deny no call. Without `auth`, no rule may
-/// allow a tool that runs on this host. Warns about a rule that allows a `request_…` tool.
+/// allow a tool that runs on this host.
 fn check_tools(
     place: &RulePlace<'_>,
     config: &Config,
@@ -122,13 +121,9 @@ fn check_tools(
             format!("without `auth` no rule may allow {noun}, and this one allows `{name}`");
         place.add(&["decide"], detail, mistakes);
     }
-    if rule.decide == Decide::Allow && rule.tools.iter().any(|tool| is_human(tool)) {
-        let detail = "a `request_…` tool is itself the question: a rule sets its terms (`hold`) or refuses it (`deny`)";
-        mistakes.warn(&["policy", &place.at, "decide"], detail);
-    }
 }
 
-fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
+fn check_terms(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
     let rule = place.rule;
     if rule.approvers.required == 0 {
         place.add(&["approvers", "required"], "expected 1 or more", mistakes);
@@ -137,18 +132,11 @@ fn check_terms(place: &RulePlace<'_>, mistakes: &mut Mistakes) {
         let detail = "expected more than 0, or `never` for no deadline";
         place.add(&["expires_in"], detail, mistakes);
     }
-    if rule.allow.is_empty() {
+    // An answer that could not be read is reported already.
+    let allow = root.at(&["policy", &place.at, "allow"]);
+    if rule.allow.is_empty() && allow.is_none_or(|allow| allow.elements().is_empty()) {
         let detail = "an approval allows at least one answer";
         place.add(&["allow"], detail, mistakes);
-    }
-    for (entry, action) in rule.allow.iter().enumerate() {
-        if matches!(action, Action::Retry | Action::Mixed) {
-            let detail = format!(
-                "`{}` is not an answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
-                action.as_str()
-            );
-            place.add(&["allow", &entry.to_string()], detail, mistakes);
-        }
     }
 }
 

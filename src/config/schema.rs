@@ -158,9 +158,7 @@ mod tests {
         let validator = jsonschema::validator_for(&schema()).unwrap();
         for text in [crate::config::DEMO, crate::config::SMALLEST] {
             let mut mistakes = Mistakes::default();
-            let json = tree::parse(text, None, &mut mistakes)
-                .unwrap()
-                .to_json();
+            let json = tree::parse(text, None, &mut mistakes).unwrap().to_json();
             let errors: Vec<_> = validator
                 .iter_errors(&json)
                 .map(|error| error.to_string())

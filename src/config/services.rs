@@ -425,6 +425,20 @@ agents:
     }
 
     #[test]
+    fn allow_for_a_tool_that_asks_a_person_is_warned_about_once() {
+        let rule = "policy: [ { name: r, tools: [request_confirmation], decide: allow } ]\n";
+        let source = Source::File("h.yaml".into(), format!("{TREE}{rule}"));
+        let (none, flags) = (Environment::default(), Flags::default());
+        let rules = |config: &Config, mistakes: &mut Mistakes| {
+            let _ = Policy::new(&config.rules(), &config.other_tools(), mistakes);
+        };
+        let (_, report) = load(source, &none, &flags, rules).unwrap();
+        let warnings = report.warnings.iter();
+        let about = warnings.filter(|line| line.path == "policy[0].decide");
+        assert_eq!(about.count(), 1, "{report}");
+    }
+
+    #[test]
     fn credentials_that_no_tool_of_a_tree_takes_are_offered_with_a_warning() {
         let without = TREE.replace("tools: [deploy]", "tools: [plain]");
         let (config, warnings) = read_with_warnings(&without).unwrap();

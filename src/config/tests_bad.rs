@@ -88,6 +88,13 @@ const BAD: &[(&str, &[&str])] = &[
             "3:47: policy[0].expires_in: expected a duration such as `30s`, `24h` or `7d`, or `never`",
         ],
     ),
+    (
+        "server: { wait: 36601d }\npolicy: [{ name: x, tools: [t], decide: hold, expires_in: 106751d }]\n",
+        &[
+            "3:11: server.wait: expected `36600d` at most",
+            "4:47: policy[0].expires_in: expected `36600d` at most",
+        ],
+    ),
     // the service
     (
         "server: { listen: nowhere }\n",
@@ -108,6 +115,12 @@ const BAD: &[(&str, &[&str])] = &[
             "3:76: server.cors_origins[0]: expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it",
             "3:81: server.cors_origins[1]: expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it",
             "3:97: server.cors_origins[2]: expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it",
+        ],
+    ),
+    (
+        "server: { cors_origins: ['https://A.b:443', 'http://a.b:443'] }\n",
+        &[
+            "3:26: server.cors_origins[0]: this is the default port of the scheme, which browsers leave out of an origin: leave it out",
         ],
     ),
     (
@@ -256,12 +269,16 @@ const BAD: &[(&str, &[&str])] = &[
         "policy: [{ name: x, tools: [t], decide: hold, approvers: { required: 0 }, allow: [approve, retry], on_expiry: wait, on_reject: stop, expires_in: 0s }, { name: y, tools: [t], decide: deny, allow: [] }]\n",
         &[
             "3:60: policy[0].approvers.required: expected 1 or more",
-            "3:92: policy[0].allow[1]: `retry` is not an answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
+            "3:92: policy[0].allow[1]: expected one of `approve`, `reject`, `edit`, `respond`",
             "3:100: policy[0].on_expiry: expected one of `continue`, `cancel`",
             "3:117: policy[0].on_reject: expected one of `continue`, `cancel`, `cancel_root`",
             "3:134: policy[0].expires_in: expected more than 0, or `never` for no deadline",
             "3:189: policy[1].allow: an approval allows at least one answer",
         ],
+    ),
+    (
+        "policy: [{ name: x, tools: [t], decide: hold, allow: [x] }]\n",
+        &["3:55: policy[0].allow[0]: expected one of `approve`, `reject`, `edit`, `respond`"],
     ),
     // the default agent
     (

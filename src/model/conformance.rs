@@ -389,6 +389,16 @@ async fn operator_headers_are_added_or_replace_the_built_in_ones() {
 }
 
 #[test]
+fn base_url_that_repeats_the_version_of_the_path_is_warned_about() {
+    for (provider, warnings) in [(Provider::Anthropic, 1), (Provider::OpenAi, 0)] {
+        let mut mistakes = Mistakes::default();
+        provider.check(&provider.settings("https://h/v1"), &mut mistakes);
+        assert_eq!(mistakes.found, []);
+        assert_eq!(mistakes.warnings.len(), warnings, "{provider:?}");
+    }
+}
+
+#[test]
 fn configured_body_may_not_name_reserved_members() {
     for (provider, ours) in [
         (

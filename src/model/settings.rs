@@ -178,6 +178,11 @@ impl Settings {
                 ),
             );
         }
+        let base_url = self.base_url.as_deref().unwrap_or_default();
+        if base_url.trim_end_matches('/').ends_with("/v1") && P::PATH.starts_with("/v1/") {
+            let detail = "the service itself appends `/v1`: leave it out here";
+            mistakes.warn(&[place, &["base_url"]].concat(), detail);
+        }
         self.check_timeout(mistakes, place);
         if self.key::<P>().is_some_and(|key| key.is_err()) {
             let detail = "the key has a character that a header cannot carry";

@@ -155,10 +155,7 @@ impl CompiledRule {
                 .iter()
                 .any(|(tool, _)| tool.kind.properties().asks_person)
         {
-            let detail = format!(
-                "rule `{}`: an `allow` has no effect on a tool that asks a human",
-                rule.name
-            );
+            let detail = "a `request_…` tool is itself the question: a rule sets its terms (`hold`) or refuses it (`deny`)";
             mistakes.warn(&["policy", index, "decide"], detail);
         }
         Self {

@@ -5,12 +5,12 @@ use std::fmt;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Unexpected, Visitor};
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::remember::RuleRemember;
 use crate::task::decision::{Action, Then};
-use crate::task::units::{duration_text, parse_duration};
+use crate::task::units::{duration_text, read_duration};
 use crate::task::verdict::{Approvers, OnExpiry, Terms};
 use crate::world::Mistakes;
 
@@ -46,10 +46,33 @@ pub struct Rule {
     /// another effect.
     pub on_reject: Then,
     /// The answers that people may give to a request for approval.
+    #[serde(deserialize_with = "approval_answers")]
     #[schemars(schema_with = "allow_schema")]
     pub allow: Vec<Action>,
     /// The standing decision that an approver may give with an approval. Default: none.
     pub remember: Option<RuleRemember>,
+}
+
+/// An answer that people may give to a request for approval.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ApprovalAnswer {
+    Approve,
+    Reject,
+    Edit,
+    Respond,
+}
+
+/// Reads a list of answers. A mistake names the answers to an approval only, not every [`Action`].
+fn approval_answers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Action>, D::Error> {
+    let action = |answer: ApprovalAnswer| match answer {
+        ApprovalAnswer::Approve => Action::Approve,
+        ApprovalAnswer::Reject => Action::Reject,
+        ApprovalAnswer::Edit => Action::Edit,
+        ApprovalAnswer::Respond => Action::Respond,
+    };
+    let answers = Vec::<ApprovalAnswer>::deserialize(from)?;
+    Ok(answers.into_iter().map(action).collect())
 }
 
 fn allow_schema(_: &mut SchemaGenerator) -> Schema {
@@ -161,9 +184,7 @@ impl<'de> Deserialize<'de> for Expiry {
                 if text == "never" {
                     return Ok(Expiry::Never);
                 }
-                parse_duration(text)
-                    .map(Expiry::After)
-                    .ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
+                read_duration(text, &self).map(Expiry::After)
             }
         }
         from.deserialize_any(Text)

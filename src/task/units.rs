@@ -4,6 +4,25 @@
 
 use std::time::Duration;
 
+use serde::de::{Error, Expected, Unexpected};
+
+/// Reads a duration for a visitor. `expected` is the visitor, which describes a duration.
+///
+/// # Errors
+/// Fails if [`parse_duration`] returns `None`. The error about a duration that is too long names the
+/// maximum.
+pub(crate) fn read_duration<E: Error>(text: &str, expected: &dyn Expected) -> Result<Duration, E> {
+    let is_duration =
+        split(text).is_some_and(|(_, unit)| matches!(unit, "ms" | "s" | "m" | "h" | "d"));
+    parse_duration(text).ok_or_else(|| {
+        if is_duration {
+            E::custom("expected `36600d` at most")
+        } else {
+            E::invalid_value(Unexpected::Other("text"), expected)
+        }
+    })
+}
+
 /// Parses a duration; `None` if the text is malformed, or the duration exceeds a hundred years.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let (count, unit) = split(text)?;
@@ -75,9 +94,9 @@ fn split(text: &str) -> Option<(u64, &str)> {
 
 /// Durations as text, for serde and for the configuration file's schema.
 pub(crate) mod duration_text {
-    use super::{Duration, format_duration, parse_duration};
+    use super::{Duration, format_duration, read_duration};
     use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-    use serde::de::{Error, Unexpected, Visitor};
+    use serde::de::{Error, Visitor};
     use serde::{Deserializer, Serializer};
 
     #[derive(Debug)]
@@ -103,7 +122,7 @@ pub(crate) mod duration_text {
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
-            parse_duration(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
+            read_duration(text, &self)
         }
     }
 

@@ -212,7 +212,7 @@ async fn config_file_in_the_working_directory_is_used_and_announced() {
     assert_eq!(demo.code, Some(0), "{}", demo.err);
     assert!(
         demo.err
-            .contains("there is no ./holdpoint.yaml: starting the built-in demonstration"),
+            .contains("there is no ./holdpoint.yaml: using the built-in demonstration"),
         "{}",
         demo.err
     );

@@ -115,8 +115,9 @@ fn check_url_arguments(
     }
 }
 
-/// Checks that every argument can be sent in the query: the argument must be a scalar, and the
-/// query in the `url` must not already have a parameter with the argument's name.
+/// Checks that every argument that is not in the `url` can be sent in the query: the argument must
+/// be a scalar, and the query in the `url` must not already have a parameter with the argument's
+/// name.
 fn check_query(
     name: &str,
     http: &CheckedSettings,
@@ -133,6 +134,12 @@ fn check_query(
     let taken = template.query_names();
     for (member, schemas) in &members {
         let place = ["tools", name, "parameters", "properties", member];
+        let is_in_url = template
+            .arguments()
+            .any(|(argument, _)| argument == *member);
+        if is_in_url {
+            continue;
+        }
         if !is_scalar(schemas) {
             let method = &http.method;
             mistakes.add(
@@ -140,10 +147,7 @@ fn check_query(
                 format!("`{member}` goes into the query of a {method}: declare it as text, a number or a boolean"),
             );
         }
-        let is_in_url = template
-            .arguments()
-            .any(|(argument, _)| argument == *member);
-        if !is_in_url && taken.contains(&names::folded(member)) {
+        if taken.contains(&names::folded(member)) {
             mistakes.add(
                 &place,
                 format!("`{member}` is a name that the query of the `url` has already"),

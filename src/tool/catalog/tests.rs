@@ -183,6 +183,16 @@ fn every_mistake_is_reported_with_its_place() {
 }
 
 #[test]
+fn argument_in_the_path_is_not_said_to_go_into_the_query() {
+    let parameters =
+        json!({"type": "object", "properties": {"id": {"type": "object"}}, "required": ["id"]});
+    assert_eq!(
+        said(&http("GET", "http://h/{id}", parameters)),
+        ["tools.t.http.url: `{id}` must be declared as text, a number or a boolean"]
+    );
+}
+
+#[test]
 fn sound_settings_report_no_mistake() {
     let object =
         |properties: Value| json!({"type": "object", "properties": properties, "required": ["id"]});
