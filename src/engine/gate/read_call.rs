@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::ask::next_commit;
-use super::call::{GateCall, Viewer};
+use super::call::{GateCall, GateState, Viewer};
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
@@ -88,8 +88,8 @@ impl Engine {
         entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
     }
 
-    /// Returns the gate call of this task, if the caller owns the call. First waits until the
-    /// call's decision changes, but at most for the time `wait`.
+    /// Returns the gate call of this task, if the caller owns the call. First waits until the call's
+    /// decision changes or the call is settled, but at most for the time `wait`.
     ///
     /// # Errors
     /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the
@@ -108,7 +108,9 @@ impl Engine {
         }
         listener = self.store.subscribe(task, listener);
         let mut call = self.call_of(caller, task).await?;
-        while call.decision == first.decision && Instant::now() < end && !self.stop.is_cancelled() {
+        let may_change =
+            |call: &GateCall| call.decision == first.decision && call.state != GateState::Settled;
+        while may_change(&call) && Instant::now() < end && !self.stop.is_cancelled() {
             tokio::select! {
                 _ = timeout_at(end, next_commit(&mut listener)) => {}
                 () = self.stop.cancelled() => {}

@@ -102,7 +102,7 @@ on_both! {
         let (_, value) = second.headers().swap_remove(0);
         assert_eq!((&value, &second.attempt()), (&first.task(), &format!("{value}.2")));
         report(&mut grpc, &value, DONE).await;
-        assert_eq!(results(&app, &value).await, [result("tool_result", "succeeded", DONE)]);
+        assert_eq!(results(&app, &value).await, [result("late_result", "unknown", ""), result("tool_result", "succeeded", DONE)]);
         app.stop().await;
     }
 

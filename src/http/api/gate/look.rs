@@ -31,7 +31,8 @@ pub(crate) const OP: Op = Op {
 
 /// Look at a gate call
 ///
-/// Returns the call without a permit. With `Prefer: wait=N`, waits until the decision changes.
+/// Returns the call without a permit. With `Prefer: wait=N`, waits until the decision changes or
+/// the call is settled.
 #[utoipa::path(
     get, path = "/v1/gate/calls/{task_id}", operation_id = "get_gate_call", tag = "gate",
     params(("task_id" = String, Path, format = Uuid, description = "The task of the call"), WaitHeader),
