@@ -8,6 +8,7 @@ mod serving;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,9 @@ pub struct ServeOptions {
     pub database: DatabaseOptions,
 }
 
+/// How long a start leaves connections unanswered while the database opens. In most starts, the
+/// first answer of the service then comes from the service that is ready.
+const START_GRACE: Duration = Duration::from_secs(2);
 /// How long a shutdown waits for calls in flight and for attempts to send messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 /// How long after its beginning a shutdown still waits for MCP servers to end. The guard process of
@@ -165,8 +169,8 @@ impl std::fmt::Debug for Replica {
 }
 
 impl Replica {
-    /// Binds the listeners, opens the database and starts the workers. Until the database is open,
-    /// the listeners answer that the service is not ready.
+    /// Binds the listeners, opens the database and starts the workers. If the database is not open
+    /// after [`START_GRACE`], the listeners answer until then that the service is not ready.
     ///
     /// # Errors
     /// Fails if the replica cannot start. The error has the reason.
@@ -186,10 +190,17 @@ impl Replica {
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
         let edge = Edge::new(&settings, &ids, &handlers);
         let agents = &components.agents;
+        let mut opening = pin!(database::open_with_definitions(
+            &config, &clock, database, agents
+        ));
+        let opened = tokio::time::timeout(START_GRACE, &mut opening).await;
         let serving = Serving::start(listeners, share.connections, agents, edge, &clock);
-        tracing::info!(%address, "the service listens, and is not ready until its database is open");
-        let store = open_store(&config, &clock, database).await?;
-        database::store_definitions(&store, agents, &clock).await?;
+        let store = if let Ok(opened) = opened {
+            opened?
+        } else {
+            tracing::info!(%address, "the service listens, and is not ready until its database is open");
+            opening.await?
+        };
         let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
         let gauges = gauges(&store, &clock, &handlers);
@@ -202,7 +213,7 @@ impl Replica {
             waiting_asks: WaitingAsks::default(),
             authenticator: Arc::from(config.authenticator()),
             ids,
-            clock,
+            clock: Arc::clone(&clock),
             origins: Origins::default(),
             settings,
             shutdown: stop.clone(),
@@ -270,21 +281,6 @@ fn spawn_workers(engine: Arc<Engine>, sender: Arc<Sender>) -> JoinHandle<()> {
     tokio::spawn(async move {
         tokio::join!(engine.work(), sender.work());
     })
-}
-
-/// Opens the database, and reports the size of each batch as a metric. Sets the database's clock
-/// forward if a failpoint asks for that.
-async fn open_store(
-    config: &Config,
-    clock: &Arc<dyn Clock>,
-    database: DatabaseOptions,
-) -> anyhow::Result<Store> {
-    let store = database::open(config, clock, database).await?;
-    store.set_clock_forward(failpoint::clock_offset().unwrap_or_default());
-    store.observe_batches(
-        |size| tracing::info!(target: telemetry::METRIC_TARGET, metric = "commit_batch", size),
-    );
-    Ok(store)
 }
 
 fn http_settings(

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::agent::Agents;
 use crate::config::Config;
+use crate::failpoint;
 use crate::store::{self, CommitError, OpenError, Outage, Store};
+use crate::telemetry;
 use crate::world::Clock;
 
 /// The operator's options about the database.
@@ -21,6 +23,23 @@ pub struct DatabaseOptions {
 const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 /// The pause between two attempts to open the database.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Opens the database, and stores the definitions of the agents in it. Reports the size of each
+/// batch as a metric. Sets the database's clock forward if a failpoint asks for that.
+pub(super) async fn open_with_definitions(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    options: DatabaseOptions,
+    agents: &Agents,
+) -> anyhow::Result<Store> {
+    let store = open(config, clock, options).await?;
+    store.set_clock_forward(failpoint::clock_offset().unwrap_or_default());
+    store.observe_batches(
+        |size| tracing::info!(target: telemetry::METRIC_TARGET, metric = "commit_batch", size),
+    );
+    store_definitions(&store, agents, clock).await?;
+    Ok(store)
+}
 
 /// Opens the database. Retries for at most [`OPEN_TIMEOUT`] if the database is unavailable. Also
 /// retries if another transaction has locked a table that a migration changes.

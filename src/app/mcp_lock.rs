@@ -29,7 +29,8 @@ fn header_redactor(headers: &http::HeaderMap) -> Redactor {
     let mut secrets = Vec::new();
     for (name, value) in headers {
         let value = value.to_str().unwrap_or_default();
-        for text in [value, header_credential(value)] {
+        let credential = header_credential(name.as_str(), value);
+        for text in [Some(value), credential].into_iter().flatten() {
             secrets.push((name.as_str(), Secret::new(text.to_owned())));
         }
     }

@@ -19,16 +19,14 @@ use crate::secret::{MIN_SECRET_CHARS, Secret};
 ///   (`unexpanded::is_secret`);
 /// - the passwords in the database's URL.
 ///
-/// If such a value is a header's, its credential is also redacted alone.
+/// If such a value is a header's, its credential is also redacted alone (see
+/// [`header_credential`]).
 pub(super) fn find(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secret<String>)> {
     let mut values: Vec<(String, Secret<String>)> = Vec::new();
     let mut add = |name: &str, value: &str, place: &[String]| {
-        let credential = if warnings::is_header(place) {
-            header_credential(value)
-        } else {
-            value
-        };
-        for text in [value, credential] {
+        let header = place.last().filter(|_| warnings::is_header(place));
+        let credential = header.and_then(|header| header_credential(header, value));
+        for text in [Some(value), credential].into_iter().flatten() {
             if !values.iter().any(|(_, known)| known.reveal() == text) {
                 values.push((name.to_owned(), Secret::new(text.to_owned())));
             }
@@ -84,10 +82,15 @@ pub(super) fn never_shown(
     secrets.filter(is_hidden).cloned().collect()
 }
 
-/// Returns the last word of a header's value: the credential without its scheme, such as `Bearer`.
+/// Returns the credential in the value of a header such as `Authorization`, without its scheme, such
+/// as `Bearer`. `None` if the header usually holds no secret, or if the value is not two words.
 #[must_use]
-pub(crate) fn header_credential(value: &str) -> &str {
-    value.rsplit(' ').next().unwrap_or_default()
+pub(crate) fn header_credential<'v>(header: &str, value: &'v str) -> Option<&'v str> {
+    let words: Vec<_> = value.split_whitespace().collect();
+    match words.as_slice() {
+        [_, credential] if warnings::holds_secret(header) => Some(credential),
+        _ => None,
+    }
 }
 
 /// Returns the passwords in the URL of a database: the user's, and those of the parameter

@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 
 use super::tree::{Kind, Node, Origin};
 
-/// The value that stands in the JSON for each key, token or password ([`is_key`]). A digest over a
-/// literal value could be used to test guesses of the value.
+/// The value that stands in the JSON for a literal key, token or password ([`is_key`]). A digest over
+/// the literal value could be used to test guesses of the value.
 const KEY_MARKER: &str = "key";
 
-/// Converts the tree to the JSON from which digests are computed. Each key, token and password is
-/// replaced by [`KEY_MARKER`]. If a variable or a flag sets another value that may be secret, the
-/// JSON has the name of the variable or flag instead.
+/// Converts the tree to the JSON from which digests are computed. If a variable or a flag sets
+/// a value that may be secret, the JSON has the name of the variable or flag instead. A literal key,
+/// token or password is replaced by [`KEY_MARKER`].
 #[must_use]
 pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())
@@ -21,12 +21,12 @@ pub(crate) fn definitions(root: &Node) -> Value {
 
 fn json(node: &Node, place: &mut Vec<String>) -> Value {
     match &node.kind {
-        Kind::Text(_) | Kind::Number(_) | Kind::Bool(_) if is_key(place) => {
-            Value::String(KEY_MARKER.to_owned())
-        }
         Kind::Text(_) | Kind::Number(_) | Kind::Bool(_) if is_secret(place) => match &node.origin {
             Origin::Variable(name) => Value::String(format!("${{{name}}}")),
             Origin::Flag(name) => Value::String((*name).to_owned()),
+            Origin::File { .. } if is_key(place) && !is_name_of_variable(node) => {
+                Value::String(KEY_MARKER.to_owned())
+            }
             Origin::File { .. } => node.to_json(),
         },
         Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => node.to_json(),
@@ -49,6 +49,18 @@ fn json(node: &Node, place: &mut Vec<String>) -> Value {
                 .collect::<Map<_, _>>(),
         ),
     }
+}
+
+/// Whether the whole text is one `${NAME}`.
+fn is_name_of_variable(node: &Node) -> bool {
+    let text = node.text().unwrap_or_default();
+    let name = text
+        .strip_prefix("${")
+        .and_then(|rest| rest.strip_suffix('}'));
+    name.is_some_and(|name| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    })
 }
 
 fn below(node: &Node, step: String, place: &mut Vec<String>) -> Value {

@@ -80,7 +80,8 @@ fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     }
 }
 
-fn holds_secret(header: &str) -> bool {
+/// Whether a header with this name usually holds a secret.
+pub(super) fn holds_secret(header: &str) -> bool {
     let name = header.to_ascii_lowercase();
     name.ends_with("authorization")
         || name == "cookie"

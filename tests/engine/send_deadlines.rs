@@ -138,8 +138,9 @@ impl Clock for Advancing {
     async fn sleep(&self, _: Duration) {}
 }
 
-/// A tool that needs three seconds for its connection.
-struct SlowToConnect(ToolSpec, Arc<Advancing>);
+/// A tool that needs three seconds for its connection. The first connection is made after the
+/// permit is decided.
+struct SlowToConnect(ToolSpec, Arc<Advancing>, AtomicI64);
 
 #[async_trait::async_trait]
 impl Tool for SlowToConnect {
@@ -152,6 +153,9 @@ impl Tool for SlowToConnect {
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
+        if self.2.fetch_add(1, Ordering::SeqCst) == 0 {
+            call.permit.decided().await;
+        }
         self.1.advance(Duration::from_secs(3));
         call.permit.decided().await;
         if call.permit.holds() {
@@ -217,7 +221,7 @@ both! {
         let clock = Arc::new(Advancing(Mutex::default(), Duration::ZERO));
         let shared = Arc::clone(&clock);
         harness.refund = Some(Arc::new(move |spec| {
-            Arc::new(SlowToConnect(spec.clone(), Arc::clone(&shared)))
+            Arc::new(SlowToConnect(spec.clone(), Arc::clone(&shared), AtomicI64::new(0)))
         }));
         let engine = Engine::new(EngineParts { clock, ..harness.parts(4) });
         let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;

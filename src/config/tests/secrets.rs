@@ -214,6 +214,9 @@ fn credential_in_a_header_is_a_secret_without_its_scheme() {
         let alone = value.strip_prefix("Bearer ").unwrap();
         assert_eq!(config.redactor().redact(alone), format!("[secret {name}]"));
     }
+    let title = [("HOLDPOINT_MODELS__MAIN__HEADERS__X_TITLE", "Acme Helpdesk")];
+    let (config, _) = with(WHOLE, &title, &Flags::default()).unwrap();
+    assert_eq!(config.redactor().redact("Helpdesk"), "Helpdesk");
     let text = "mcp: { s: { url: 'https://h/', headers: { Authorization: '${FILLED}' } } }\n";
     let environment = Environment::new(&[("FILLED", "Bearer sk-server-0123456789")], &[]);
     let source = Source::File("/etc/h.yaml".into(), text.to_owned());

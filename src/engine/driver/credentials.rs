@@ -19,7 +19,7 @@ use crate::task::verdict::{Judgement, Terms};
 use crate::tool::credential::Credentials;
 use crate::tool::human::{Service, credential_form};
 
-impl Driver<'_> {
+impl<'e> Driver<'e> {
     /// Returns the `stored_credentials` of the task. First commits pending credentials, because
     /// `stored_credentials` reads the database. Retries while the database does not answer.
     pub(crate) async fn credentials(&mut self) -> Result<Credentials, Stop> {
@@ -84,10 +84,8 @@ impl Driver<'_> {
             let Some(name) = self.missing_credential(&entry.spec, known).cloned() else {
                 continue;
             };
-            let services = self.engine.catalog.services(&self.agent.name);
-            let service = |name: &String| services.iter().find(|service| service.name == *name);
             is_missing = true;
-            match service(&name) {
+            match self.received_service(&name) {
                 Some(service)
                     if !requested.contains(&name)
                         && self.session.own.progress.remaining_requests() > 0 =>
@@ -120,8 +118,6 @@ impl Driver<'_> {
         spec: &'s ToolSpec,
         known: &Credentials,
     ) -> Option<&'s String> {
-        let services = self.engine.catalog.services(&self.agent.name);
-        let service = |name: &String| services.iter().find(|service| service.name == *name);
         let has = |service: &Service| {
             service
                 .fields
@@ -130,7 +126,18 @@ impl Driver<'_> {
         };
         spec.needs
             .iter()
-            .find(|name| !service(name).is_some_and(has))
+            .find(|name| !self.received_service(name).is_some_and(has))
+    }
+
+    /// Returns the service called `name`, if tools of this agent receive its credential. A pinned
+    /// agent may have tools that today's agent no longer has. A form for such a tool would name no
+    /// receiver.
+    fn received_service(&self, name: &str) -> Option<&'e Service> {
+        let services = self.engine.catalog.services(&self.agent.name);
+        let mut received = services
+            .iter()
+            .filter(|service| !service.receivers.is_empty());
+        received.find(|service| service.name == name)
     }
 
     fn request_credential(&mut self, state: &CallState, service: &Service) {

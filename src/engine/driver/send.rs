@@ -25,8 +25,8 @@ impl Driver<'_> {
 
     /// Records the answers to these attempts. `answers` has the same order as `attempts`. `began`
     /// is the uptime at which the permits of the attempts were decided. An attempt that was not sent
-    /// gets no result if the call may be repeated and has attempts left, so that `next_step` returns
-    /// the call again.
+    /// gets no result if the call may be repeated, has attempts left and is not canceled, so that
+    /// `next_step` returns the call again.
     ///
     /// # Errors
     /// `Lost` if a call was not sent because the lease had ended, and the session has no pending
@@ -43,15 +43,22 @@ impl Driver<'_> {
             .lease
             .as_ref()
             .is_some_and(|lease| lease.lasts(ended));
+        let send_end = self.session.commit_started_at + SEND_WINDOW;
         let mut is_lost = false;
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             if call.permit.was_refused() {
                 tracing::warn!(task = %self.session.task_id(), call = %call.call_id, ours = has_lease, "a call was not sent");
-                self.engine.in_flight_calls.mark_late(&tool.spec().name);
+                let mut in_flight = self.session.in_flight_calls.iter();
+                let is_canceled =
+                    in_flight.any(|one| one.call == call.call_id && one.is_canceled());
+                if began < send_end && send_end <= ended && !is_canceled {
+                    self.engine.in_flight_calls.mark_late(&tool.spec().name);
+                }
                 is_lost |= !has_lease;
                 let state = self.session.own.progress.call(call.call_id);
                 let is_tried_again = state.is_some_and(|state| {
-                    state.effect.is_repeatable() && state.unanswered_attempts() < MAX_ATTEMPTS
+                    let has_attempts_left = state.unanswered_attempts() < MAX_ATTEMPTS;
+                    state.effect.is_repeatable() && has_attempts_left && !is_canceled
                 });
                 let attempt = state.map_or(0, |state| state.attempts);
                 self.session.not_sent.insert(call.call_id, attempt);

@@ -35,6 +35,11 @@ impl<'e> Driver<'e> {
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
+        if self.has_late_tool(calls) {
+            // The connections are made before the start is committed, and may take seconds. Results
+            // and answers to commands must not wait for them.
+            self.save(self.engine.take_lease()).await?;
+        }
         // If the service stops, the driver gives way at its next step, which queues the task.
         if !self.prepare_tools(calls).await? || self.engine.stop.is_cancelled() {
             return Ok(());
@@ -68,7 +73,7 @@ impl<'e> Driver<'e> {
         // A tool with `connects_first` opens its connection while the start of the call is
         // committed.
         let mut answers = pin!(maybe_done(join_all(attempts.iter().map(perform))));
-        if self.connects_before_commit(&attempts) {
+        if self.has_late_tool(calls) {
             let awaited = join_all(decisions.iter().map(PermitDecision::awaited));
             select(pin!(awaited), &mut answers).await;
         }
@@ -92,12 +97,13 @@ impl<'e> Driver<'e> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// Whether the connections of these attempts must be made before their start is committed: an
-    /// earlier attempt at one of the calls, or at another call of its tool, was ready too late to be
-    /// sent.
-    fn connects_before_commit(&self, attempts: &[Attempt]) -> bool {
-        let late = |(tool, _): &Attempt| self.engine.in_flight_calls.is_late(&tool.spec().name);
-        attempts.iter().any(late)
+    /// Whether one of these calls is of a tool that was ready too late for an earlier call. The
+    /// connections of such calls are made before their start is committed.
+    fn has_late_tool(&self, calls: &[CallId]) -> bool {
+        let mut states = calls
+            .iter()
+            .filter_map(|id| self.session.own.progress.call(*id));
+        states.any(|state| self.engine.in_flight_calls.is_late(&state.call.name))
     }
 
     /// Takes slots of the calls' tools. Returns the calls that got a slot or need none, and the

@@ -143,7 +143,9 @@ impl Engine {
         tool: &str,
     ) -> Result<bool, Refusal> {
         let mut ended: Vec<_> = equal.filter(|row| row.status.is_terminal()).collect();
-        ended.sort_by_key(|row| Reverse(row.updated_at));
+        // The newest call comes first. `updated_at` would be another order, because a late answer
+        // sets it. The ids of tasks ascend with time.
+        ended.sort_by_key(|row| Reverse(row.task_id));
         for row in ended {
             let Some(session) = self.load(row.task_id).await? else {
                 continue;

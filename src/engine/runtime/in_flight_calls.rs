@@ -67,8 +67,8 @@ impl InFlightCalls {
         }
     }
 
-    /// Records that a call of this tool was ready only after [`SEND_WINDOW`], so that the tool's
-    /// next calls connect before their start is committed.
+    /// Records that a call of this tool was ready only after [`SEND_WINDOW`], although the commit of
+    /// its start took less. The tool's next calls connect before their start is committed.
     pub(crate) fn mark_late(&self, tool: &str) {
         self.late_tools.lock().insert(tool.to_owned());
     }
@@ -111,6 +111,13 @@ pub(crate) struct Registration {
 impl InFlightCall {
     pub(crate) fn registration(&self) -> Registration {
         self.registration.clone()
+    }
+
+    /// Whether a cancel forbids sending the attempt.
+    pub(crate) fn is_canceled(&self) -> bool {
+        let entries = self.registration.in_flight_calls.entries.lock();
+        let entry = entries.get(&self.registration.number);
+        entry.is_some_and(|entry| entry.canceled)
     }
 }
 

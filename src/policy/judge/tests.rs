@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::policy::fixture::{judge, judge_along, policy, rule, sound};
+use crate::policy::fixture::{judge, judge_along, rule, sound};
 use crate::policy::{Decide, Policy, Rule};
 use crate::task::verdict::{Terms, Verdict};
 
