@@ -1,7 +1,8 @@
 //! Reads the settings. Precedence: flags, then environment variables, then the YAML file, then the
 //! defaults. Invariants: all mistakes are reported together, each with its place. Reports are
-//! redacted. `Config::unexpanded` has no keys. If a variable or a flag sets another secret, it has
-//! the name of the variable or flag instead of the value.
+//! redacted. `Config::unexpanded` contains no literal API key, token or password. If a variable or
+//! a flag sets a value that may be secret, `Config::unexpanded` has the name of the variable or
+//! flag instead.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -278,9 +278,9 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
         (Decision::Allow, true) if is_success(&verdict.answer) => {
             Ok(print_verdict(&verdict, options, OK))
         }
-        // The call is allowed, but this process may not run it: it has failed or has run before, or
-        // another process has its permit. The exit code is not 0, because after exit code 0 a
-        // script could run the call a second time.
+        // The call is allowed, but this process may not run it: the call has failed or has run
+        // before, or another process has its permit. The exit code is not 0, because after exit
+        // code 0 a script could run the call a second time.
         (Decision::Allow, true) => Ok(print_verdict(&verdict, options, USAGE_ERROR)),
         (Decision::Deny, _) => Ok(print_verdict(&verdict, options, DENIED)),
         (Decision::Pending, _) => Ok(print_verdict(&verdict, options, PENDING)),

@@ -69,10 +69,10 @@ pub struct Settings {
     pub headers: BTreeMap<String, Secret<String>>,
     /// The parameters that are added to the URL of each request.
     pub query: BTreeMap<String, Secret<String>>,
-    /// The members that are merged into the body of each request. They may not include `messages`,
-    /// `tools`, `model`, `stream`, `stream_options` (`openai`) or `system` (`anthropic`); for
-    /// `openai_responses` they may not include `input`, `instructions`, `tools`, `model`, `stream`,
-    /// `store` or `include`.
+    /// The members that are merged into the body of each request. `tools`, `model` and `stream` are
+    /// not allowed. With `openai`, `messages` and `stream_options` are not allowed either; with
+    /// `anthropic`, `messages` and `system`; with `openai_responses`, `input`, `instructions`,
+    /// `store` and `include`.
     pub body: Map<String, Value>,
     /// The script of a `scripted` model: `builtin:refunds`, or a file. A relative path is relative
     /// to the configuration file.

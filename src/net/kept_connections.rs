@@ -54,7 +54,8 @@ pub(super) struct KeptConnections {
 struct State {
     /// For each key, the kept connections, each with the time since which it is kept, oldest first.
     connections: BTreeMap<KeptKey, Vec<(Instant, OpenConnection)>>,
-    /// The keys whose requests get new connections, each with the time until which they do.
+    /// The keys whose requests get new connections. The value is the time until which these
+    /// requests get new connections.
     avoided: BTreeMap<KeptKey, Instant>,
     /// Whether a Tokio task is running that closes expired connections.
     is_reaped: bool,

@@ -23,10 +23,10 @@
 
 use super::db::Sql;
 
-/// Finds the candidates for a claim: four times as many queued tasks as the claim may take (`$4`),
-/// because other processes may claim some of them at the same moment. `$queued` stands for the FROM
-/// and WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of each
-/// `tenant`, with the `user_id` of the tenant's user whose task was claimed last.
+/// Finds the candidates for a claim. The claim may take `$4` tasks. There are four times as many
+/// candidates, because other processes may claim some of them at the same moment. `$queued` stands
+/// for the FROM and WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of
+/// each `tenant`, with the `user_id` of the tenant's user whose task was claimed last.
 ///
 /// The tables `tenants` and `users` list names in ascending order, beginning after the name that
 /// was served last, and wrapping around at the end. Each tenant gets an equal share of the

@@ -46,7 +46,7 @@ pub struct GrantRow {
     pub created_at: Time,
     /// The time from which the standing decision no longer counts.
     pub expires_at: Time,
-    /// How many calls the standing decision lets through.
+    /// The maximum number of calls that the standing decision lets through.
     pub uses: i64,
     /// How many calls have started with the standing decision.
     pub used: i64,

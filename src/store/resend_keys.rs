@@ -62,9 +62,9 @@ const STORED: Sql = sql!(
 
 /// Makes deliveries due by the update `$update`, which may use the common table expression
 /// `$chosen`. If at least [`ResendTarget::least`] deliveries became due, the same statement stores
-/// the key. An expired row of the key is replaced, even if it has another spelling of the person's
-/// user id. If the key has an unexpired row, the statement fails (see `is_key_used`): for this
-/// purpose, it sets `task_id` to null, which the table forbids.
+/// the key. An expired row of the key is replaced, even if that row spells the person's user id in
+/// another way. An unexpired row of the key must make the statement fail (see `is_key_used`). In
+/// this case, the statement sets `task_id` to null, which the table forbids.
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(

@@ -206,8 +206,8 @@ impl Engine {
             by: caller.user_id.to_string(),
             groups: caller.groups.clone(),
         });
-        // A gateway reports an outcome by the id of the call, but only the id of its task finds a
-        // call. So both are the same.
+        // A gateway reports an outcome by the id of the call. The store can look a call up only by
+        // the id of the call's task. So the call gets the id of its task.
         let tool_call_id = CallId(task_id.0);
         let text = proposal.arguments_text.as_str();
         session.push(Fact::AssistantMessage(Turn {

@@ -188,8 +188,8 @@ impl Engine {
         Ok(self.claimed_drivers(claimed, (claim, until), first, lone))
     }
 
-    /// Returns the drivers of claimed tasks. `claim` is the number of the claim, and its leases last
-    /// until the uptime `until`. `first` is the slot of the first driver.
+    /// Returns the drivers of claimed tasks. `claim` is the number of the claim, and its leases
+    /// last until the uptime `until`. `first` is the slot of the first driver.
     fn claimed_drivers(
         self: &Arc<Self>,
         claimed: Vec<ClaimedTask>,
@@ -258,7 +258,8 @@ impl Engine {
         }
     }
 
-    /// Drives a task. For at most the duration of a lease, this process drives no other task.
+    /// Drives a task. Until the drive ends, but for at most the duration of a lease, this process
+    /// drives no other task. If no slot is free for the duration of a lease, postpones the drive.
     async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
         let other_tasks = lone.other_tasks();
         let slot = tokio::select! {

@@ -24,7 +24,7 @@ pub(super) enum Message {
     },
     /// Any other message: a request with another method, a notification, or a response.
     Other {
-        /// The JSON text of a request's id; `None` for any other message.
+        /// The JSON text of the request's id; `None` for a notification or a response.
         id: Option<String>,
     },
 }

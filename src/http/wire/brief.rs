@@ -54,9 +54,10 @@ pub(crate) struct RequestBrief {
     pub effects: Vec<WireEffect>,
     /// The number of warnings about the calls that the request decides.
     pub warnings: usize,
-    /// The summaries of at most the first three calls. A tool without a `summary` and a sub-agent
-    /// have their name as the summary. Leaves out a call whose tool is not in `tools`. Null in a
-    /// webhook whose receiver is configured without `summaries: true`.
+    /// The summaries of at most the first three calls. The summary of a call of a sub-agent, or of
+    /// a tool without a `summary`, is the name of the sub-agent or tool. Leaves out a call whose
+    /// tool is not in `tools`. Null in a webhook whose receiver is configured without `summaries:
+    /// true`.
     pub summaries: Option<Vec<String>>,
     /// The people who may decide, and how many of them have to approve.
     pub approvers: WireApprovers,

@@ -4,8 +4,8 @@
 //! continues the last call.
 //!
 //! Invariant: if a fragment's members show that the fragment begins another call, it is not joined
-//! to the known call. If nothing shows that there are two calls, their arguments are joined to a
-//! text that no tool accepts.
+//! to the known call. If the fragments of two calls look like those of one call, the arguments of
+//! both calls become one text, which no tool accepts.
 
 use serde_json::{Map, Value, json};
 

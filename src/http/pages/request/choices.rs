@@ -1,5 +1,6 @@
-//! The forms that decide single calls: a form with a choice for each of several open calls, and
-//! forms that edit the only open call or give its result. Each form offers only permitted actions.
+//! The forms that decide calls by name: a form with a choice for each call, if several calls are
+//! open, and forms that edit the only open call or give its result. Each form offers only permitted
+//! actions.
 
 use maud::{Markup, html};
 
