@@ -170,7 +170,7 @@ impl std::fmt::Debug for Replica {
 
 impl Replica {
     /// Binds the listeners, opens the database and starts the workers. If the database is not open
-    /// after [`START_GRACE`], the listeners answer until then that the service is not ready.
+    /// after two seconds, the listeners answer until then that the service is not ready.
     ///
     /// # Errors
     /// Fails if the replica cannot start. The error has the reason.

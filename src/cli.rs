@@ -361,7 +361,9 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
     match run_to_end(app::serve(config, options, metrics)) {
         Ok(()) => OK,
         // The log's filter may leave out even errors.
-        Err(error) if !tracing::enabled!(tracing::Level::ERROR) => print_error(FAILED, error),
+        Err(error) if !tracing::enabled!(tracing::Level::ERROR) => {
+            print_error(FAILED, format!("{error:#}"))
+        }
         Err(error) => {
             tracing::error!("{error:#}");
             FAILED

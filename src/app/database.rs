@@ -71,8 +71,9 @@ pub(super) async fn open(
         } else {
             return Err(error.into());
         }
+        let left = OPEN_TIMEOUT.saturating_sub(clock.uptime().saturating_sub(since));
         clock.sleep(OPEN_PAUSE.min(left)).await;
-        if clock.uptime().saturating_sub(since) >= OPEN_TIMEOUT {
+        if left <= OPEN_PAUSE {
             return Err(error.into());
         }
     }

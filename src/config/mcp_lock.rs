@@ -109,7 +109,7 @@ fn read_lock(environment: &Environment, path: &Path, mistakes: &mut Mistakes) ->
     for detail in found {
         mistakes.add(
             &["mcp_lock"],
-            format!("the lock file {} {detail}", path.display()),
+            format!("the lock file `{}` {detail}", path.display()),
         );
     }
     Lock::default()

@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 
 use super::tree::{Kind, Node, Origin};
 
-/// The value that stands in the JSON for a literal key, token or password ([`is_key`]). A digest over
-/// the literal value could be used to test guesses of the value.
+/// The value that stands in the JSON for a key, token or password ([`is_key`]) whose text is not
+/// exactly `${NAME}`. A digest over the text could be used to test guesses of the value.
 const KEY_MARKER: &str = "key";
 
 /// Converts the tree to the JSON from which digests are computed. If a variable or a flag sets
-/// a value that may be secret, the JSON has the name of the variable or flag instead. A literal key,
-/// token or password is replaced by [`KEY_MARKER`].
+/// a value that may be secret, the JSON has the name of the variable or flag instead. A key, token
+/// or password in the file is replaced by [`KEY_MARKER`], unless its text is exactly `${NAME}`.
 #[must_use]
 pub(crate) fn definitions(root: &Node) -> Value {
     json(root, &mut Vec::new())

@@ -16,7 +16,7 @@ pub(crate) fn read_duration<E: Error>(text: &str, expected: &dyn Expected) -> Re
         split(text).is_some_and(|(_, unit)| matches!(unit, "ms" | "s" | "m" | "h" | "d"));
     parse_duration(text).ok_or_else(|| {
         if is_duration {
-            E::custom("expected `36600d` at most")
+            E::custom(format!("expected `{}d` at most", MAX_SECONDS / 86_400))
         } else {
             E::invalid_value(Unexpected::Other("text"), expected)
         }

@@ -257,8 +257,8 @@ impl PermitDecision {
         }));
     }
 
-    /// Waits until the attempt needs the permit: its connection is made, or it has ended without
-    /// one.
+    /// Waits until the attempt needs the permit, because its connection is made, or until the
+    /// attempt has ended without a connection.
     pub(crate) async fn awaited(&self) {
         self.awaited.notified().await;
     }

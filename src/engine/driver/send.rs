@@ -24,9 +24,9 @@ impl Driver<'_> {
     }
 
     /// Records the answers to these attempts. `answers` has the same order as `attempts`. `began`
-    /// is the uptime at which the permits of the attempts were decided. An attempt that was not sent
-    /// gets no result if the call may be repeated, has attempts left and is not canceled, so that
-    /// `next_step` returns the call again.
+    /// is the uptime at which the permits of the attempts were decided. An attempt that was not
+    /// sent gets no result if the call may be repeated, has attempts left and is not canceled, so
+    /// that `next_step` returns the call again.
     ///
     /// # Errors
     /// `Lost` if a call was not sent because the lease had ended, and the session has no pending
@@ -51,7 +51,8 @@ impl Driver<'_> {
                 let mut in_flight = self.session.in_flight_calls.iter();
                 let is_canceled =
                     in_flight.any(|one| one.call == call.call_id && one.is_canceled());
-                if began < send_end && send_end <= ended && !is_canceled {
+                let is_late = began < send_end && send_end <= ended;
+                if tool.connects_first() && is_late && !is_canceled {
                     self.engine.in_flight_calls.mark_late(&tool.spec().name);
                 }
                 is_lost |= !has_lease;

@@ -125,8 +125,7 @@ impl Engine {
             EarlierCalls::Nothing | EarlierCalls::Requires(Caution::Notice(_))
                 if self.ended_in_doubt(equal(), &call.tool).await? =>
             {
-                let reason =
-                    "The same call may have run before, and no person has decided one since.";
+                let reason = "The same call may have run before, and no person has decided such a call since.";
                 EarlierCalls::Requires(Caution::Hold(reason.to_owned()))
             }
             compared @ (EarlierCalls::Nothing
