@@ -190,17 +190,9 @@ impl Replica {
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
         let edge = Edge::new(&settings, &ids, &handlers);
         let agents = &components.agents;
-        let mut opening = pin!(database::open_with_definitions(
-            &config, &clock, database, agents
-        ));
-        let opened = tokio::time::timeout(START_GRACE, &mut opening).await;
-        let serving = Serving::start(listeners, share.connections, agents, edge, &clock);
-        let store = if let Ok(opened) = opened {
-            opened?
-        } else {
-            tracing::info!(%address, "the service listens, and is not ready until its database is open");
-            opening.await?
-        };
+        let opening = database::open_with_definitions(&config, &clock, database, agents);
+        let serve = || Serving::start(listeners, share.connections, agents, edge, &clock);
+        let (store, serving) = serve_while(opening, serve).await?;
         let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
         let gauges = gauges(&store, &clock, &handlers);
@@ -271,6 +263,20 @@ impl Replica {
             tracing::warn!("the shutdown deadline passed before all work had ended");
         }
     }
+}
+
+/// Opens the database. Begins to serve when it is open, or after [`START_GRACE`].
+async fn serve_while(
+    opening: impl Future<Output = anyhow::Result<Store>>,
+    serve: impl FnOnce() -> Serving,
+) -> anyhow::Result<(Store, Serving)> {
+    let mut opening = pin!(opening);
+    if let Ok(opened) = tokio::time::timeout(START_GRACE, &mut opening).await {
+        return Ok((opened?, serve()));
+    }
+    let serving = serve();
+    tracing::info!("the service listens, and is not ready until its database is open");
+    Ok((opening.await?, serving))
 }
 
 #[expect(

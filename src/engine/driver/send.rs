@@ -1,5 +1,6 @@
 //! Builds the permits of calls, and records the answers of the tools.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use crate::engine::commands::late_answer::LateAttempt;
 use crate::engine::runtime::in_flight_calls::{InFlightCall, SEND_WINDOW};
 use crate::engine::runtime::leases::Lease;
 use crate::task::call_state::{CallState, MAX_ATTEMPTS};
+use crate::task::id::CallId;
 use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
 
@@ -43,26 +45,12 @@ impl Driver<'_> {
             .lease
             .as_ref()
             .is_some_and(|lease| lease.lasts(ended));
-        let send_end = self.session.commit_started_at + SEND_WINDOW;
         let mut is_lost = false;
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             if call.permit.was_refused() {
                 tracing::warn!(task = %self.session.task_id(), call = %call.call_id, ours = has_lease, "a call was not sent");
-                let mut in_flight = self.session.in_flight_calls.iter();
-                let is_canceled =
-                    in_flight.any(|one| one.call == call.call_id && one.is_canceled());
-                let is_late = began < send_end && send_end <= ended;
-                if tool.connects_first() && is_late && !is_canceled {
-                    self.engine.in_flight_calls.mark_late(&tool.spec().name);
-                }
                 is_lost |= !has_lease;
-                let state = self.session.own.progress.call(call.call_id);
-                let is_tried_again = state.is_some_and(|state| {
-                    let has_attempts_left = state.unanswered_attempts() < MAX_ATTEMPTS;
-                    state.effect.is_repeatable() && has_attempts_left && !is_canceled
-                });
-                let attempt = state.map_or(0, |state| state.attempts);
-                self.session.not_sent.insert(call.call_id, attempt);
+                let is_tried_again = self.record_unsent(tool.as_ref(), call.call_id, began..ended);
                 if !has_lease || is_tried_again {
                     continue;
                 }
@@ -98,6 +86,25 @@ impl Driver<'_> {
         } else {
             Ok(())
         }
+    }
+
+    /// Records that an attempt was not sent. `waited` begins when the attempt's permit was decided.
+    /// Returns whether the call gets another attempt.
+    fn record_unsent(&mut self, tool: &dyn Tool, call: CallId, waited: Range<Duration>) -> bool {
+        let mut in_flight = self.session.in_flight_calls.iter();
+        let is_canceled = in_flight.any(|one| one.call == call && one.is_canceled());
+        let send_end = self.session.commit_started_at + SEND_WINDOW;
+        if tool.connects_first() && waited.contains(&send_end) && !is_canceled {
+            self.engine.in_flight_calls.mark_late(&tool.spec().name);
+        }
+        let state = self.session.own.progress.call(call);
+        let is_tried_again = state.is_some_and(|state| {
+            let has_attempts_left = state.unanswered_attempts() < MAX_ATTEMPTS;
+            state.effect.is_repeatable() && has_attempts_left && !is_canceled
+        });
+        let attempt = state.map_or(0, |state| state.attempts);
+        self.session.not_sent.insert(call, attempt);
+        is_tried_again
     }
 
     /// Returns a function that tells whether the call may be sent now and, if so, marks the call as

@@ -35,13 +35,7 @@ impl<'e> Driver<'e> {
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
-        if self.has_late_tool(calls) {
-            // The connections are made before the start is committed, and may take seconds. Results
-            // and answers to commands must not wait for them.
-            self.save(self.engine.take_lease()).await?;
-        }
-        // If the service stops, the driver gives way at its next step, which queues the task.
-        if !self.prepare_tools(calls).await? || self.engine.stop.is_cancelled() {
+        if !self.prepare_start(calls).await? {
             return Ok(());
         }
         let compared = self.present_tools(calls);
@@ -95,6 +89,17 @@ impl<'e> Driver<'e> {
         failpoint::reach("call.answered");
         let answers = answers.take_output().unwrap_or_default();
         self.record_answers(&attempts, answers, began)
+    }
+
+    /// Prepares the tools of these calls. Returns `false` if the calls may not start now.
+    async fn prepare_start(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
+        if self.has_late_tool(calls) {
+            // The connections are made before the start is committed, and may take seconds. Results
+            // and answers to commands must not wait for them.
+            self.save(self.engine.take_lease()).await?;
+        }
+        // If the service stops, the driver gives way at its next step, which queues the task.
+        Ok(self.prepare_tools(calls).await? && !self.engine.stop.is_cancelled())
     }
 
     /// Whether one of these calls is of a tool that was ready too late for an earlier call. The
