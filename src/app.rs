@@ -192,7 +192,7 @@ impl Replica {
         let agents = &components.agents;
         let opening = database::open_with_definitions(&config, &clock, database, agents);
         let serve = || Serving::start(listeners, share.connections, agents, edge, &clock);
-        let (store, serving) = serve_while(opening, serve).await?;
+        let (store, serving) = serve_while(opening, serve, address).await?;
         let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
         let gauges = gauges(&store, &clock, &handlers);
@@ -269,13 +269,14 @@ impl Replica {
 async fn serve_while(
     opening: impl Future<Output = anyhow::Result<Store>>,
     serve: impl FnOnce() -> Serving,
+    address: SocketAddr,
 ) -> anyhow::Result<(Store, Serving)> {
     let mut opening = pin!(opening);
     if let Ok(opened) = tokio::time::timeout(START_GRACE, &mut opening).await {
         return Ok((opened?, serve()));
     }
     let serving = serve();
-    tracing::info!("the service listens, and is not ready until its database is open");
+    tracing::info!(%address, "the service listens, and is not ready until its database is open");
     Ok((opening.await?, serving))
 }
 
