@@ -33,7 +33,6 @@ use crate::http::events::tail::Tails;
 use crate::http::server::body::BodyParser;
 use crate::http::server::descriptors::{self, DescriptorBudget};
 use crate::http::server::edge::Edge;
-use crate::http::server::origin::Origins;
 use crate::http::server::wrong_keys::WrongKeys;
 use crate::http::{self, Http};
 use crate::mcp::Servers;
@@ -188,10 +187,10 @@ impl Replica {
         let roster = Roster::new(config.directory());
         let settings = http_settings(&config, address, &share, roster.clone());
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
-        let edge = Edge::new(&settings, &ids, &handlers);
+        let edge = Arc::new(Edge::new(&settings, &ids, &handlers));
         let agents = &components.agents;
         let opening = database::open_with_definitions(&config, &clock, database, agents);
-        let serve = || Serving::start(listeners, share.connections, agents, edge, &clock);
+        let serve = || Serving::start(listeners, share.connections, agents, &edge, &clock);
         let (store, serving) = serve_while(opening, serve, address).await?;
         let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
@@ -204,9 +203,8 @@ impl Replica {
             gate_tools: cards::gate_tools(&config, agents, &components.catalog),
             waiting_asks: WaitingAsks::default(),
             authenticator: Arc::from(config.authenticator()),
-            ids,
             clock: Arc::clone(&clock),
-            origins: Origins::default(),
+            edge,
             settings,
             shutdown: stop.clone(),
             tracker: handlers.clone(),

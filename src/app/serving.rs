@@ -79,7 +79,7 @@ impl Serving {
         listeners: Listeners,
         max_connections: u32,
         agents: &Agents,
-        edge: Edge,
+        edge: &Arc<Edge>,
         clock: &Arc<dyn Clock>,
     ) -> Self {
         let server = |router: &watch::Sender<Router>, max_connections: u32, http2| Server {

@@ -39,18 +39,16 @@ use self::api::{
 };
 use self::pages::follow;
 use self::pages::inbox::script;
-use self::server::edge::{self, Edge};
+use self::server::edge;
 use self::server::guard::guard;
 use self::server::operation::Op;
-use self::server::origin::Origins;
 use self::server::problem::Problem;
 pub(crate) use self::settings::Settings;
 pub(crate) use self::state::Http;
 
 /// Returns the router of the service, and a second router with `/metrics` alone, for a separate
 /// listener.
-pub(crate) fn routers(mut http: Http) -> (Router, Router) {
-    http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
+pub(crate) fn routers(http: Http) -> (Router, Router) {
     let http = Arc::new(http);
     let (metrics, rest): (Vec<_>, Vec<_>) = operations()
         .into_iter()
@@ -107,7 +105,7 @@ fn service_router(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
 /// Adds the handling of panics, and wraps the whole router in the `edge` middleware, because a
 /// middleware on each route would not see the `Allow` header of a 405.
 fn with_layers(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
-    let state = Arc::new(Edge::new(&http.settings, &http.ids, &http.tracker));
+    let state = Arc::clone(&http.edge);
     let inner = router
         .fallback(async || Problem::not_found())
         .layer(CatchPanicLayer::custom(panic_response))

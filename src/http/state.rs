@@ -16,12 +16,12 @@ use super::events::inbox::tail::InboxTails;
 use super::events::stream_limiter::StreamLimiter;
 use super::events::tail::Tails;
 use super::server::body::BodyParser;
-use super::server::origin::Origins;
+use super::server::edge::Edge;
 use super::server::wrong_keys::WrongKeys;
 use crate::engine::Engine;
 use crate::people::authenticator::Authenticator;
 use crate::store::Store;
-use crate::world::{Clock, Ids};
+use crate::world::Clock;
 
 pub(crate) struct Http {
     pub engine: Arc<Engine>,
@@ -32,14 +32,13 @@ pub(crate) struct Http {
     pub gate_tools: BTreeMap<String, Vec<ToolDefinition>>,
     pub waiting_asks: WaitingAsks,
     pub authenticator: Arc<dyn Authenticator>,
-    pub ids: Arc<dyn Ids>,
     /// Gives the time for timeouts, pages, and the expiry of links. The database's clock decides
     /// whether the deadline of a request has passed.
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
-    /// The web origins whose pages may send requests that change something; set by
-    /// [`super::routers`].
-    pub origins: Origins,
+    /// The state of the outermost middleware, which also knows the hosts and web origins whose
+    /// requests the service accepts.
+    pub edge: Arc<Edge>,
     pub shutdown: CancellationToken,
     /// Runs work that must not stop when the client disconnects.
     pub tracker: TaskTracker,

@@ -24,7 +24,7 @@ use crate::http::events::inbox::tail::InboxTails;
 use crate::http::events::stream_limiter::StreamLimiter;
 use crate::http::events::tail::Tails;
 use crate::http::openapi::sample;
-use crate::http::server::origin::Origins;
+use crate::http::server::edge::Edge;
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, Authenticator};
@@ -93,6 +93,9 @@ pub(crate) fn http(open: bool, cors_origins: &[&str]) -> Http {
         ids: Arc::new(RandomIds),
         settings: crate::engine::Settings::default(),
     });
+    let tracker = TaskTracker::new();
+    let ids: Arc<dyn crate::world::Ids> = Arc::new(RandomIds);
+    let edge = Arc::new(Edge::new(&settings, &ids, &tracker));
     Http {
         engine,
         store,
@@ -100,12 +103,11 @@ pub(crate) fn http(open: bool, cors_origins: &[&str]) -> Http {
         gate_tools: std::collections::BTreeMap::new(),
         waiting_asks: crate::http::api::gate::waiting::WaitingAsks::default(),
         authenticator: Arc::new(OneKey),
-        ids: Arc::new(RandomIds),
         clock: Arc::new(SystemClock),
-        origins: Origins::default(),
+        edge,
         settings,
         shutdown: CancellationToken::new(),
-        tracker: TaskTracker::new(),
+        tracker,
         stream_limiter: StreamLimiter::default(),
         tails: Tails::default(),
         inbox_tails: InboxTails::default(),

@@ -35,7 +35,8 @@ impl<'e> Driver<'e> {
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
-        if !self.prepare_start(calls).await? {
+        let connects_before_commit = self.has_late_tool(calls);
+        if !self.prepare_start(calls, connects_before_commit).await? {
             return Ok(());
         }
         let compared = self.present_tools(calls);
@@ -67,7 +68,7 @@ impl<'e> Driver<'e> {
         // A tool with `connects_first` opens its connection while the start of the call is
         // committed.
         let mut answers = pin!(maybe_done(join_all(attempts.iter().map(perform))));
-        if self.has_late_tool(calls) {
+        if connects_before_commit {
             let awaited = join_all(decisions.iter().map(PermitDecision::awaited));
             select(pin!(awaited), &mut answers).await;
         }
@@ -91,14 +92,18 @@ impl<'e> Driver<'e> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// Prepares the tools of these calls. Returns `false` if the calls may not start now.
-    async fn prepare_start(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
-        if self.has_late_tool(calls) {
-            // The connections are made before the start is committed, and may take seconds. Results
-            // and answers to commands must not wait for them.
+    /// Prepares the tools of these calls. Returns `false` if the calls may not start now. If the
+    /// service stops, the driver gives way at its next step, which queues the task.
+    async fn prepare_start(
+        &mut self,
+        calls: &[CallId],
+        connects_before_commit: bool,
+    ) -> Result<bool, Stop> {
+        if connects_before_commit {
+            // The connections may take seconds. Results and answers to commands must not wait for
+            // them.
             self.save(self.engine.take_lease()).await?;
         }
-        // If the service stops, the driver gives way at its next step, which queues the task.
         Ok(self.prepare_tools(calls).await? && !self.engine.stop.is_cancelled())
     }
 

@@ -4,6 +4,8 @@
 //! second time without a person's approval.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -109,44 +111,98 @@ impl Engine {
                 since,
             )
             .await?;
-        let equal = || found.iter().filter(|row| keys.contains(&row.call_key));
-        if let Some(caution) = self.recent_rejection(equal(), gate.no_lasts).await? {
+        let mut equal = EqualCalls {
+            engine: self,
+            rows: found
+                .iter()
+                .filter(|row| keys.contains(&row.call_key))
+                .collect(),
+            sessions: BTreeMap::new(),
+        };
+        if let Some(caution) = equal.recent_rejection(gate.no_lasts).await? {
             return Ok(EarlierCalls::Requires(caution));
         }
-        let may_continue = call.key.starts_with(EQUAL_PREFIX);
-        let continued = equal()
-            .filter(|row| may_continue && row.call_key.starts_with(EQUAL_PREFIX))
-            .collect();
         let is_doubtful = found.iter().any(|row| row.outcome_unknown);
-        let compared = self
-            .compare_with_equal(continued, is_doubtful, gate.use_within)
-            .await?;
-        Ok(match compared {
-            EarlierCalls::Nothing | EarlierCalls::Requires(Caution::Notice(_))
-                if self.ended_in_doubt(equal(), &call.tool).await? =>
-            {
-                let reason = "The same call may have run before, and no person has decided such a call since.";
-                EarlierCalls::Requires(Caution::Hold(reason.to_owned()))
-            }
-            compared @ (EarlierCalls::Nothing
-            | EarlierCalls::Continues(_)
-            | EarlierCalls::Requires(_)) => compared,
-        })
+        equal.compare(call, is_doubtful, gate.use_within).await
+    }
+}
+
+/// The earlier calls that are equal to a proposed call.
+struct EqualCalls<'r> {
+    engine: &'r Engine,
+    rows: Vec<&'r EqualCall>,
+    /// The tasks that a comparison has loaded. Several rules read the same task.
+    sessions: BTreeMap<TaskId, Option<TaskSession>>,
+}
+
+impl EqualCalls<'_> {
+    async fn session(&mut self, task: TaskId) -> Result<Option<&TaskSession>, Refusal> {
+        let session = match self.sessions.entry(task) {
+            Entry::Occupied(loaded) => loaded.into_mut(),
+            Entry::Vacant(missing) => missing.insert(self.engine.load(task).await?),
+        };
+        Ok(session.as_ref())
     }
 
-    /// Whether an ended call among `equal` has put its tool into quarantine (see
-    /// `task/quarantine.rs`), and neither a person's decision nor another run came after it.
-    async fn ended_in_doubt<'r>(
-        &self,
-        equal: impl Iterator<Item = &'r EqualCall>,
-        tool: &str,
-    ) -> Result<bool, Refusal> {
-        let mut ended: Vec<_> = equal.filter(|row| row.status.is_terminal()).collect();
+    /// Compares the proposed `call` with the equal calls. `is_doubtful` says that the outcome of an
+    /// earlier call of the same tool is unknown. A returned caution is `Hold` if there is a reason
+    /// to hold the call, and otherwise `Notice`.
+    async fn compare(
+        &mut self,
+        call: &KeyedCall,
+        is_doubtful: bool,
+        use_within: Duration,
+    ) -> Result<EarlierCalls, Refusal> {
+        let mut may_continue = self.rows.clone();
+        may_continue.retain(|row| {
+            [&call.key, &row.call_key]
+                .iter()
+                .all(|key| key.starts_with(EQUAL_PREFIX))
+        });
+        // The proposal continues the first call that it may continue. So ended calls come first,
+        // because their results may be undelivered. Calls that may start come next. Calls that wait
+        // for people come last.
+        may_continue.sort_by_key(|row| match row.status {
+            TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
+            TaskStatus::Running => 1,
+            TaskStatus::Paused => 2,
+        });
+        let (mut delivered, mut hold) = (None, None);
+        for row in &may_continue {
+            match self.relation(row, use_within).await? {
+                Relation::Continues if self.is_overruled(row, &may_continue).await? => {}
+                Relation::Continues => return Ok(EarlierCalls::Continues(row.task_id)),
+                Relation::Delivered => delivered = delivered.or(Some(row)),
+                Relation::Holds(reason) => hold = hold.or(Some(reason)),
+                Relation::Nothing => {}
+            }
+        }
+        let doubt =
+            "An earlier call of this tool may have run, and a person is asked about its outcome.";
+        hold = hold.or(is_doubtful.then_some(doubt));
+        if hold.is_none() && self.ended_in_doubt(&call.tool).await? {
+            hold = Some(
+                "The same call may have run before, and no person has decided such a call since.",
+            );
+        }
+        let caution = match (hold, delivered) {
+            (Some(reason), _) => Caution::Hold(reason.to_owned()),
+            (None, Some(row)) => Caution::Notice(self.end_notice(row).await?),
+            (None, None) => return Ok(EarlierCalls::Nothing),
+        };
+        Ok(EarlierCalls::Requires(caution))
+    }
+
+    /// Whether an ended call has put its tool into quarantine (see `task/quarantine.rs`), and
+    /// neither a person's decision nor another run came after it.
+    async fn ended_in_doubt(&mut self, tool: &str) -> Result<bool, Refusal> {
+        let mut ended = self.rows.clone();
+        ended.retain(|row| row.status.is_terminal());
         // The newest call comes first. `updated_at` would be another order, because a late answer
         // sets it. The ids of tasks ascend with time.
         ended.sort_by_key(|row| Reverse(row.task_id));
         for row in ended {
-            let Some(session) = self.load(row.task_id).await? else {
+            let Some(session) = self.session(row.task_id).await? else {
                 continue;
             };
             let progress = &session.own.progress;
@@ -161,49 +217,9 @@ impl Engine {
         Ok(false)
     }
 
-    /// Compares a proposed call with the equal calls that it might continue. `is_doubtful` says
-    /// that the outcome of an earlier call of the same tool is unknown. A returned caution is
-    /// `Hold` if there is a reason to hold the call, and otherwise `Notice`.
-    async fn compare_with_equal(
-        &self,
-        mut equal: Vec<&EqualCall>,
-        is_doubtful: bool,
-        use_within: Duration,
-    ) -> Result<EarlierCalls, Refusal> {
-        // The proposal continues the first call that it may continue. So ended calls come first,
-        // because their results may be undelivered. Calls that may start come next. Calls that wait
-        // for people come last.
-        equal.sort_by_key(|row| match row.status {
-            TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
-            TaskStatus::Running => 1,
-            TaskStatus::Paused => 2,
-        });
-        let (mut delivered, mut hold) = (None, None);
-        for row in &equal {
-            match self.relation(row, use_within).await? {
-                Relation::Continues if self.is_overruled(row, &equal).await? => {}
-                Relation::Continues => return Ok(EarlierCalls::Continues(row.task_id)),
-                Relation::Delivered => delivered = delivered.or(Some(row)),
-                Relation::Holds(reason) => hold = hold.or(Some(reason)),
-                Relation::Nothing => {}
-            }
-        }
-        let doubt =
-            "An earlier call of this tool may have run, and a person is asked about its outcome.";
-        let hold = hold.or(is_doubtful.then_some(doubt));
-        let caution = match (hold, delivered) {
-            (Some(reason), _) => Caution::Hold(reason.to_owned()),
-            (None, Some(row)) => Caution::Notice(self.end_notice(row).await?),
-            (None, None) => return Ok(EarlierCalls::Nothing),
-        };
-        Ok(EarlierCalls::Requires(caution))
-    }
-
-    async fn end_notice(&self, row: &EqualCall) -> Result<String, Refusal> {
-        let session = self.load(row.task_id).await?;
-        let state = session
-            .as_ref()
-            .and_then(|session| session.own.progress.calls.first());
+    async fn end_notice(&mut self, row: &EqualCall) -> Result<String, Refusal> {
+        let session = self.session(row.task_id).await?;
+        let state = session.and_then(|session| session.own.progress.calls.first());
         let verb = if state.is_some_and(|state| state.attempts > 0) {
             "ran"
         } else {
@@ -215,21 +231,15 @@ impl Engine {
         ))
     }
 
-    /// Finds the newest decision of a person about the calls in `equal`. If it is a rejection,
-    /// returns the caution that denies the proposed call. Ignores a call whose last change is older
-    /// than `no_lasts`, the time for which a rejection counts.
-    async fn recent_rejection<'r>(
-        &self,
-        equal: impl Iterator<Item = &'r EqualCall>,
-        no_lasts: Duration,
-    ) -> Result<Option<Caution>, Refusal> {
+    /// Finds the newest decision of a person about these calls. If it is a rejection, returns the
+    /// caution that denies the proposed call. Ignores a call whose last change is older than
+    /// `no_lasts`, the time for which a rejection counts.
+    async fn recent_rejection(&mut self, no_lasts: Duration) -> Result<Option<Caution>, Refusal> {
         if no_lasts.is_zero() {
             return Ok(None);
         }
-        let mut decided = equal
-            .filter(|row| row.is_decided)
-            .filter(|row| row.updated_at + no_lasts > row.now)
-            .collect::<Vec<_>>();
+        let mut decided = self.rows.clone();
+        decided.retain(|row| row.is_decided && row.updated_at + no_lasts > row.now);
         decided.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
         for row in decided {
@@ -239,10 +249,7 @@ impl Engine {
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }
-            let Some(session) = self.load(row.task_id).await? else {
-                continue;
-            };
-            let Some(decided) = decision_about(&session) else {
+            let Some(decided) = self.session(row.task_id).await?.and_then(decision_about) else {
                 continue;
             };
             if newest.as_ref().is_none_or(|(at, _)| decided.0 > *at) {
@@ -255,19 +262,23 @@ impl Engine {
     /// Whether a person has rejected the ended call `row`, and a person has later approved another
     /// of the `equal` calls, which has not ended yet. If so, the proposal must continue the
     /// approved call, because a client that gets the older rejection would not ask again.
-    async fn is_overruled(&self, row: &EqualCall, equal: &[&EqualCall]) -> Result<bool, Refusal> {
+    async fn is_overruled(
+        &mut self,
+        row: &EqualCall,
+        equal: &[&EqualCall],
+    ) -> Result<bool, Refusal> {
         let mut open = equal.to_vec();
         open.retain(|other| other.is_decided && !other.status.is_terminal());
         if !(row.is_decided && row.status.is_terminal()) || open.is_empty() {
             return Ok(false);
         }
-        let session = self.load(row.task_id).await?;
-        let Some((rejected, Some(_))) = session.as_ref().and_then(decision_about) else {
+        let decision = self.session(row.task_id).await?.and_then(decision_about);
+        let Some((rejected, Some(_))) = decision else {
             return Ok(false);
         };
         for other in open {
-            let session = self.load(other.task_id).await?;
-            if let Some((approved, None)) = session.as_ref().and_then(decision_about)
+            let decision = self.session(other.task_id).await?.and_then(decision_about);
+            if let Some((approved, None)) = decision
                 && approved > rejected
             {
                 return Ok(true);
@@ -276,10 +287,14 @@ impl Engine {
         Ok(false)
     }
 
-    async fn relation(&self, row: &EqualCall, use_within: Duration) -> Result<Relation, Refusal> {
+    async fn relation(
+        &mut self,
+        row: &EqualCall,
+        use_within: Duration,
+    ) -> Result<Relation, Refusal> {
         let until = row.asker_until.unwrap_or_default();
         let is_delivered = until == ASKER_UNTIL_DELIVERED;
-        let is_awaited_here = self.is_awaited_here(row.task_id);
+        let is_awaited_here = self.engine.is_awaited_here(row.task_id);
         let is_present = until > row.now || is_awaited_here;
         if row.status.is_terminal() {
             return Ok(if is_delivered || is_present {
@@ -293,13 +308,11 @@ impl Engine {
         if !is_present {
             return Ok(Relation::Continues);
         }
-        let session = self.load(row.task_id).await?;
-        if !is_awaited_here && session.as_ref().is_some_and(awaits_next_ask) {
+        let session = self.session(row.task_id).await?;
+        if !is_awaited_here && session.is_some_and(awaits_next_ask) {
             return Ok(Relation::Continues);
         }
-        let state = session
-            .as_ref()
-            .and_then(|session| session.own.progress.calls.first());
+        let state = session.and_then(|session| session.own.progress.calls.first());
         let is_waiting = state.is_some_and(|state| matches!(state.phase, Phase::AwaitsDecision(_)));
         Ok(Relation::Holds(if is_waiting {
             "The same call waits already."

@@ -53,7 +53,7 @@ const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 pub(crate) struct Edge {
     public_url: String,
     without_accounts: bool,
-    origins: Origins,
+    pub(crate) origins: Origins,
     ids: Arc<dyn Ids>,
     tracker: TaskTracker,
 }

@@ -17,7 +17,6 @@ use super::caller::CurrentCaller;
 use super::connections::ConnectionSlot;
 use super::edge::OperationSlot;
 use super::operation::{AuthClass, Op};
-use super::origin::refusal_without_accounts;
 use super::problem::{Code, Problem, path_prefix};
 use super::wrong_keys::ClientNetwork;
 use crate::http::Http;
@@ -112,14 +111,13 @@ fn caller_of_link(http: &Http, path: &str) -> Result<(Caller, CurrentLink), Prob
 
 /// Checks the host and the origin of a request, and the announced size of the body.
 fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> {
-    if http.settings.without_accounts
-        && op.auth != AuthClass::Health
-        && let Some(why) =
-            refusal_without_accounts(request.headers(), request.uri(), request.version())
+    if op.auth != AuthClass::Health
+        && let Some(why) = http.edge.host_refusal(request)
     {
         return Err(Problem::forbidden(why));
     }
     if !http
+        .edge
         .origins
         .may_change(request.method(), request.headers(), request.uri())
     {

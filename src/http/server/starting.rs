@@ -13,12 +13,11 @@ use super::problem::Problem;
 use crate::http::api::health;
 
 /// Returns the router of the service, and the router for a separate listener of the metrics.
-pub(crate) fn routers(state: Edge) -> (Router, Router) {
-    let state = Arc::new(state);
+pub(crate) fn routers(state: &Arc<Edge>) -> (Router, Router) {
     let probes = Router::new()
         .route("/healthz", get(get_health))
         .route("/readyz", get(get_readiness));
-    (with_edge(probes, &state), with_edge(Router::new(), &state))
+    (with_edge(probes, state), with_edge(Router::new(), state))
 }
 
 fn with_edge(router: Router<Arc<Edge>>, state: &Arc<Edge>) -> Router {

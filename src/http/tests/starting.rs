@@ -1,13 +1,12 @@
 //! Tests of the answers before the database is open.
 
 use super::*;
-use crate::http::server::edge::Edge;
 use crate::http::server::starting;
 
 /// Returns the routers of the service and of the metrics, before the database is open.
 fn routers(open: bool) -> (Router, Router) {
     let http = http(open, &[]);
-    starting::routers(Edge::new(&http.settings, &http.ids, &http.tracker))
+    starting::routers(&http.edge)
 }
 
 #[tokio::test]
