@@ -250,8 +250,8 @@ impl Config {
         }
     }
 
-    /// Returns a spec for each configured tool whose settings have mistakes. `usable` returns false
-    /// for the names of these tools. Without the specs, each rule that names such a tool would be
+    /// Returns a spec for each configured tool for which `usable` returns false. The settings of
+    /// these tools have mistakes. Without the specs, each rule that names such a tool would be
     /// reported, too.
     pub fn unusable_tools<'c>(
         &'c self,

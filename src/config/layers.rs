@@ -34,10 +34,10 @@ pub struct Flags {
     pub database_url: Option<String>,
 }
 
-/// Applies the environment variables to the tree. Variables with shorter paths are applied first.
-/// Otherwise `…__A` would overwrite the value that `…__A__B` has set. Indexes are applied in
-/// numeric order, because a list grows by one element at a time. If the file lacks a key, the key
-/// is added in the spelling that it has in `known`, the list of all keys of the schema. A
+/// Applies the environment variables to the tree. Variables with shorter paths are applied first,
+/// because `…__A` would otherwise overwrite the value that `…__A__B` has set. Indexes are applied
+/// in numeric order, because a list grows by one element at a time. If the file lacks a key, the
+/// key is added in the spelling that it has in `known`, the list of all keys of the schema. A
 /// variable's name matches a key in `known` without regard to case, `-` and `_`. A key that is not
 /// in `known` is added in lower case.
 pub fn apply_variables(

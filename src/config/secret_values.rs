@@ -55,8 +55,10 @@ pub(super) fn find(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secr
 }
 
 /// Returns those of `secrets` that a stored definition must not insert, because people and models
-/// see the expanded text. Leaves out values that are too short to be redacted. Also leaves out
-/// values that the file itself inserts at a place that is shown, unless the value is a key.
+/// see the expanded text. Leaves out two kinds of values:
+/// - values that are too short to be redacted;
+/// - values that a `${…}` in the file inserts at a place that is shown. A key is never left out for
+///   this reason.
 pub(super) fn never_shown(
     root: &Node,
     inserted: &[InsertedValue],
