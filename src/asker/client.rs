@@ -110,8 +110,8 @@ impl ServiceAnswer {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permit {
     /// The time in milliseconds within which the call must start. The client counts this time from
-    /// the moment before it sends its request, and counts suspended time. The client's permit
-    /// therefore ends no later than the service's permit.
+    /// the moment before it sends its request. The time also runs while the machine is suspended.
+    /// The client's permit therefore ends no later than the service's permit.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,

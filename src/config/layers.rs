@@ -17,8 +17,8 @@ const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_GATE",
     "HOLDPOINT_WAIT",
 ];
-/// The variable that arms failpoints. `None` in a build without failpoints. If the variable is set
-/// there, a warning says that it is ignored.
+/// The variable that arms failpoints; `None` in a build without failpoints. If the variable is set
+/// for such a build, a warning says that it is ignored.
 const FAILPOINTS_VARIABLE: Option<&str> = if cfg!(any(debug_assertions, feature = "failpoints")) {
     Some("HOLDPOINT_FAILPOINTS")
 } else {
