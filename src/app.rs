@@ -65,8 +65,8 @@ pub struct ServeOptions {
 const START_GRACE: Duration = Duration::from_secs(2);
 /// How long a shutdown waits for calls in flight and for attempts to send messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
-/// How long a shutdown may take before it no longer waits for MCP servers to end. The guard process
-/// of a server ends the server even if this process has exited.
+/// The time from the start of a shutdown until it stops waiting for MCP servers to end. The guard
+/// process of a server ends the server even if this process has exited.
 const MCP_DEADLINE: Duration = Duration::from_secs(27);
 /// The maximum duration of the last part of a shutdown, in which the last HTTP answers and commits
 /// complete, and the connections end.
@@ -169,8 +169,8 @@ impl std::fmt::Debug for Replica {
 }
 
 impl Replica {
-    /// Binds the listeners, opens the database and starts the workers. If the database takes longer
-    /// than two seconds to open, the listeners answer "not ready" until it is open.
+    /// Binds the listeners, opens the database and starts the workers. If the database is not open
+    /// after two seconds, the listeners answer "not ready" until the database is open.
     ///
     /// # Errors
     /// Fails if the replica cannot start. The error has the reason.
