@@ -111,8 +111,8 @@ fn permission_answer(decision: &'static str, reason: &str, input: Option<&RawVal
 /// Returns the answer to `text`, which is the JSON that the host writes to the hook.
 ///
 /// # Errors
-/// Fails if the input is not understood, if there is no verdict, or if the report is not stored. The
-/// error is one line for a person.
+/// Fails if the input is not understood, if there is no verdict, or if the report is not stored.
+/// The error is one line for a person.
 pub async fn answer(
     client: &GateClient,
     settings: &HookSettings<'_>,
