@@ -59,16 +59,16 @@ pub struct ServeOptions {
     pub database: DatabaseOptions,
 }
 
-/// How long a start leaves connections unanswered while the database opens. In most starts, the
-/// first answer of the service then comes from the service that is ready.
+/// How long a start waits for the database before it answers connections. Most databases open
+/// within this time, so clients then never read that the service is not ready.
 const START_GRACE: Duration = Duration::from_secs(2);
 /// How long a shutdown waits for calls in flight and for attempts to send messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
-/// How long after its beginning a shutdown still waits for MCP servers to end. The guard process of
-/// a server ends the server even if this process has exited.
+/// The time from the start of a shutdown until it stops waiting for MCP servers to end. The guard
+/// process of a server ends the server even if this process has exited.
 const MCP_DEADLINE: Duration = Duration::from_secs(27);
-/// How long the shutdown may take after the calls and attempts in flight have ended. Meanwhile, the
-/// last HTTP answers and commits complete, and the connections end.
+/// The maximum duration of the last part of a shutdown, in which the last HTTP answers and commits
+/// complete, and the connections end.
 const SHUTDOWN_REMAINDER: Duration = Duration::from_secs(2);
 
 /// Adds to `mistakes` the problems that each module finds in its part of the configuration.
@@ -169,7 +169,7 @@ impl std::fmt::Debug for Replica {
 
 impl Replica {
     /// Binds the listeners, opens the database and starts the workers. If the database is not open
-    /// after two seconds, the listeners answer until then that the service is not ready.
+    /// after two seconds, the listeners answer "not ready" until the database is open.
     ///
     /// # Errors
     /// Fails if the replica cannot start. The error has the reason.
@@ -263,7 +263,7 @@ impl Replica {
     }
 }
 
-/// Opens the database. Begins to serve when it is open, or after [`START_GRACE`].
+/// Opens the database. Begins to serve as soon as the database is open, or after [`START_GRACE`].
 async fn serve_while(
     opening: impl Future<Output = anyhow::Result<Store>>,
     serve: impl FnOnce() -> Serving,

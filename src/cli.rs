@@ -360,7 +360,7 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
     };
     match run_to_end(app::serve(config, options, metrics)) {
         Ok(()) => OK,
-        // The log's filter may leave out even errors.
+        // If the log's filter leaves out even errors, the error is printed instead.
         Err(error) if !tracing::enabled!(tracing::Level::ERROR) => {
             print_error(FAILED, format!("{error:#}"))
         }

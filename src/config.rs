@@ -113,7 +113,8 @@ pub struct Config {
     pub unexpanded: Value,
     /// The name and the value of each secret. [`Config::redactor`] replaces each value by its name.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// The secret values that no `${…}` of a stored definition may insert.
+    /// The secret values that no `${…}` of a stored definition may insert, because people and
+    /// models see the expanded definition.
     pub never_shown: Vec<Secret<String>>,
     /// The variables and files that `${…}` refers to, also in stored definitions.
     pub environment: Environment,

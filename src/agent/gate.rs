@@ -52,9 +52,9 @@ pub struct Gate {
     pub no_lasts: Duration,
     /// Whether the caller must report the outcome of a call that it ran.
     pub report: Report,
-    /// The calls that are stored. `all`: every call. `held`: every call with one exception. A call
-    /// is only counted if its tool is `read_only`, a rule allows it, and the caller runs it. The
-    /// outcome of such a call is not reported, whatever `report` says.
+    /// The calls that are stored. `all`: every call. `held`: every call except calls of `read_only`
+    /// tools that a rule allows and that the caller runs. These calls are only counted, and their
+    /// outcome is not reported, whatever `report` says.
     pub record: Record,
     /// The maximum number of pending calls of one user. 1000 at most. If several replicas store
     /// calls at the same moment, the number of pending calls may exceed the maximum.

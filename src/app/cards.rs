@@ -1,7 +1,7 @@
-//! Builds the lists that clients see: the agents, and the tools of each gate. The descriptions come
-//! from the configuration and from the lock file of MCP tools. A gate's list has only the tools
-//! that this service runs. The list shows the schema against which the arguments of a call are
-//! checked.
+//! Builds the two lists that clients see: the agents, and the tools of each gate. The descriptions
+//! come from the configuration and from the lock file of MCP tools. A gate's list leaves out the
+//! tools that callers run themselves. The list of tools shows the schema against which the
+//! arguments of a call are checked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ pub(super) fn gate_tools(
     gates.collect()
 }
 
-/// Returns the definition of a tool for clients. `None` if this service does not run the tool:
-/// external tools, agents and people.
+/// Returns the definition of a tool for clients. `None` if this service does not run the tool
+/// itself: the tool is external, stands for an agent, or asks a person.
 fn definition(config: &Config, spec: &ToolSpec) -> Option<ToolDefinition> {
     let reviewed = match spec.kind {
         ToolKind::Http | ToolKind::Shell => None,
@@ -123,8 +123,8 @@ fn annotations(effect: Effect) -> Value {
 }
 
 /// Returns the schema without the keyword [`HEADER`], because only this service sends such headers
-/// to the MCP server. If `named` is true, `schema` is the value of `properties`. Its keys are then
-/// the names of arguments and not keywords, so all of them are kept.
+/// to the MCP server. If `named` is true, `schema` is the value of `properties`. The keys of
+/// `schema` are then the names of arguments and not keywords, so all of them are kept.
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {

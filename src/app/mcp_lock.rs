@@ -23,8 +23,8 @@ pub struct ReviewResult {
     pub lock: Lock,
 }
 
-/// Returns a redactor for the values of `headers`, and for a value without its scheme, such as
-/// `Bearer`.
+/// Returns a redactor for the values of `headers`. If a value begins with a scheme such as
+/// `Bearer`, the credential after the scheme is also redacted alone.
 fn header_redactor(headers: &http::HeaderMap) -> Redactor {
     let mut secrets = Vec::new();
     for (name, value) in headers {

@@ -104,8 +104,8 @@ impl Serving {
         }
     }
 
-    /// Replaces the answers of the start by these routers, also on open connections. Returns the
-    /// task of the servers, and the token that ends them.
+    /// Replaces the routers that answer "not ready" by these routers, also on open connections.
+    /// Returns the task of the servers, and the token that ends them.
     pub(super) fn open(
         self,
         (main, metrics): (Router, Router),

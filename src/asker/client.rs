@@ -110,8 +110,8 @@ impl ServiceAnswer {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Permit {
     /// The time in milliseconds within which the call must start. The client counts this time from
-    /// the moment before it sends its request, and counts suspended time. The client's permit
-    /// therefore ends no later than the service's permit.
+    /// the moment before it sends its request. The time also runs while the machine is suspended.
+    /// The client's permit therefore ends no later than the service's permit.
     pub expires_in_ms: u64,
     /// The idempotency key that the asker passes to the tool.
     pub idempotency_key: String,
@@ -185,8 +185,8 @@ impl GateClient {
     }
 
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
-    /// `wait` has passed. If the service cannot be reached, the client retries only if the service
-    /// has answered `pending` before. Otherwise, the client returns an error at once. The last
+    /// `wait` has passed. If the service cannot be reached, and no earlier answer was `pending`,
+    /// the client returns an error at once. After a `pending`, the client tries again. The last
     /// request may end up to a second late, because a request waits for whole seconds.
     ///
     /// # Errors
@@ -225,10 +225,11 @@ impl GateClient {
         }
     }
 
-    /// Returns `verdict` if its permit has not ended. The permit counts from the start of the
-    /// request, but the service may have given it only at the end of a long wait. So a permit that
-    /// seems to have ended is asked for again, once and without a wait: the service repeats an open
-    /// permit to its runner, with the time that is left.
+    /// Returns `verdict` if its permit has not ended. The client counts the permit's time from the
+    /// start of the request, but the service may have given the permit only at the end of a long
+    /// wait. So a permit can seem to have ended although it is still open. In that case, the client
+    /// asks once more, without a wait. The service then repeats the open permit, with the time that
+    /// is left.
     async fn with_open_permit(
         &self,
         call: &ProposedCall<'_>,

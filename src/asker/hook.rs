@@ -9,8 +9,8 @@ use super::client::{AskError, Decision, GateClient, OutcomeReport, ProposedCall,
 use super::hook_input::{HookEvent, HookInput};
 
 pub const BLOCK_EXIT_CODE: u8 = 2;
-/// The reason for a denial whose own text is blank. The reason is needed because Codex runs a call
-/// that is denied without a reason.
+/// The reason that a denial gives if the service's text about the call is blank. A reason is needed
+/// because Codex runs a call that is denied without one.
 const BLANK_REASON: &str = "The call was not run. The text of its result is empty.";
 
 /// The program that runs the hook.
@@ -111,8 +111,8 @@ fn permission_answer(decision: &'static str, reason: &str, input: Option<&RawVal
 /// Returns the answer to `text`, which is the JSON that the host writes to the hook.
 ///
 /// # Errors
-/// Fails if the input is not understood, if there is no verdict, or if the report is not stored. The
-/// error is one line for a person.
+/// Fails if the input is not understood, if there is no verdict, or if the report is not stored.
+/// The error is one line for a person.
 pub async fn answer(
     client: &GateClient,
     settings: &HookSettings<'_>,

@@ -51,8 +51,8 @@ fn event(name: &str) -> Option<HookEvent> {
     }
 }
 
-/// Collects the value of each member `hook_event_name`, up to the place at which the input can no
-/// longer be read.
+/// Collects the value of each member `hook_event_name`. If the input is damaged or cut, the values
+/// before the damage are still collected.
 struct EventNames<'n>(&'n mut Vec<String>);
 
 impl<'t> Visitor<'t> for EventNames<'_> {

@@ -13,10 +13,10 @@ use super::hook::Host;
 /// timeout is this margin alone.
 const TIMEOUT_MARGIN_SECONDS: u64 = 40;
 
-/// The end of the hook command that proposes a call. It turns each failure of the hook into exit
-/// code 2 and a text on standard error. Codex, and Claude Code before 2.1.295, run the call after a
-/// failure with any other exit code. Codex also runs the call if standard error is empty, and it
-/// ignores `onFailure`.
+/// The last part of the command of a hook that proposes a call. This part turns each failure of the
+/// hook into exit code 2 and a text on standard error. Codex, and Claude Code before 2.1.295, run
+/// the call after a failure with any other exit code. Codex also runs the call if standard error is
+/// empty. The setting `onFailure` is not enough, because Codex ignores it.
 const BLOCK_ON_FAILURE: &str =
     "|| sh -c 'echo The hook has no answer, so the call is blocked. >&2; exit 2'";
 

@@ -287,7 +287,8 @@ fn propose(options: &CallOptions, settings: AskerSettings) -> Result<u8, String>
     }
 }
 
-/// Whether the caller may run an allowed call, or the service has run it with success.
+/// Whether an allowed call is a success for the caller: the caller has a permit to run the call, or
+/// the service has run the call successfully.
 fn is_success(answer: &ServiceAnswer) -> bool {
     let is_run_here = answer.result.is_some() && answer.outcome.as_deref() == Some("succeeded");
     answer.permit.is_some() || is_run_here

@@ -15,8 +15,8 @@ use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
 use crate::world::Mistakes;
 
-/// Checks all settings. If the file leaves out `public_url` or `default_agent`, derives the value
-/// from other settings, if they determine it.
+/// Checks all settings. If the file leaves out `public_url`, derives it from the address to listen
+/// on. If the file leaves out `default_agent` and has a single agent, this agent is the default.
 pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     server(config, mistakes);
     metrics(config, mistakes);
@@ -64,9 +64,9 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`.
-/// Some connections are kept for other requests than event streams, so the number of open event
-/// streams could then never reach `max_streams`.
+/// Reports a `max_connections` of 0. Warns if `max_connections` is not greater than `max_streams`:
+/// some connections are kept free for requests other than event streams. With such settings, the
+/// number of open event streams therefore never reaches `max_streams`.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(
         &["server", "max_connections"],
@@ -265,7 +265,8 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
         for (index, field) in credential.fields.keys().enumerate() {
             let place = ["credentials", name, "fields", field];
             check_parts::check_name(&place, "a field", field, mistakes);
-            // The form for the credential could not be compiled, so that no answer would be taken.
+            // The names of two fields must not differ only in case. Otherwise the form for the
+            // credential could not be compiled, and no answer to it would be accepted.
             let mut earlier = credential.fields.keys().take(index);
             if let Some(twin) = earlier.find(|twin| twin.eq_ignore_ascii_case(field)) {
                 let detail = format!("the fields `{twin}` and `{field}` differ only in case");

@@ -57,8 +57,8 @@ fn is_human(tool: &str) -> bool {
     HumanKind::ALL.iter().any(|kind| kind.tool() == tool)
 }
 
-/// Checks that each listed tool exists and is listed once. Agents and tools that ask a person are
-/// not allowed.
+/// Checks that each listed tool exists and is listed once. A gate may list neither an agent nor a
+/// tool that asks a person.
 fn check_tools(
     config: &Config,
     gate_name: &str,
@@ -91,8 +91,8 @@ fn check_tools(
     }
 }
 
-/// Warns about a gate that no caller can use, and about rules that require more approvers than
-/// there are for calls at the gate.
+/// Warns about a gate that no caller can use. Also warns about each rule whose calls at the gate
+/// can never get enough approvers.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let is_empty =

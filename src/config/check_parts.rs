@@ -287,8 +287,9 @@ pub(crate) fn is_glob(entry: &str) -> bool {
     entry.contains(['*', '?', '[', '{'])
 }
 
-/// Checks an agent that offers `request_credentials`: credentials that may be asked for need a key
-/// that seals them. Warns if there is nothing to ask for, or if no tool takes what is given.
+/// Checks an agent that offers `request_credentials`. Reports a missing key in `secrets.keys`,
+/// because credentials are stored sealed. Warns if the configuration has no credentials, or if no
+/// tool of the agent or of the agents below it takes a credential.
 fn check_credentials_offer(
     config: &Config,
     root: &Node,

@@ -67,9 +67,10 @@ fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks the entries of `tools`. Unless a gate judges other tools, each entry must name a tool:
-/// otherwise a `deny` with a misspelt name would silently deny no call. Without `auth`, no rule may
-/// allow a tool that runs on this host.
+/// Checks the entries of `tools`. An entry that matches no tool is a mistake, because a `deny` with
+/// a misspelt name would silently deny no call. If a gate judges other tools, the entry may match a
+/// tool that the file does not name, so it is no mistake. Without `auth`, no rule may allow a tool
+/// that runs on this host.
 fn check_tools(
     place: &RulePlace<'_>,
     config: &Config,
@@ -132,7 +133,7 @@ fn check_terms(place: &RulePlace<'_>, root: &Node, mistakes: &mut Mistakes) {
         let detail = "expected more than 0, or `never` for no deadline";
         place.add(&["expires_in"], detail, mistakes);
     }
-    // An answer that could not be read is reported already.
+    // If `allow` is empty only because its elements could not be read, that is reported already.
     let allow = root.at(&["policy", &place.at, "allow"]);
     if rule.allow.is_empty() && allow.is_none_or(|allow| allow.elements().is_empty()) {
         let detail = "an approval allows at least one answer";

@@ -250,8 +250,8 @@ impl Config {
         }
     }
 
-    /// Returns a spec for each configured tool whose settings have mistakes. `usable` returns false
-    /// for the names of these tools. Without the specs, each rule that names such a tool would be
+    /// Returns a spec for each configured tool for which `usable` returns false. The settings of
+    /// these tools have mistakes. Without the specs, each rule that names such a tool would be
     /// reported, too.
     pub fn unusable_tools<'c>(
         &'c self,
@@ -283,8 +283,8 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // An agent may list a `request_…` tool that cannot be offered to the agent, which is reported
-        // at the agent. The tool gets a spec all the same, so that rules that name the
+        // An agent may list a `request_…` tool that cannot be offered to the agent, which is
+        // reported at the agent. The tool gets a spec all the same, so that rules that name the
         // tool are not reported, too.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {

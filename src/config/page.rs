@@ -130,9 +130,11 @@ fn write_keys(schema: &Value, map: &NestedMap<'_>, place: &str, page: &mut Strin
     }
 }
 
-/// The map of settings that a property describes. `schema` is the schema of the map. If the
-/// property is itself the map, `step` is empty. If the property has such maps by name, `step` is
-/// `.<name>`. If it has a list of such maps, `step` is `[]`.
+/// A map of settings that a property describes. `schema` is the schema of the map. `step` is the
+/// path from the property to the map:
+/// - empty if the property is itself the map;
+/// - `.<name>` if the property is a map of names to such maps;
+/// - `[]` if the property is a list of such maps.
 struct NestedMap<'s> {
     schema: &'s Value,
     step: &'static str,

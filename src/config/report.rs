@@ -50,9 +50,9 @@ impl fmt::Display for Report {
 
 impl Report {
     /// Finds the positions of the mistakes in the tree, and sorts the mistakes in the order of the
-    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. If a
-    /// line is about a place that a variable sets, or into which a value of `inserted` was
-    /// inserted, also hides this value.
+    /// file. Mistakes in variables and flags come last. Hides the `secrets` in every line. A line
+    /// about a place also hides the values of `inserted` at this place, and the value by which an
+    /// environment variable overrides this place.
     #[must_use]
     pub(crate) fn new(
         file: &str,
@@ -141,10 +141,10 @@ fn overriding_values(root: &Node) -> Vec<InsertedValue> {
 
 /// Replaces an inserted value by the name of its variable or file wherever a message quotes the
 /// value. Unlike the redactor of the whole report, this function replaces short values, too.
-/// Messages quote values between backticks. A gap in the other words of a message would tell the
-/// value. A value of one or two characters must be the whole quotation, because otherwise it may be
-/// a part of a word. If a backtick in a value hides where the quotations are, the value is replaced
-/// everywhere.
+/// Messages quote values between backticks. The words outside the backticks stay unchanged: if one
+/// of them were replaced, a reader could guess that it is the value. A value of one or two
+/// characters must be the whole quotation, because otherwise it may be a part of a word. If a
+/// backtick in a value hides where the quotations are, the value is replaced everywhere.
 fn without_value(text: &str, inserted: &InsertedValue) -> String {
     let value = inserted.value.reveal().as_str();
     let name = format!("[secret {}]", inserted.name);

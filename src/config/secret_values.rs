@@ -19,7 +19,7 @@ use crate::secret::{MIN_SECRET_CHARS, Secret};
 ///   (`unexpanded::is_secret`);
 /// - the passwords in the database's URL.
 ///
-/// If such a value is a header's, its credential is also redacted alone (see
+/// If such a value is the value of a header, the credential in it is also redacted alone (see
 /// [`header_credential`]).
 pub(super) fn find(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secret<String>)> {
     let mut values: Vec<(String, Secret<String>)> = Vec::new();
@@ -55,8 +55,10 @@ pub(super) fn find(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secr
 }
 
 /// Returns those of `secrets` that a stored definition must not insert, because people and models
-/// see the expanded text. Leaves out values that are too short to be redacted. Also leaves out
-/// values that the file itself inserts at a place that is shown, unless the value is a key.
+/// see the expanded text. Leaves out two kinds of values:
+/// - values that are too short to be redacted;
+/// - values that a `${…}` in the file inserts at a place that is shown. A key is never left out for
+///   this reason.
 pub(super) fn never_shown(
     root: &Node,
     inserted: &[InsertedValue],
@@ -82,8 +84,9 @@ pub(super) fn never_shown(
     secrets.filter(is_hidden).cloned().collect()
 }
 
-/// Returns the credential in the value of a header such as `Authorization`, without its scheme, such
-/// as `Bearer`. `None` if the header usually holds no secret, or if the value is not two words.
+/// Returns the credential in the value of a header such as `Authorization`, without its scheme,
+/// such as `Bearer`. `None` if the header usually holds no secret, or if the value is not two
+/// words.
 #[must_use]
 pub(crate) fn header_credential<'v>(header: &str, value: &'v str) -> Option<&'v str> {
     let words: Vec<_> = value.split_whitespace().collect();

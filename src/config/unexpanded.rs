@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use super::tree::{Kind, Node, Origin};
 
 /// The value that stands in the JSON for a key, token or password ([`is_key`]) whose text is not
-/// exactly `${NAME}`. A digest over the text could be used to test guesses of the value.
+/// exactly `${NAME}`. The text itself is left out, because a digest over the text could be used to
+/// test guesses of the secret.
 const KEY_MARKER: &str = "key";
 
 /// Converts the tree to the JSON from which digests are computed. If a variable or a flag sets

@@ -88,8 +88,8 @@ impl Engine {
             .flat_map(|progress| &progress.calls)
             .filter_map(CallState::unanswered_attempt)
         {
-            // From now on, no driver of this process sends an attempt at the call, even if a driver
-            // is still committing the start of an attempt.
+            // From now on, no driver of this process can send an attempt at the call. This also
+            // stops a driver that is still committing the start of an attempt.
             sent_here.extend(self.in_flight_calls.cancel(call));
             if !self.store.is_sole() && start.replica != self.replica {
                 remote_wait = remote_wait.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));

@@ -23,9 +23,9 @@ use crate::tool::credential::{Credentials, seal_credential};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// Returns the decrypted credentials of the task and of its ancestors. The credentials of the
-    /// other tasks of the tree are added only for redaction. Returns no credentials if the service
-    /// has no sealing key or the stored rows are corrupt.
+    /// Returns the decrypted credentials of the task and of its ancestors. The result also holds
+    /// the credentials of the other tasks of the tree, but only so that their values are redacted.
+    /// Returns no credentials if the service has no sealing key or the stored rows are corrupt.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -41,8 +41,8 @@ impl Engine {
         let tasks: Vec<_> = iter::once(own)
             .chain(others.filter(|task| *task != own))
             .collect();
-        // If the tree has other tasks, the database is always asked: a person may have given one of
-        // these tasks a credential since the tree was read.
+        // A person may have given another task of the tree a credential since the tree was read. So
+        // if there are other tasks, and the configuration has credentials, the database is asked.
         let may_have_credential =
             session.own.progress.has_credential || (tasks.len() > 1 && self.catalog.has_services());
         if !may_have_credential {

@@ -148,9 +148,9 @@ impl Engine {
         session.ok_or(Refusal::NotFound)
     }
 
-    /// Validates an answer by the request's row. If the row refuses an answer for another reason
-    /// than the caller's rights, and the answer has edited arguments, checks the arguments, too. If
-    /// they have an error, returns this error instead of the row's error.
+    /// Validates an answer by the request's row. If the row refuses an answer with edited
+    /// arguments, the arguments are checked, too. If they have an error, returns this error instead
+    /// of the row's error. A caller who may not decide gets the row's error without this check.
     async fn validate_answer(
         &self,
         caller: &Caller,
@@ -277,8 +277,9 @@ impl Engine {
     }
 
     /// Judges a call with the arguments `text` that a person wrote. Returns the edit, and the
-    /// judgement to journal. The judgement is `None` if there is nothing to journal: the edit
-    /// approves the call, the rules allow the call, or the journal already has the same judgement.
+    /// judgement to journal. There is no judgement to journal in three cases: the edit also
+    /// approves the call, the rules allow the edited call without an approval, or the journal
+    /// already has the same judgement.
     ///
     /// # Errors
     /// `Invalid` if a rule refuses the arguments, if the arguments do not fit the tool, if the tool
@@ -383,7 +384,8 @@ impl Engine {
     }
 
     /// Fails a task whose stored request or agent version is damaged, so that none of the task's
-    /// calls runs. Returns `false` if the commit failed, for example because another came first.
+    /// calls runs. Returns `false` if the commit failed, for example because another commit came
+    /// first.
     async fn fail_damaged_task(
         &self,
         mut session: TaskSession,

@@ -93,11 +93,11 @@ impl Engine {
         digest.unwrap_or_default() != call.digest
     }
 
-    /// Returns whether an edit approves its call. If the edited arguments are held, also returns
-    /// the judgement to journal. `now` is the judgement of the edited arguments. `asked` is the
-    /// call as the request `spec` shows it. An edit does not approve its call if people other than
-    /// its editor must approve the call, or if the rule that holds the edited arguments has other
-    /// terms than `spec`.
+    /// Returns whether an edit approves its call. If the rules hold the edited arguments, also
+    /// returns the judgement to journal. `asked` is the call as the request `spec` shows it. `now`
+    /// is the judgement of the edited arguments. An edit does not approve its call in two cases:
+    /// people other than its editor must approve the call, or the rule that holds the edited
+    /// arguments has other terms than `spec`.
     ///
     /// # Errors
     /// Fails if a rule refuses the arguments, if the arguments do not fit the tool, or if too few

@@ -48,9 +48,9 @@ impl Engine {
     }
 
     /// Journals the answer. It becomes the call's result if the call has no result yet and no later
-    /// attempt was started. Otherwise it is journaled as a late result. As long as the database does
-    /// not answer, the function tries again until the service goes down: no other copy of the answer
-    /// exists.
+    /// attempt was started. Otherwise it is journaled as a late result. As long as the database
+    /// does not answer, the function tries again until the service goes down, because no other copy
+    /// of the answer exists.
     async fn store_late(
         self: &Arc<Self>,
         task: TaskId,
@@ -70,8 +70,9 @@ impl Engine {
             };
             let state = session.own.progress.call(late.call);
             if state.is_some_and(|state| state.attempts != late.attempt) {
-                // A later attempt was started, and only its answer becomes the call's result. A
-                // commit of this loop may have succeeded although its confirmation was lost.
+                // A later attempt was started, and only its answer becomes the call's result. An
+                // earlier try of this loop may have journaled the late result already, because a
+                // commit can succeed although its confirmation is lost.
                 if !session.is_journaled(&result) {
                     session.push(Fact::LateResult(result.clone()));
                 }

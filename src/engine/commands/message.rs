@@ -55,7 +55,8 @@ impl Engine {
                 | TaskStatus::Failed
                 | TaskStatus::Canceled => {}
             }
-            // Without a configured agent, no version is pinned, and the driver fails the task.
+            // If the configuration no longer has the agent, no version is pinned, and the driver
+            // fails the task.
             if let Some(agent) = self.agents.get(&session.own.row.agent) {
                 session.own.pin(&agent.version);
             }

@@ -77,7 +77,8 @@ pub struct Accepted {
     /// no later commit is missed. `None` for a cancel and for a replay.
     pub listener: Option<Listener>,
     /// The position of the command's commit. `None` for a cancel, because its response is never a
-    /// stream of events. A replay, even of a cancel, has the position of its idempotency key.
+    /// stream of events. If this POST is a replay, the position is that of its idempotency key,
+    /// also if the earlier POST was a cancel.
     pub position: Option<CommitPosition>,
 }
 

@@ -42,12 +42,12 @@ impl ValidDecision {
     /// Returns the undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided` if the answer names calls, and a named call is decided or was already
-    /// approved by the caller. If the answer is for the whole request, `AlreadyDecided` if:
-    /// - every call is decided, or
-    /// - the caller has already approved every undecided call, or
-    /// - the caller has already approved some undecided calls, and the answer's action is neither
-    ///   `Approve` nor `Retry`.
+    /// `AlreadyDecided` in three cases:
+    /// - The answer names a call that is decided, or that the caller has already approved.
+    /// - The answer is for the whole request, and each call is decided or was already approved by
+    ///   the caller.
+    /// - The answer is for the whole request, and the caller has already approved one of the
+    ///   undecided calls, but the answer's action is neither `Approve` nor `Retry`.
     pub(super) fn targets(
         &self,
         caller: &Caller,
@@ -93,8 +93,8 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the first call that the answer names and that is decided. `None` if there is none,
-    /// or if the answer is for the whole request.
+    /// Returns the first decided call among the calls that the answer names. `None` if no named
+    /// call is decided, or if the answer is for the whole request.
     pub(super) fn decided_call(&self, state: &RequestState<'_>) -> Option<CallId> {
         let mut named = self.by_call.iter().flatten().map(|(call, _)| *call);
         named.find(|call| state.deciding_answer(*call).is_some())
@@ -176,9 +176,10 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the consequence of rejections, if this answer has one, and whether the answer closes
-    /// the request. If the answer closes an approval whose calls are all rejected, the consequence
-    /// is the one that a person named, else the request's `on_reject`.
+    /// Returns the consequence of rejections (`None` if this answer has none), and whether the
+    /// answer closes the request. If the answer closes an approval request whose calls are all
+    /// rejected, the consequence is the one that a person named in this or an earlier answer. If no
+    /// person named one, it is the request's `on_reject`.
     fn consequence(
         &self,
         open: &RequestProgress,

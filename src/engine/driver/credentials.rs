@@ -129,9 +129,10 @@ impl<'e> Driver<'e> {
             .find(|name| !self.received_service(name).is_some_and(has))
     }
 
-    /// Returns the service called `name`, if tools of this agent receive its credential. A pinned
-    /// agent may have tools that today's agent no longer has. A form for such a tool would name no
-    /// receiver.
+    /// Returns the service called `name`, if tools of this agent receive its credential. A task may
+    /// be pinned to an earlier version of its agent, whose tools today's agent may no longer have.
+    /// If only such a tool takes the credential, the form would name no receiver, so the service is
+    /// not returned.
     fn received_service(&self, name: &str) -> Option<&'e Service> {
         let services = self.engine.catalog.services(&self.agent.name);
         let mut received = services

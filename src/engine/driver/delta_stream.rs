@@ -350,9 +350,9 @@ impl DeltaStream {
     }
 
     /// Publishes the part of the complete answer that is not published yet. If the published deltas
-    /// are not a prefix of the answer, retracts them instead. Publishes nothing if no part of the
-    /// answer has arrived before. Returns the ids of the answer's calls. These are the ids that the
-    /// deltas used, unless the deltas were retracted.
+    /// are not a prefix of the answer, retracts them instead. If no part of the answer was
+    /// streamed, publishes nothing. Returns the ids of the answer's calls. A call keeps the id that
+    /// the deltas gave it, unless the deltas were retracted.
     pub(crate) fn finish(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }

@@ -49,10 +49,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the server's questions that no request has asked yet. If a person has answered some
-    /// of the server's questions, these are the remaining ones. Otherwise these are all questions
-    /// with which the call's last attempt ended. Returns `None` if there are no questions, or if
-    /// sealing the server's state fails.
+    /// Returns the server's questions that no request has asked yet. The call's last attempt ended
+    /// with these questions. If a person has already answered some of them, returns only the
+    /// remaining questions. Returns `None` if there are no questions, or if the server's state
+    /// cannot be sealed.
     fn open_elicitation(&self, state: &CallState) -> Option<Box<Elicitation>> {
         if state.phase == Phase::ServerAsks {
             return state.elicitation.clone();

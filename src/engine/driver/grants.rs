@@ -22,8 +22,9 @@ pub(super) enum JudgedAt {
 
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
-    /// policy's judgement. If `hold_if_uncertain` would hold the allowed call again, no standing
-    /// decision is looked up, and `judged` gets the reason of `hold_if_uncertain`.
+    /// policy's judgement. `hold_if_uncertain` holds some calls even if a standing decision allows
+    /// them. For such a call, no standing decision is looked up, and `judged` gets the reason of
+    /// `hold_if_uncertain`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
@@ -125,9 +126,10 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether a standing decision is in force and has a use left for this call. A call that has
-    /// used the standing decision before needs no further use. Earlier calls of this task may rely
-    /// on the standing decision without having started. One use is set aside for each of them.
+    /// Whether a standing decision is in force and has a use left for this call. If the call has
+    /// used the standing decision before, it needs no further use. Earlier calls of this task may
+    /// be allowed by the standing decision, but not started yet. Each of them will take a use when
+    /// it starts, so these uses are not left for this call.
     fn has_uses_left(&self, grant: &GrantRow, state: &CallState) -> bool {
         let counted = |state: &CallState| state.used_grant == Some(grant.grant_id);
         match grant.ended() {

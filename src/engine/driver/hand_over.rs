@@ -1,7 +1,7 @@
 //! Drives gate calls. The asker of a call is the client that proposed the call and waits for the
 //! verdict. Either this service runs the call, or the asker runs it elsewhere with a permit.
-//! Invariants: a permit is committed only for the HTTP request whose answer contains the permit; an
-//! approved call starts only while its asker waits.
+//! Invariants: a permit is committed only in a session of the asker's HTTP request, because the
+//! answer to this request contains the permit. An approved call starts only while its asker waits.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Driver<'_> {
 
     /// Whether the asker waits for a call that this service performs. The row's `asker_until` is
     /// the time until which the asker waits. If the row has no such time, the asker is assumed to
-    /// wait, unless the call had to wait for a person. In that case, the asker may have left,
+    /// wait if the call needed no person. If the call needed a person, the asker may have left,
     /// because a person may answer hours later.
     fn is_awaited(&self, state: &CallState) -> bool {
         let own = &self.session.own;
@@ -83,7 +83,7 @@ impl Driver<'_> {
     }
 
     /// Returns the time that is left for the gate call to start. After this time, the service gives
-    /// the call up. Returns `None` if no gate call can start.
+    /// the call up. Returns `None` if the task is not a gate call, or if its call cannot start.
     pub(super) fn time_until_late(&self) -> Option<Duration> {
         self.agent.gate.as_ref()?;
         let state = self.session.own.progress.unfinished().next()?;

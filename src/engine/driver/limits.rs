@@ -39,9 +39,9 @@ impl Driver<'_> {
         values.fold(u32::MAX, u32::min)
     }
 
-    /// If a limit of this task or of an ancestor is reached, so that the call must not start its
-    /// sub-agent, names the limit in words for the model. Returns `None` if no limit is reached, or
-    /// if the call starts no sub-agent.
+    /// Returns the limit that forbids this call to start its sub-agent, in words for the model. The
+    /// limit may be of this task or of an ancestor. Returns `None` if no limit is reached, or if
+    /// the call starts no sub-agent.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;
@@ -104,9 +104,10 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // A model call whose answer is stored may be missing in `others`, so the tree is read only
-        // now and has this answer. If a call in `others` was answered meanwhile, `is_unanswered`
-        // excludes the call, so that it is not counted twice.
+        // A model call whose answer was just stored is missing in `others`. The tree is read only
+        // now, so that it has this answer. The tree may also have the answer to a call in `others`,
+        // if the answer was stored meanwhile. `is_unanswered` excludes such a call, so that it is
+        // not counted twice.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {

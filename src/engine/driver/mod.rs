@@ -1,8 +1,8 @@
 //! The loop that drives a task: asks `next_step` for the next step, takes the step, and asks again,
-//! until `Wait` or `Finish`. The result of a step that has no effect outside the journal stays
-//! pending. It is committed before the next step with an effect. A crash at any point loses at most
-//! the result of the effect in flight. For a tool call in flight, the journal has a `tool_started`
-//! item.
+//! until `Wait` or `Finish`. A step that only adds facts to the journal leaves these facts pending.
+//! They are committed before the next step that acts outside the journal, such as a model call. A
+//! crash therefore loses at most pending facts, which are computed again, and the result of the
+//! last such action. If the action was a tool call, the journal has its `tool_started` item.
 
 mod credentials;
 mod delta_stream;
@@ -43,9 +43,9 @@ pub(crate) struct Driver<'e> {
 }
 
 impl Engine {
-    /// Drives a task until it waits, ends, or belongs to another driver. Returns the session. If
-    /// another driver has the task or facts are still pending, the session may differ from the
-    /// journal. In that case, returns `None`.
+    /// Drives a task until it waits, ends, or belongs to another driver. Returns the session only
+    /// if the session equals the journal. Returns `None` if another driver has the task, or if
+    /// facts are still pending.
     pub(in crate::engine) async fn drive(
         self: Arc<Self>,
         mut session: TaskSession,
