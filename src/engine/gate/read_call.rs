@@ -88,12 +88,11 @@ impl Engine {
         entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
     }
 
-    /// Returns the gate call of this task, if the caller owns the call. First waits until the call's
-    /// decision changes or the call is settled, but at most for the time `wait`.
+    /// Returns the gate call of this task, if the caller owns the call. First waits until the
+    /// call's decision changes or the call is settled, but at most for the time `wait`.
     ///
-    /// # Errors
-    /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the
-    /// call belongs to another user; `Unavailable` when the database does not answer.
+    /// # Errors `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden`
+    /// if the call belongs to another user; `Unavailable` when the database does not answer.
     pub async fn read_call(
         self: &Arc<Self>,
         caller: &Caller,
