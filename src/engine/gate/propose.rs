@@ -110,7 +110,7 @@ impl Engine {
         let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
         let key = keyed_call(proposal);
-        // Later proposals of an equal call must find a call that waits or must run only once.
+        // Later proposals must find an equal call that waits for people or may run only once.
         let is_keyed = held || once || self.asks_for_credential(agent, &state);
         let keyed = key.clone().filter(|_| is_keyed);
         if let Some(keyed) = &keyed {

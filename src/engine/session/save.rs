@@ -93,8 +93,8 @@ impl Engine {
             self.catalog.get(tool).is_some() || self.policy.lists_tool(tool)
         });
         if queues_relative {
-            // Without this wake-up, the worker would claim the queued task of the tree at its next
-            // poll.
+            // Without this wake-up, the worker would claim the queued task of the tree only at its
+            // next poll.
             self.backlog.store(true, Ordering::Relaxed);
             self.wake_worker.notify_one();
         }
