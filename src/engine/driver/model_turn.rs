@@ -65,8 +65,9 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Calls the model with the stored conversation, and publishes the answer while it arrives.
-    /// Returns `Lost` without calling the model if a fact is not stored yet.
+    /// Calls the model with the stored conversation, and publishes the answer while it arrives. If
+    /// the session has a fact that is not stored yet, returns `Lost` without calling the model,
+    /// because a model may see only durable facts.
     async fn call_model_streaming(
         &mut self,
         client: &dyn ModelClient,
@@ -141,8 +142,9 @@ impl Driver<'_> {
         (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
-    /// Journals the model's turn. The calls get ids of this service. The provider's ids are kept
-    /// for the next prompts, but an empty or repeated id is replaced by the id of this service.
+    /// Journals the model's turn. Each call gets an id of this service. The provider's id of the
+    /// call is kept, too, because the next prompts contain it. If the provider's id is empty, or is
+    /// the id of an earlier call of this turn, the id of this service replaces it.
     fn record_turn(&mut self, answer: Answer) {
         let mut seen = BTreeSet::new();
         let delta_ids = self

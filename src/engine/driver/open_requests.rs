@@ -47,9 +47,9 @@ impl Driver<'_> {
         requests: Vec<PlannedRequest>,
     ) -> Result<(), Stop> {
         for request in requests {
-            // The client that answers the request runs the external tool, so this service never
-            // starts the call and never judges it at a start. The call is therefore judged again
-            // before the request opens.
+            // The client that answers the request runs the external tool. This service never starts
+            // the call, so the checks that precede the start of other calls are made here, before
+            // the request opens.
             if request.kind == RequestKind::ExternalResult {
                 if let Some(failure) = approval_damage(self.session, &request.calls) {
                     self.finish(Ending::Failed(failure)).await?;
@@ -109,9 +109,9 @@ impl Driver<'_> {
     }
 
     /// Whether a call could run with other arguments. A call that was sent keeps its arguments,
-    /// because its tool knows the call by an idempotency key. If the gate has `ext_authz` and
-    /// requires no reports, a call that the asker runs keeps its arguments, too, because the asker
-    /// is then a gateway that cannot change the call.
+    /// because its tool knows the call by an idempotency key. A call that a gateway runs keeps its
+    /// arguments, because a gateway cannot change the call. If the gate has `ext_authz` and
+    /// requires no reports, an asker that runs its call counts as a gateway.
     fn is_editable(&self, state: &CallState) -> bool {
         let gate = self.agent.gate.as_deref();
         let must_stay_unchanged =
@@ -238,9 +238,9 @@ impl Driver<'_> {
     }
 
     /// Returns which texts of a call of the tool `name` come from the configuration. If the agent
-    /// offers the tool, or if `tools` or a rule lists it, the name comes from the configuration.
-    /// The summary then does, too, unless the tool is a sub-agent, because a sub-agent's summary
-    /// shows the task that the calling agent wrote.
+    /// offers the tool, or if `tools` or a rule lists the tool, the name and the summary come from
+    /// the configuration. For a sub-agent, only the name does, because the summary shows the task
+    /// that the calling agent wrote.
     fn operator_text(&self, name: &str, entry: Option<&CatalogEntry>) -> OperatorText {
         let is_offered = entry.is_some() && other_tool(self.agent, name).is_none();
         let engine = self.engine;

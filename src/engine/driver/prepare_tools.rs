@@ -54,8 +54,10 @@ impl Driver<'_> {
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools must be compared again. `start` gives the reason why a call
-    /// may start. The argument of `start` is whether a person has approved the call.
+    /// Returns the calls whose tools must be compared again (see [`Tool::is_stale`]). `start`
+    /// returns the reason why a call may start, or `None` if the calls do not start now. `start` is
+    /// called with `true` for a call that a person has approved, and with `false` for any other
+    /// call.
     fn stale_tools(
         &self,
         calls: &[CallId],

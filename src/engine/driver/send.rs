@@ -27,12 +27,13 @@ impl Driver<'_> {
 
     /// Records the answers to these attempts. `answers` has the same order as `attempts`. `began`
     /// is the uptime at which the permits of the attempts were decided. An attempt that was not
-    /// sent gets no result if the call may be repeated, has attempts left and is not canceled, so
-    /// that `next_step` returns the call again.
+    /// sent gets no result in two cases. If the call may be repeated, has attempts left and is not
+    /// canceled, `next_step` returns the call again. If the lease has ended, the task's next driver
+    /// handles the call.
     ///
     /// # Errors
-    /// `Lost` if a call was not sent because the lease had ended, and the session has no pending
-    /// facts that must still be stored.
+    /// `Lost` if a call was not sent because the lease had ended. If the session has pending facts,
+    /// returns `Ok` instead, so that the driver stores these facts first.
     pub(crate) fn record_answers(
         &mut self,
         attempts: &[(Arc<dyn Tool>, Invocation)],
@@ -88,8 +89,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Records that an attempt was not sent. `waited` begins when the attempt's permit was decided.
-    /// Returns whether the call gets another attempt.
+    /// Records that an attempt was not sent. `waited` begins when the attempt's permit was decided,
+    /// and ends when the tool's answer is recorded. Returns whether the call gets another attempt.
     fn record_unsent(&mut self, tool: &dyn Tool, call: CallId, waited: Range<Duration>) -> bool {
         let mut in_flight = self.session.in_flight_calls.iter();
         let is_canceled = in_flight.any(|one| one.call == call && one.is_canceled());

@@ -13,8 +13,8 @@ use super::Driver;
 const SLOT_WAIT: Duration = Duration::from_millis(500);
 
 impl Driver<'_> {
-    /// Whether this driver stops before its next call of a model or a tool, and leaves this call to
-    /// another process or a later driver. True in three cases: the driver gets no slot; the service
+    /// Whether this driver stops before its next call of a model or a tool. Another process or a
+    /// later driver then makes this call. True in three cases: the driver gets no slot; the service
     /// stops; or the driver has stored an item, and this process is to drive another task alone
     /// (`LoneDrives`).
     pub(super) async fn gives_way(&mut self) -> bool {
@@ -28,10 +28,10 @@ impl Driver<'_> {
     }
 
     /// Takes a slot. Returns `None` if no slot is free, or if another task is driven alone
-    /// (`LoneDrives`). Also returns `None` while tasks are queued in the database: those get slots
-    /// first, and their tenants take turns. A command whose facts are not stored yet waits up to
-    /// [`SLOT_WAIT`], because a queued task costs more: a worker must claim it and read its journal
-    /// again.
+    /// (`LoneDrives`). Also returns `None` while tasks are queued in the database, because the
+    /// worker gives free slots to the queued tasks, and lets their tenants take turns. A command
+    /// whose facts are not stored yet waits up to [`SLOT_WAIT`], because a queued task costs more:
+    /// a worker must claim it and read its journal again.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

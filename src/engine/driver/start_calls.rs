@@ -25,7 +25,8 @@ use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, a
 
 type Attempt = (Arc<dyn Tool>, Invocation);
 
-/// The current definition of each call's tool, as the tool's server shows the tool to this task.
+/// The current definition of each call's tool: the reviewed definition, unless the tool's server
+/// has shown this task a changed definition.
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
@@ -107,8 +108,9 @@ impl<'e> Driver<'e> {
         Ok(self.prepare_tools(calls).await? && !self.engine.stop.is_cancelled())
     }
 
-    /// Whether one of these calls is of a tool that was ready too late for an earlier call. The
-    /// connections of such calls are made before their start is committed.
+    /// Whether the tool of one of these calls has missed the send window before, because it
+    /// connected too slowly (`InFlightCalls::mark_late`). Such a tool makes its connections before
+    /// the start of its calls is committed.
     fn has_late_tool(&self, calls: &[CallId]) -> bool {
         let mut states = calls
             .iter()
@@ -270,9 +272,9 @@ impl<'e> Driver<'e> {
     /// permit.
     fn running_calls(&self) -> BTreeSet<CallId> {
         let engine = self.engine;
-        // Whether all attempts of a replica count as ended. True for this process, although some of
-        // its attempts may be in flight: their calls are added below. If no other process uses the
-        // store, all other replicas are dead, so their attempts have ended too.
+        // Whether all attempts of a replica count as ended. If no other process uses the store, all
+        // other replicas are dead, so their attempts have ended. The attempts of this process also
+        // count as ended here, because its calls in flight are added below.
         let has_ended = |replica: &str| engine.store.is_sole() || replica == engine.replica;
         let may_run = |state: &&CallState| {
             let Phase::Started(start) = &state.phase else {
@@ -289,9 +291,9 @@ impl<'e> Driver<'e> {
             .collect()
     }
 
-    /// Returns the time until the last attempt that may still be running counts as over. `None` if
-    /// no attempt may be running. Ignores an attempt of this service at a call that may be
-    /// repeated, because `next_step` does not wait for such an attempt.
+    /// Returns the time from now until no attempt counts as running any more. `None` if no attempt
+    /// may be running. Ignores an attempt of this service at a call that may be repeated, because
+    /// `next_step` does not wait for such an attempt.
     pub(crate) fn time_until_attempts_end(&self) -> Option<Duration> {
         let running = self.running_calls();
         let attempts = self
@@ -300,8 +302,9 @@ impl<'e> Driver<'e> {
             .progress
             .unfinished()
             .filter(|state| running.contains(&state.call.tool_call_id))
-            // A call in another phase has no running attempt, because its last attempt has ended
-            // with questions of the tool's server.
+            // If the last attempt at a call has ended with questions of the tool's server, the call
+            // is in another phase. It may be registered as in flight until the next commit, but no
+            // attempt at it runs.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))

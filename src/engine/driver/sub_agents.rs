@@ -134,8 +134,8 @@ impl Driver<'_> {
     }
 
     /// Returns the task that the next call of `sub` continues: the newest ended task that the
-    /// driven task has started for this sub-agent. `None` if there is no such task, or without
-    /// `session: true`.
+    /// driven task has started for this sub-agent. `None` if there is no such task, or if the
+    /// sub-agent has no `session: true`.
     fn conversation_with(&self, sub: &SubAgent) -> Option<TaskId> {
         let own = self.session.task_id();
         let is_of_sub_agent = |row: &&TaskRow| {

@@ -48,8 +48,7 @@ struct Waiter<'w> {
     agent: &'w Agent,
     task: TaskId,
     end: Instant,
-    /// The time until which this ask may start an approved call; with `None`, only the end of the
-    /// ask's wait limits the start.
+    /// The time after which this ask starts no approved call; `None` if there is no such time.
     claim_until: Option<Instant>,
     guard: AskerGuard,
     /// Listens to the commits of this process. The listener is opened before the first read, so
@@ -61,7 +60,7 @@ struct Waiter<'w> {
     /// no runner).
     ask: (Uuid, String),
     /// Whether the client names the call by key or id. Every ask that names the call gets the
-    /// call's result. Of all other asks, a single ask gets the result.
+    /// call's result. Of the asks that do not name the call, only a single ask gets the result.
     by_key: bool,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
@@ -159,8 +158,9 @@ impl Engine {
         Err(Refusal::Unavailable.into())
     }
 
-    /// Returns the task of the earlier call that the proposal names by key or id. For an id,
-    /// returns `None` if the tool, arguments, caller, gate or session differ from the proposal's.
+    /// Returns the task of the earlier call that the proposal names by key or id; `None` if there
+    /// is no such call. If the tool, arguments, caller, gate or session of a call that is named by
+    /// id differ from the proposal's, also returns `None`.
     async fn find_known_call(
         &self,
         caller: &Caller,
@@ -404,7 +404,7 @@ impl Waiter<'_> {
                 Err(error) => {
                     if matches!(error, CommitError::Stale | CommitError::Refused) {
                         // This presence was not stored, so the row may have the presence of another
-                        // asker. `mark_answered` keeps the drop of the guard from ending that
+                        // asker. After `mark_answered`, dropping the guard does not end that
                         // presence.
                         self.guard.mark_answered();
                     }

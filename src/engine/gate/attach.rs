@@ -159,9 +159,9 @@ impl EqualCalls<'_> {
                 .iter()
                 .all(|key| key.starts_with(EQUAL_PREFIX))
         });
-        // The proposal continues the first call that it may continue. So ended calls come first,
-        // because their results may be undelivered. Calls that may start come next. Calls that wait
-        // for people come last.
+        // The proposal continues the first call in this order that it may continue. Ended calls
+        // come first, because their results may be undelivered. Calls that may start come next, and
+        // calls that wait for people come last.
         may_continue.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,
@@ -193,8 +193,9 @@ impl EqualCalls<'_> {
         Ok(EarlierCalls::Requires(caution))
     }
 
-    /// Whether an ended call has put its tool into quarantine (see `task/quarantine.rs`), and
-    /// neither a person's decision nor another run came after it.
+    /// Whether an ended call has left its tool in quarantine (see `task/quarantine.rs`), so that the
+    /// call may have acted. Looks at the newest call first. Ignores all calls that are older than a
+    /// call that has run or that a person has decided.
     async fn ended_in_doubt(&mut self, tool: &str) -> Result<bool, Refusal> {
         let mut ended = self.rows.clone();
         ended.retain(|row| row.status.is_terminal());
@@ -243,9 +244,10 @@ impl EqualCalls<'_> {
         decided.sort_by_key(|row| Reverse(row.updated_at));
         let mut newest: Option<(Time, Option<Caution>)> = None;
         for row in decided {
-            // No decision about a call is newer than the call's last item. The last items of `row`
-            // and of all rows after it are not newer than the newest known decision. So no newer
-            // decision can follow.
+            // The rows are sorted by the time of their call's last item, the newest first. A
+            // decision about a call is never newer than the call's last item. So if this row's last
+            // item is not newer than the newest decision found so far, no remaining row has a newer
+            // decision.
             if newest.as_ref().is_some_and(|(at, _)| row.updated_at <= *at) {
                 break;
             }
@@ -259,9 +261,10 @@ impl EqualCalls<'_> {
         Ok(newest.and_then(|(_, caution)| caution))
     }
 
-    /// Whether a person has rejected the ended call `row`, and a person has later approved another
-    /// of the `equal` calls, which has not ended yet. If so, the proposal must continue the
-    /// approved call, because a client that gets the older rejection would not ask again.
+    /// Whether an approval of an equal call overrules the rejection of the ended call `row`. This
+    /// is so if a person gave the approval after the rejection, and the approved call has not ended
+    /// yet. The proposal must then continue the approved call, because a client that gets the older
+    /// rejection would not ask again.
     async fn is_overruled(
         &mut self,
         row: &EqualCall,

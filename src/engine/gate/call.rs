@@ -26,8 +26,9 @@ pub enum GateDecision {
     Allow,
     /// The call never started, and never will.
     Deny,
-    /// A person must decide, or the approved call waits for its next proposal, or the call was
-    /// started and this client has no permit for it.
+    /// There is no verdict yet, for one of three reasons: a person must decide; or the call is
+    /// approved and waits for its next proposal; or the call was started and this client has no
+    /// permit.
     Pending,
 }
 
@@ -98,7 +99,8 @@ pub struct GateCall {
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
     /// The text of a result that this service wrote because the call expired, was withdrawn, was
-    /// canceled, or failed. Only a call that never started, or that its asker ran, has this text.
+    /// canceled, or failed. `None` if this service ran the call, or if the asker reported the
+    /// result.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
@@ -372,8 +374,8 @@ impl<'c> CallView<'c> {
         let is_holder = ask == permitted_ask || (!runner.is_empty() && runner == permitted_runner);
         let is_running =
             matches!(self.state.phase, Phase::Started(_)) && !self.state.is_permit_returned;
-        // A released call has its result, but the asker may run it until the asker reports the
-        // outcome.
+        // A released call has its result at once, although the asker may still run the call. So the
+        // permit stays open until the asker reports the outcome.
         let is_released =
             matches!(self.state.phase, Phase::Done(Outcome::Released)) && !self.is_reported();
         let expires_at = start.ends_at(Duration::ZERO);

@@ -1,6 +1,7 @@
-//! Keeps `max_open` under concurrent proposals: a lock for each user and gate lets one proposal at
-//! a time count the user's pending calls and store a new pending call. Each process has its own
-//! locks, so several replicas that store calls at the same moment may together exceed the limit.
+//! Keeps `max_open` under concurrent proposals. There is a lock for each user at each gate. A
+//! proposal holds the lock while it counts the user's pending calls and stores a new pending call,
+//! so that no other proposal counts meanwhile. Each process has its own locks, so several replicas
+//! that store calls at the same moment may together exceed the limit.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -147,9 +147,9 @@ impl Engine {
         self.askers.lock().get(&task)?.raw.clone()
     }
 
-    /// Stores `asker` in the row of `task`: whether a client waits for the call of this task.
-    /// Leaves the row as it is if it has no presence, or if it says that the result or the permit
-    /// was delivered. The first try uses `session`, if given; later tries load the task. Ignores
+    /// Stores `asker` in the row of `task`: whether a client waits for the call of this task. Does
+    /// nothing if the row has no presence, or if the row says that the result or the permit was
+    /// delivered. The first try uses `session`, if given; later tries load the task. Ignores
     /// failures, because the stored presence ends by itself.
     pub(super) async fn set_asker(
         &self,

@@ -110,7 +110,7 @@ impl Engine {
         let held = matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         let once = state.phase == Phase::Allowed && state.effect == Effect::Once;
         let key = keyed_call(proposal);
-        // Later proposals of an equal call must find a call that waits or must run only once.
+        // Later proposals must find an equal call that waits for people or may run only once.
         let is_keyed = held || once || self.asks_for_credential(agent, &state);
         let keyed = key.clone().filter(|_| is_keyed);
         if let Some(keyed) = &keyed {
@@ -128,9 +128,9 @@ impl Engine {
         if gate.record == Record::Held && is_only_counted(&state) {
             return Ok(Proposed::Counted(Box::new(session)));
         }
-        // A denied call gets no call key (the key by which equal calls are found). A repetition is
-        // denied anyway. With keys, many denied calls could push a person's rejection out of the
-        // look-up, which reads a bounded number of calls.
+        // A denied call gets no call key (the key by which equal calls are found), because its
+        // repetition is denied anyway. If denied calls had call keys, many of them could push a
+        // person's rejection out of the look-up, which reads a bounded number of calls.
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
         session.key_if_held = key.filter(|_| !is_keyed);
@@ -265,11 +265,11 @@ impl Engine {
         }
     }
 
-    /// Like [`Engine::drive_asked`], for a task that is not stored yet. Dropping `guard` ends the
-    /// presence in the task's row, but the row exists only after the first commit. So the
-    /// background work holds `guard` until that commit, even if the client leaves earlier. Until
-    /// the same commit, it also holds `open`, because the user's next pending call may be counted
-    /// only when this call is stored.
+    /// Like [`Engine::drive_asked`], for a task that is not stored yet. The background work holds
+    /// `guard` and `open` until the first commit, even if the client leaves earlier. If `guard`
+    /// were dropped earlier, it could not end the presence in the task's row, because the row would
+    /// not exist yet. If `open` were dropped earlier, another proposal could count the user's
+    /// pending calls without this call.
     async fn drive_unsaved(
         self: &Arc<Self>,
         session: TaskSession,

@@ -31,8 +31,8 @@ pub struct AskerStatus {
 
 impl Engine {
     /// Returns the [`AskerStatus`] of the gate call that `task` stores. `agent` is the name of the
-    /// root's agent; for a gate call, this is the gate's name. Returns `None` if the task does not
-    /// exist, or if `agent` names no gate.
+    /// agent of the task's root. If the root is a gate call, this name is the gate's name. Returns
+    /// `None` if the task does not exist, or if `agent` names no gate.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
@@ -88,8 +88,8 @@ impl Engine {
         entry.is_some_and(|entry| entry.spec.kind != ToolKind::External)
     }
 
-    /// Returns the gate call of this task, if the caller owns the call. First waits until the call's
-    /// decision changes or the call is settled, but at most for the time `wait`.
+    /// Returns the gate call of this task, if the caller owns the call. First waits until the
+    /// call's decision changes or the call is settled, but at most for the time `wait`.
     ///
     /// # Errors
     /// `NotFound` if the task is not a gate call or belongs to another tenant; `Forbidden` if the

@@ -189,8 +189,8 @@ fn apply_report(
             ReportEffect::Stores
         }
         (Phase::Done(_), _) => apply_late_report(session, result),
-        // A report of an unknown outcome adds nothing here: a person is asked about the call, or
-        // has decided about the call after the reported attempt.
+        // In every other phase, a person is asked about the outcome of the call, or has decided
+        // about it after the reported attempt. So a report of an unknown outcome adds nothing.
         (_, Outcome::Unknown) => ReportEffect::Nothing,
         _ => {
             session.add_results(vec![result]);

@@ -26,7 +26,7 @@ pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,
     registered: AtomicU64,
-    /// The tools of which a call was ready too late to be sent.
+    /// The tools that missed the send window in an earlier call (see [`InFlightCalls::mark_late`]).
     late_tools: Locked<BTreeSet<String>>,
 }
 
@@ -67,8 +67,9 @@ impl InFlightCalls {
         }
     }
 
-    /// Records that a call of this tool was ready only after [`SEND_WINDOW`], although the commit of
-    /// its start took less. The tool's next calls connect before their start is committed.
+    /// Records that a call of this tool was not ready to be sent within [`SEND_WINDOW`], although
+    /// the commit of its start left time to send it. The tool's next calls connect before their
+    /// start is committed.
     pub(crate) fn mark_late(&self, tool: &str) {
         self.late_tools.lock().insert(tool.to_owned());
     }

@@ -17,9 +17,9 @@ pub(crate) struct Leases {
     holders: AtomicU64,
 }
 
-/// The end of a task's lease, and the number of the lease's holder: a driver, or the claim that
-/// starts one. Later holders have greater numbers. The number prevents a driver that ends from
-/// dropping the lease of the task's next driver.
+/// The end of a task's lease, and the number of the lease's holder. The holder is a driver, or the
+/// claim that starts the driver. Later holders have greater numbers. Because of the number, a
+/// driver that ends does not drop the lease of the task's next driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     holder: u64,
@@ -46,8 +46,8 @@ impl Leases {
     }
 
     /// Registers the lease of a task that the claim with the number `claim` has taken, until the
-    /// uptime `until`. Returns `None` if a lease of the task was registered after the claim took its
-    /// number: a command has found the claimed task in the database and drives it.
+    /// uptime `until`. Returns `None` if a lease of the task was registered after the claim took
+    /// its number: a command has found the claimed task in the database and drives it.
     pub(crate) fn hold_claimed(
         self: &Arc<Self>,
         task: TaskId,

@@ -159,7 +159,8 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
-        // The worker waits in one queue with the commands, because these could take every slot.
+        // The worker waits for a slot like the commands do, in the same queue. If it took only
+        // slots that are free at once, waiting commands could take every slot first.
         let Some(first) = self.slot_within(CLAIM_WAIT).await else {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
@@ -258,8 +259,9 @@ impl Engine {
         }
     }
 
-    /// Drives a task. Until the drive ends, but for at most the duration of a lease, this process
-    /// drives no other task. If no slot is free for the duration of a lease, postpones the drive.
+    /// Drives a task alone: until the drive ends, but for at most the duration of a lease, this
+    /// process drives no other task. If other tasks still have slots after the duration of a lease,
+    /// postpones the drive.
     async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
         let other_tasks = lone.other_tasks();
         let slot = tokio::select! {

@@ -137,18 +137,18 @@ impl Engine {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The store knows of a restore that the read journal does not show. So the read still
-            // reached the database as it was before the restore. After a pause, the driver takes
-            // its next step, which reads the journal again if it is still too old.
+            // The store knows of a restore that the journal does not show. So the journal was read
+            // from the database as it was before the restore. After a pause, the driver takes its
+            // next step, which reads the journal again if it is still too old.
             self.back_off().await?;
         }
         Err(Stop::Reloaded)
     }
 
-    /// Loads the task again, and waits as long as the database does not answer. Returns `false` if
-    /// the task is gone, if the service goes down first, or if the journal is unreadable.
-    /// `end_from_row` ends a task with an unreadable journal, and writes the session's pending
-    /// results as late results.
+    /// Loads the task again, and retries as long as the database does not answer. Returns `false`
+    /// if the task is gone, if the service goes down first, or if the journal is unreadable. If the
+    /// journal is unreadable, first calls `end_from_row` to end the task and to write the session's
+    /// pending results as late results.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {

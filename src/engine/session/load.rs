@@ -93,10 +93,10 @@ impl Engine {
     /// (`TaskTree::fresh`).
     ///
     /// # Errors
-    /// If another commit came first, or if the database does not answer, a command is refused: the
-    /// function sends the reason to the command that opened the session, and returns `Lost`.
-    /// Without a command, the function retries until the database answers or the service goes down
-    /// (`Lost`). If another commit came first, it returns `Reloaded` or `Lost` like
+    /// If a command opened the session, any failure refuses the command: if another commit came
+    /// first, or if the database does not answer, sends the reason to the command and returns
+    /// `Lost`. Without a command, retries while the database does not answer, and returns `Lost`
+    /// once the service goes down. If another commit came first, returns `Reloaded` or `Lost` like
     /// [`Engine::save`].
     pub(in crate::engine) async fn refresh_tree(
         &self,

@@ -93,8 +93,8 @@ pub(crate) struct TaskSession {
     /// The slot in which the task is driven. A driver without a slot tries to get a slot before it
     /// calls a model or a tool. If it gets no slot, it queues the task.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// Present while this process drives this task alone. It is dropped when the task's next item is
-    /// stored.
+    /// Present while this process drives this task alone. It is dropped when the task's next item
+    /// is stored.
     pub lone_drive: Option<LoneDrive>,
     /// Whether this session has stored an item of the task. While `false`, the driver keeps its
     /// slot, even if another task waits for a lone drive.
@@ -141,8 +141,9 @@ impl TaskSession {
             && let Some(key) = self.key_if_held.take()
         {
             new.call = Some(key);
-            // With `Absent`, the row has a presence. The ask that waits for this call stores its
-            // own presence only in such a row, and does so right after this commit.
+            // `Absent` gives the row a presence that has ended already. The ask that waits for this
+            // call stores its own presence right after this commit, but only if the row has a
+            // presence.
             self.own.asker = Some(AskerPresence::Absent);
         }
     }
@@ -343,9 +344,9 @@ impl TaskSession {
         )
     }
 
-    /// Returns the requests whose decisions take effect with the next commit. The decisions of a
-    /// task take effect when no request blocks the task's turn any more (`Progress::is_blocked`).
-    /// This concerns the session's own task, and the other tasks that the commit ends.
+    /// Returns the requests whose decisions take effect with the next commit. Looks at the
+    /// session's own task, and at each other task that the commit ends. The decisions of such a
+    /// task take effect if no request blocks the task's turn any more (`Progress::is_blocked`).
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
         let ended = self
             .tree

@@ -76,10 +76,10 @@ impl TaskSession {
         }
     }
 
-    /// Whether a result still applies to its call. The result of an attempt that may have been sent
-    /// always applies. The result of an attempt that was never sent says only that this attempt did
-    /// nothing. It applies if the call was closed with an unknown outcome and this attempt was its
-    /// last.
+    /// Whether a result still applies to its call. If the attempt may have been sent, the result
+    /// always applies. If the attempt was never sent, the result says only that this attempt did
+    /// nothing. Such a result applies only if the call was closed with an unknown outcome, and if
+    /// this attempt was the call's last.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else {
             return true;
@@ -129,9 +129,9 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push_received(Fact::ToolResult(result));
             }
-            // A call whose answer is missing can be in `Approved` because a person chose `retry`.
-            // Until the new attempt starts, the tool's answer to the earlier attempt still counts
-            // as the result.
+            // If the answer to an attempt is missing, a person can choose `retry`. The call is then
+            // in `Approved`. Until the new attempt starts, the tool's late answer to the earlier
+            // attempt still counts as the result.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push_received(Fact::ToolResult(result));
             }

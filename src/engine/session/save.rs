@@ -20,14 +20,14 @@ impl Engine {
     }
 
     /// Commits the pending facts, the new presence of the asker (the client of a gate call), and
-    /// the lease change `lease`. Without facts and presence, commits if `lease` queues or parks the
-    /// task, and otherwise does nothing.
+    /// the lease change `lease`. If there are no facts and no presence, commits only if `lease`
+    /// queues or parks the task.
     ///
     /// # Errors
     /// `Reloaded` when another commit came first and this driver still holds the task. `Lost` when
     /// this driver no longer holds the task, or when the command that opened the session was
-    /// refused (the reply to the command has the reason). Pending results are not lost: after
-    /// `Reloaded` the session still has them, and before `Lost` they are committed, unless the
+    /// refused (the reply to the command has the reason). Pending results of calls are not lost.
+    /// After `Reloaded`, the session still has them. Before `Lost`, they are committed, unless the
     /// process shuts down first.
     pub(in crate::engine) async fn save(
         &self,
@@ -93,8 +93,8 @@ impl Engine {
             self.catalog.get(tool).is_some() || self.policy.lists_tool(tool)
         });
         if queues_relative {
-            // Without this wake-up, the worker would claim the queued task of the tree at its next
-            // poll.
+            // Without this wake-up, the worker would claim the queued task of the tree only at its
+            // next poll.
             self.backlog.store(true, Ordering::Relaxed);
             self.wake_worker.notify_one();
         }

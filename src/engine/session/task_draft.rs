@@ -121,9 +121,9 @@ impl TaskDraft {
     }
 
     /// Returns the presence of the asker that the next commit stores; `None` keeps the stored
-    /// presence. If the commit stores the result of a call whose row has a presence, the presence
-    /// becomes `Absent`, because the result is not delivered yet. It stays `Delivered` if the asker
-    /// already has the result.
+    /// presence. If the commit stores the call's result and the call has a presence (in the row or
+    /// from this commit), the presence becomes `Absent`, because the result is not delivered yet.
+    /// If the asker already has the result, the presence becomes `Delivered` instead.
     pub(crate) fn asker_change(&self) -> Option<AskerPresence> {
         let is_keyed = self.asker.is_some() || self.row.asker_until.is_some();
         let settles = || {
@@ -281,8 +281,8 @@ impl TaskDraft {
         }
     }
 
-    /// Returns the increments of the counters of this task and of its ancestors that the next
-    /// commit makes, if it stores the pending facts and the lease change `lease`.
+    /// Returns the numbers that the next commit adds to the counters of this task and of each of
+    /// its ancestors. The commit stores the pending facts and the lease change `lease`.
     pub(crate) fn counter_change(&self, lease: &LeaseChange) -> Counters {
         let mut usage = Usage::default();
         let mut model_calls = 0;

@@ -248,8 +248,8 @@ impl TaskTree {
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
         // When a task starts a child and waits for it, the counters of the ancestors may stay the
-        // same. The commit must still fail if an ancestor has another version, because a concurrent
-        // commit may have used up a limit of this ancestor.
+        // same. With an entry in `sums`, the commit checks an ancestor's version all the same,
+        // because a concurrent commit may have used up a limit of the ancestor.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &ancestors {

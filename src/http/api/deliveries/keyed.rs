@@ -1,5 +1,6 @@
-//! Resends deliveries by making them due now, for two POST operations. Of several POSTs with the
-//! same `Idempotency-Key`, the first makes the deliveries due, and the others return its result.
+//! Makes deliveries due now, for the two POST operations that resend deliveries. Of several POSTs
+//! with the same `Idempotency-Key`, the first makes the deliveries due, and the others return its
+//! result.
 
 use std::future::Future;
 

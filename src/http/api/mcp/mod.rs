@@ -1,8 +1,9 @@
 //! `POST /mcp/{gate}`: a gate as an MCP server over Streamable HTTP, in three revisions of the
 //! protocol. The server is stateless: it opens no session, and any replica can answer any request.
 //! Invariant: this service and every other program that parses the same message read the same
-//! values from it. So a repeated member outside of `arguments` is refused, because parsers differ
-//! in the value that they read from it. The text of `arguments` is kept byte for byte.
+//! values from it. Parsers differ in the value that they read from a repeated member. So a message
+//! with a repeated member is refused, unless the member is inside `arguments`. The text of
+//! `arguments` is kept byte for byte.
 
 mod call;
 mod envelope;

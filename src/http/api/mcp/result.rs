@@ -108,10 +108,10 @@ impl ResultWriter {
         }
     }
 
-    /// Writes the result of a call that succeeded from its stored text `content`. The structured
-    /// content is the whole text or, else, the last line, where `mcp/content.rs` puts it. If
-    /// neither fits the tool's `outputSchema`, the result has no structured content, but still says
-    /// that the call has succeeded.
+    /// Writes the result of a call that succeeded from its stored text `content`. If the whole text
+    /// fits the tool's `outputSchema`, the text becomes the structured content. Otherwise, the last
+    /// line does if it fits, because `mcp/content.rs` puts structured content there. If neither
+    /// fits, the result has no structured content, but still says that the call has succeeded.
     fn tool_result(&self, content: &str) -> Value {
         let mut result = json!({"content": [text_block(content)], "isError": false});
         let last_line = || content.rsplit_once('\n').map(|(_, line)| line);
