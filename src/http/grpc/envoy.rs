@@ -154,9 +154,10 @@ fn is_identity(encoding: &[u8]) -> bool {
     encoding.trim_ascii().eq_ignore_ascii_case(b"identity")
 }
 
-/// Returns whether a `Content-Type` names the charset UTF-8 or none. Returns false for every value
-/// that two parsers could read differently: a second value after a comma, a charset in any unusual
-/// spelling. A semicolon inside of quotes counts as the beginning of a parameter.
+/// Returns whether a body with this `Content-Type` is UTF-8. Without a charset, the body counts as
+/// UTF-8. Returns false for every value that two parsers could read differently: a value with a
+/// comma, or with a charset in any unusual spelling. Every semicolon begins a parameter, even
+/// inside of quotes.
 fn is_utf_8(content_type: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(content_type) else {
         return false;

@@ -44,9 +44,9 @@ const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
 /// A header with the id of the call's task, which is also the id of the call in [`CALL_HEADER`].
 const TASK_HEADER: &str = "holdpoint-task";
-/// The metadata key for the id of an attempt (see [`attempt_id`]). In a `CheckResponse`,
-/// agentgateway gives this key the value that its configuration names: the header [`CALL_HEADER`],
-/// or the metadata of the answer to the request.
+/// The metadata key for the id of an attempt (see [`attempt_id`]). The answer to a `CheckRequest`
+/// sets this key. In the `CheckResponse`, agentgateway's configuration decides the value of this
+/// key: either the id of the attempt from that answer, or the value of the header [`CALL_HEADER`].
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of the content of a report, in bytes. Longer content is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -171,8 +171,8 @@ fn attempt_id(task: TaskId, attempt: u32) -> String {
     }
 }
 
-/// Returns the task and the number of an attempt. The number is `None` if the text is the id of the
-/// task alone: this is the value of [`CALL_HEADER`], which does not tell the attempts apart.
+/// Returns the task and the number of an attempt. If `text` is the id of the task alone, the number
+/// is `None`: the text may be the value of [`CALL_HEADER`], which is the same for every attempt.
 fn parse_attempt_id(text: &str) -> Option<(TaskId, Option<u32>)> {
     match text.split_once('.') {
         Some((task, attempt)) => Some((task.parse().ok()?, Some(attempt.parse().ok()?))),

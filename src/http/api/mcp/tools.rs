@@ -1,5 +1,5 @@
-//! `tools/list`: the gate's tools that the service itself runs. Tools that the asker runs are not
-//! listed, because an MCP client leaves every listed tool to the server.
+//! `tools/list`: the gate's tools that the service itself runs. An MCP client lets the server run
+//! every listed tool, so the tools that the asker runs are not listed.
 
 use std::fmt;
 use std::sync::Arc;

@@ -32,10 +32,10 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads for one page that leaves out the calls at gates. If a read returns
-/// calls at gates that the configuration no longer has, the page is read again without the agent
-/// versions of these gates. After the last read, such calls are removed from the page instead, so
-/// the page may be shorter than its limit.
+/// The maximum number of reads for one page without the calls at gates. A read may still return
+/// calls at gates that the configuration no longer has. The page is then read again, without the
+/// agent versions of these calls. If even the last read returns such calls, they are removed from
+/// the page, so the page may be shorter than its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks
@@ -102,7 +102,7 @@ pub(crate) async fn list_tasks(
 }
 
 /// Reads a page of tasks. If `filter` names neither a tree nor an agent, leaves out the tasks of
-/// calls at gates, even if the configuration no longer has the gate.
+/// calls at gates. This includes the gates that the configuration no longer has.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the tasks cannot be read.

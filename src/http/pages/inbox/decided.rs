@@ -1,6 +1,6 @@
 //! `GET /inbox/decided`: the requests that a person has answered, the most recently opened first.
-//! With `all=1`, also the requests that only other people have decided, if the person has the right
-//! to decide them.
+//! With `all=1`, also the requests that other people have decided and that the person has the right
+//! to decide.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ pub(crate) async fn get_decided(
 }
 
 /// Reads a page of decided requests. If more requests may follow, also returns the id of the last
-/// request that was considered for this page.
+/// request that this page has shown or skipped. The next page begins after that request.
 async fn read(
     http: &Http,
     caller: &Caller,
