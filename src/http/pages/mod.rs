@@ -30,9 +30,9 @@ pub(crate) const PATHS: [&str; 7] = [
     "/grants",
 ];
 
-/// Returns the path of the page that opens when a reader signs in again after a refusal at `path`.
-/// A form that cancels a task or ends a standing decision posts to a path that has no page. The
-/// page with the form then opens.
+/// Returns the path of the page to which a reader can return from a problem at `path`. A form that
+/// cancels a task or ends a standing decision posts to a path that has no page, so the reader then
+/// returns to the page with the form.
 pub(super) fn page_path(path: &str) -> &str {
     if path.starts_with("/grants/") {
         return "/grants";
