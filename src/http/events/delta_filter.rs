@@ -86,7 +86,7 @@ impl DeltaFilter {
     }
 
     /// Returns the events to send for a delta. `delta.after_seq` is the last item in the prompt of
-    /// the model call. The stream must have sent every item up to that item before. If the task
+    /// the model call. The stream must already have sent every item up to that item. If the task
     /// already has a later item, only the delta `Reset` causes an event, because the answer may
     /// already be stored or discarded.
     pub(super) async fn visible_events(

@@ -42,7 +42,7 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// A header with the id of the call's task, which is also the id of the call in [`CALL_HEADER`].
+/// A header with the id of the call's task. The header [`CALL_HEADER`] has the same value.
 const TASK_HEADER: &str = "holdpoint-task";
 /// The metadata key for the id of an attempt (see [`attempt_id`]). The answer to a `CheckRequest`
 /// sets this key. In the `CheckResponse`, agentgateway's configuration decides the value of this
@@ -131,8 +131,8 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
 }
 
 /// Builds the `McpRequestResult` that lets a call pass, with the edited parameters `mutated`, if
-/// any. The headers carry the id of the task, which is also the id of the call, and the metadata
-/// carry the id of the attempt.
+/// any. The headers [`CALL_HEADER`] and [`TASK_HEADER`] get the id of the task, and the metadata
+/// get the id of the attempt.
 fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<u8> {
     let mut result = match mutated {
         Some(params) => {
@@ -161,8 +161,8 @@ fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<
     result
 }
 
-/// Returns the id of an attempt. The id of the first attempt is the id of the task, and later
-/// attempts add their number.
+/// Returns the id of an attempt. The id of the first attempt is the id of the task. The id of a
+/// later attempt also has the number of the attempt.
 fn attempt_id(task: TaskId, attempt: u32) -> String {
     if attempt < 2 {
         task.to_string()

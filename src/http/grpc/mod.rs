@@ -267,8 +267,8 @@ impl Gateway {
     }
 
     /// Returns the caller on whose behalf the gateway asks. The gate's settings `user_header` and
-    /// `groups_header` name the request headers with the user and the groups. Without `user_header`
-    /// or the header that it names, returns the key's own user.
+    /// `groups_header` name the request headers with the user and the groups. If the gate has no
+    /// `user_header`, or if the request lacks that header, returns the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if the request repeats one of these headers or names groups without a

@@ -13,7 +13,7 @@ use super::json_rpc::RpcError;
 /// The time for which a client may cache the list, in milliseconds.
 pub(super) const TTL_MS: u32 = 60_000;
 
-/// A tool as an MCP client sees it. `app/cards.rs` builds the definitions of all gates.
+/// A tool as an MCP client sees it. `app/cards.rs` builds the definitions for all gates.
 #[derive(Clone, Debug)]
 pub(crate) struct ToolDefinition {
     pub name: String,

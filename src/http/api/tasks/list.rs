@@ -141,8 +141,8 @@ async fn listed_sub_task(http: &Http, caller: &Caller, row: TaskRow) -> Result<A
 
 /// Returns the owners whose tasks are listed; an empty list stands for every owner. `users` are the
 /// owners that the query names. A caller who is not an admin may name only themselves. In a list of
-/// root tasks (`roots_only`), such a caller gets only their own tasks, even without naming
-/// themselves.
+/// root tasks (`roots_only`), such a caller gets only their own tasks, even if the query names no
+/// owner.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

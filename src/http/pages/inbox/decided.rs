@@ -112,8 +112,9 @@ async fn read(
     Ok((shown, before))
 }
 
-/// Returns whether the list shows a request: the caller has answered it or, with `include_others`,
-/// it is decided and the caller is permitted to decide it.
+/// Returns whether the list shows a request. The list shows each request that the caller has
+/// answered. With `include_others`, the list also shows each decided request that the caller may
+/// decide.
 fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     let own = || row.state().answer_by(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();
