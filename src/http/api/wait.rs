@@ -23,7 +23,7 @@ const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
 /// Returns the task as the caller sees it, as soon as the task is not Running, `max_wait` has
 /// passed, or the service shuts down. The task's open requests are read after its row. If the task
-/// already runs again by then, the wait continues.
+/// runs again at the time of this second read, the wait continues.
 ///
 /// # Errors
 /// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.
@@ -63,8 +63,9 @@ enum WaitOutcome {
 }
 
 /// Returns the state of `task` (in the tree of `root`) as soon as the task is not Running,
-/// `max_wait` has passed, or the service shuts down. After a POST of the caller, `news` is a
-/// subscription to the tree that began before the commit of that POST. Otherwise it is `None`.
+/// `max_wait` has passed, or the service shuts down. If the wait follows a POST of the caller,
+/// `news` is a subscription to the tree that began before the commit of that POST. Otherwise `news`
+/// is `None`.
 ///
 /// # Errors
 /// `not_found` if the task is gone; `unavailable` or `internal` if the task cannot be read.
@@ -81,8 +82,8 @@ async fn when_stopped(
     let follows_commit = news.is_some();
     // Subscribes before the first read, so that no commit after the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
-    // A given `news` reports the caller's own commit or a later one. The commits that a new
-    // subscription reports at once may be outdated by commits of other replicas.
+    // A new subscription begins with an older commit. Another replica may have changed the task
+    // since then, so this commit does not end the wait.
     let outdated = (!follows_commit).then(|| news.borrow().commits);
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;

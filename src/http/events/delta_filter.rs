@@ -1,8 +1,10 @@
-//! Filters the deltas (parts of models' answers) for one stream. Invariants: the events in a
-//! model's prompt are sent before the deltas of the answer to this prompt. Once the stream has sent
-//! an event of the task that was stored after the prompt, it sends no further delta of the answer
-//! except `Reset`. Between the deltas of two model calls for one turn, it sends a reset, so that
-//! clients never join the calls' texts.
+//! Filters the deltas (parts of models' answers) for one stream.
+//!
+//! Invariants: the stream sends every event in a model's prompt before the deltas of the answer to
+//! this prompt. Once the stream has sent an event of the task that is later than the prompt, it
+//! sends no further delta of the answer except `Reset`. If the model is called again for the same
+//! turn, the stream sends a reset before the deltas of the second call, so that clients never join
+//! the texts of the two calls.
 
 use std::collections::HashMap;
 
@@ -84,7 +86,7 @@ impl DeltaFilter {
     }
 
     /// Returns the events to send for a delta. `delta.after_seq` is the last item in the prompt of
-    /// the model call. The stream must have sent every item up to that item before. If the task
+    /// the model call. The stream must already have sent every item up to that item. If the task
     /// already has a later item, only the delta `Reset` causes an event, because the answer may
     /// already be stored or discarded.
     pub(super) async fn visible_events(

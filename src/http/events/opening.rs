@@ -35,7 +35,8 @@ pub(crate) struct StreamRequest {
 }
 
 /// Opens a stream and returns the response that sends it. If the task has ended and no event is
-/// left to send, the response to a GET is 204 without a stream.
+/// left to send, a GET gets the response 204 without a stream, so that an `EventSource` does not
+/// reconnect. A POST then gets a stream that ends at once.
 ///
 /// # Errors
 /// `bad_request` when `after` is greater than the last event's number; `not_found` when the task

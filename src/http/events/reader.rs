@@ -25,9 +25,10 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// The number of the last event that the tail had right before the stream's latest own read of
-    /// the rows. 0 if the stream has never left the tail. When the stream joins the tail again,
-    /// [`Self::follow`] checks that `seen` has reached this number.
+    /// If the tail cannot give the next events, the stream reads the rows itself. Before each such
+    /// read, `tail_head` becomes the number of the tail's last event; 0 before the first such read.
+    /// When the stream joins the tail again, [`Self::follow`] checks that `seen` has reached
+    /// `tail_head`.
     tail_head: i64,
 }
 

@@ -22,7 +22,8 @@ pub(super) const MAX_PORTION: ReadLimit = ReadLimit {
     bytes: 256 * 1024,
 };
 
-/// An event as every stream sends it, with the values from which a stream derives its state.
+/// An event. Every stream sends the same `text`. From the other fields, a stream learns its new
+/// position and the state of the task.
 #[derive(Debug)]
 pub(super) struct RenderedEvent {
     pub number: i64,

@@ -102,7 +102,8 @@ struct Buffer {
     more: bool,
     is_reading: bool,
     /// How many reads have begun, and how many have failed. A [`FollowerQuery`] copies both
-    /// counters. If a counter has grown since, a read has begun or failed after the query.
+    /// counters when it is made. If a counter is greater later, a read has begun or failed since
+    /// then.
     reads_begun: u64,
     reads_failed: u64,
 }
@@ -173,9 +174,9 @@ impl Buffer {
     /// Adds the events of `read`, a read of the rows after the event number `after`.
     /// `commits_at_read` is the number of notifications that had arrived when the read began.
     fn add(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
-        // If all followers left during the read, a new follower may have restarted the buffer at
-        // another event number. The events of the read then do not follow the buffer's last event,
-        // so they are not added.
+        // All followers may have left during the read, and a new follower may have restarted the
+        // buffer at another event number. If the events of the read therefore do not follow the
+        // buffer's last event, they are not added.
         if after != self.last {
             return;
         }

@@ -76,16 +76,16 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // The prompts of the deltas that already wait contain only committed items, so a `fresh`
-        // read finds the events of these items. Deltas that arrive during the read are not counted
-        // in `already_waiting`, because their prompts may contain items of a later commit.
+        // If deltas already wait, all items in their prompts are committed, so a `fresh` read finds
+        // the events of these items. `already_waiting` does not count deltas that arrive during the
+        // read, because the read may miss items in their prompts.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // Every delta that was published before these events has arrived by now, and joins the
-        // waiting deltas. Before each event, the `for` loop sends those waiting deltas for which
-        // the stream has already sent every item in the prompt of the model call.
+        // By now, every delta that was published before these events has arrived. It joins the
+        // waiting deltas. The `for` loop then sends each waiting delta in its place: after the
+        // events in the prompt of its model call, and before any later event.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS
@@ -121,8 +121,8 @@ impl TaskStream {
         let waiting_deltas = std::mem::take(&mut self.waiting_deltas);
         if !self.stream.ended {
             for (index, delta) in waiting_deltas.into_iter().enumerate() {
-                // If the read found no event, the stream has already sent every item in the prompts
-                // of the deltas that waited before the read.
+                // These deltas waited before the `fresh` read. If the read found no event, no item
+                // in their prompts is left to send.
                 if index < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {

@@ -120,8 +120,8 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
     })
 }
 
-/// Returns the JSON-RPC message in the body of a POST. Refuses other HTTP methods, truncated bodies,
-/// and bodies that the headers declare as anything but plain UTF-8.
+/// Returns the JSON-RPC message in the body of a POST. Refuses other HTTP methods, truncated
+/// bodies, and bodies that the headers declare as anything but plain UTF-8.
 fn read_call(checked: &CheckedHttpRequest) -> Result<Message, RefusalReason> {
     let header = |name: &str| checked.headers.iter().find(|(known, _)| known == name);
     if checked.method != "POST" {
@@ -137,8 +137,8 @@ fn read_call(checked: &CheckedHttpRequest) -> Result<Message, RefusalReason> {
             "The gateway has sent a part of the body.".to_owned(),
         ));
     }
-    // The upstream decodes the body as these two headers say. After any decoding, it would run a
-    // call that differs from the bytes that are judged here.
+    // These two headers tell the upstream how to decode the body. If the upstream decoded the body,
+    // it would run a call that differs from the bytes that are judged here.
     if header("content-encoding").is_some_and(|(_, value)| !is_identity(value)) {
         return Err(RefusalReason(
             "The body must not have a Content-Encoding.".to_owned(),
@@ -154,9 +154,10 @@ fn is_identity(encoding: &[u8]) -> bool {
     encoding.trim_ascii().eq_ignore_ascii_case(b"identity")
 }
 
-/// Returns whether a `Content-Type` names the charset UTF-8 or none. Returns false for every value
-/// that two parsers could read differently: a second value after a comma, a charset in any unusual
-/// spelling. A semicolon inside of quotes counts as the beginning of a parameter.
+/// Returns whether a body with this `Content-Type` is UTF-8. Without a charset, the body counts as
+/// UTF-8. Returns false for every value that two parsers could read differently: a value with a
+/// comma, or with a charset in any unusual spelling. Every semicolon begins a parameter, even
+/// inside of quotes.
 fn is_utf_8(content_type: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(content_type) else {
         return false;

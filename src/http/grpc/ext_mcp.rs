@@ -42,11 +42,11 @@ mod field {
 /// Values of `AuthorizationError.Code`.
 const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
-/// A header with the id of the call's task, which is also the id of the call in [`CALL_HEADER`].
+/// A header with the id of the call's task. The header [`CALL_HEADER`] has the same value.
 const TASK_HEADER: &str = "holdpoint-task";
-/// The metadata key for the id of an attempt (see [`attempt_id`]). In a `CheckResponse`,
-/// agentgateway gives this key the value that its configuration names: the header [`CALL_HEADER`],
-/// or the metadata of the answer to the request.
+/// The metadata key for the id of an attempt (see [`attempt_id`]). The answer to a `CheckRequest`
+/// sets this key. In the `CheckResponse`, agentgateway's configuration decides the value of this
+/// key: either the id of the attempt from that answer, or the value of the header [`CALL_HEADER`].
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of the content of a report, in bytes. Longer content is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
@@ -131,8 +131,8 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
 }
 
 /// Builds the `McpRequestResult` that lets a call pass, with the edited parameters `mutated`, if
-/// any. The headers carry the id of the task, which is also the id of the call, and the metadata
-/// carry the id of the attempt.
+/// any. The headers [`CALL_HEADER`] and [`TASK_HEADER`] get the id of the task, and the metadata
+/// get the id of the attempt.
 fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<u8> {
     let mut result = match mutated {
         Some(params) => {
@@ -161,8 +161,8 @@ fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<
     result
 }
 
-/// Returns the id of an attempt. The id of the first attempt is the id of the task, and later
-/// attempts add their number.
+/// Returns the id of an attempt. The id of the first attempt is the id of the task. The id of a
+/// later attempt also has the number of the attempt.
 fn attempt_id(task: TaskId, attempt: u32) -> String {
     if attempt < 2 {
         task.to_string()
@@ -171,8 +171,8 @@ fn attempt_id(task: TaskId, attempt: u32) -> String {
     }
 }
 
-/// Returns the task and the number of an attempt. The number is `None` if the text is the id of the
-/// task alone: this is the value of [`CALL_HEADER`], which does not tell the attempts apart.
+/// Returns the task and the number of an attempt. If `text` is the id of the task alone, the number
+/// is `None`: the text may be the value of [`CALL_HEADER`], which is the same for every attempt.
 fn parse_attempt_id(text: &str) -> Option<(TaskId, Option<u32>)> {
     match text.split_once('.') {
         Some((task, attempt)) => Some((task.parse().ok()?, Some(attempt.parse().ok()?))),

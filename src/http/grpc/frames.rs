@@ -65,8 +65,8 @@ impl From<Problem> for GrpcStatus {
     }
 }
 
-/// A response message. If the message has the result of a call, `delivery` is set. `delivery`
-/// records that the client has received the result, once the connection has taken the message.
+/// A response message. If the message has the result of a call, `delivery` is set. Once the
+/// connection has taken the message, `delivery` records that the client has received the result.
 pub(super) struct GrpcAnswer {
     pub message: Vec<u8>,
     pub delivery: Option<Delivery>,

@@ -132,7 +132,8 @@ async fn call(
     let timeout = frames::call_timeout(&parts.headers)?;
     protect_connection(&parts.extensions);
     let body = read_body(http, &parts, body, Some(&key_caller)).await?;
-    // `message` shares the memory of the body, which stays reserved until both are dropped.
+    // `message` shares the memory of `body`. Other bodies can use this memory once both are
+    // dropped.
     let message = body.slice_ref(frames::single_message(&body)?);
     drop(body);
     if http.shutdown.is_cancelled() {
@@ -224,9 +225,10 @@ struct OpenGate {
 type CheckedHeaders = [(String, Vec<u8>)];
 
 impl Gateway {
-    /// Returns the gate that the gRPC metadata names, or else the gate `named`. If neither names a
-    /// gate and only a single gate is open to gateways, returns this gate. If several gates are
-    /// open to gateways, returns the single gate among them that is open to the key's own user.
+    /// Returns the gate that the gRPC metadata names. If the metadata names no gate, returns the
+    /// gate with the name `named`. If `named` is `None`, too, returns the only gate that is open to
+    /// gateways. If several gates are open to gateways, returns the only gate among them that is
+    /// open to the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits.
@@ -265,8 +267,8 @@ impl Gateway {
     }
 
     /// Returns the caller on whose behalf the gateway asks. The gate's settings `user_header` and
-    /// `groups_header` name the request headers with the user and the groups. Without `user_header`
-    /// or the header that it names, returns the key's own user.
+    /// `groups_header` name the request headers with the user and the groups. If the gate has no
+    /// `user_header`, or if the request lacks that header, returns the key's own user.
     ///
     /// # Errors
     /// `PermissionDenied` if the request repeats one of these headers or names groups without a

@@ -112,7 +112,7 @@ pub(crate) fn problem_page(
         title.unwrap_or(problem.code.title()),
         &html! {
             h1 { (localized(words, problem.code.title(), title)) }
-            // Leaves out the detail of `invalid`: the list below begins with it.
+            // The detail of `invalid` repeats the first mistake, which the list below shows.
             @if problem.code != Code::Invalid { p { (localized(words, &problem.detail, words.translated(&problem.detail))) } }
             @for FieldError { pointer, detail } in &problem.errors {
                 p { code { (visible(pointer)) } " " (localized(words, detail, words.translated(detail))) }

@@ -30,8 +30,9 @@ pub(crate) const PATHS: [&str; 7] = [
     "/grants",
 ];
 
-/// Returns the path of the page to open in place of `path`. A form that cancels a task or ends a
-/// standing decision posts to a path without a page of its own, so the page with that form opens.
+/// Returns the path of the page to which a reader can return from a problem at `path`. A form that
+/// cancels a task or ends a standing decision posts to a path that has no page, so the reader then
+/// returns to the page with the form.
 pub(super) fn page_path(path: &str) -> &str {
     if path.starts_with("/grants/") {
         return "/grants";

@@ -1,5 +1,5 @@
-//! `tools/list`: the gate's tools that the service itself runs. Tools that the asker runs are not
-//! listed, because an MCP client leaves every listed tool to the server.
+//! `tools/list`: the gate's tools that the service itself runs. An MCP client lets the server run
+//! every listed tool, so the tools that the asker runs are not listed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::json_rpc::RpcError;
 /// The time for which a client may cache the list, in milliseconds.
 pub(super) const TTL_MS: u32 = 60_000;
 
-/// A tool as an MCP client sees it. `app/cards.rs` builds the definitions of all gates.
+/// A tool as an MCP client sees it. `app/cards.rs` builds the definitions for all gates.
 #[derive(Clone, Debug)]
 pub(crate) struct ToolDefinition {
     pub name: String,

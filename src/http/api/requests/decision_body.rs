@@ -190,7 +190,7 @@ fn read_per_call(
     for (call, answer) in decisions {
         let place = pointer(at, &call);
         if place == at {
-            // The name is too long for a pointer, so it is no id of a call.
+            // `pointer` returns `at` for a name that is too long. No id of a call is that long.
             errors.add(at, "answers by `tool_call_id`");
             continue;
         }

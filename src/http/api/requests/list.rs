@@ -117,7 +117,7 @@ async fn open_requests(
 }
 
 /// Returns whether the caller may decide the request or has already answered it. The right to
-/// decide is the caller's present right, which the caller's key may limit.
+/// decide is checked as it is now; the caller's key may limit it.
 fn concerns(row: &RequestRow, caller: &Caller) -> bool {
     may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
         || row.state().answer_by(&caller.user_id, None).is_some()

@@ -32,10 +32,10 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads for one page that leaves out the calls at gates. If a read returns
-/// calls at gates that the configuration no longer has, the page is read again without the agent
-/// versions of these gates. After the last read, such calls are removed from the page instead, so
-/// the page may be shorter than its limit.
+/// The maximum number of reads for one page without the calls at gates. A read may still return
+/// calls at gates that the configuration no longer has. The page is then read again, without the
+/// agent versions of these calls. If even the last read returns such calls, they are removed from
+/// the page, so the page may be shorter than its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks
@@ -102,7 +102,7 @@ pub(crate) async fn list_tasks(
 }
 
 /// Reads a page of tasks. If `filter` names neither a tree nor an agent, leaves out the tasks of
-/// calls at gates, even if the configuration no longer has the gate.
+/// calls at gates. This includes the gates that the configuration no longer has.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the tasks cannot be read.
@@ -141,8 +141,8 @@ async fn listed_sub_task(http: &Http, caller: &Caller, row: TaskRow) -> Result<A
 
 /// Returns the owners whose tasks are listed; an empty list stands for every owner. `users` are the
 /// owners that the query names. A caller who is not an admin may name only themselves. In a list of
-/// root tasks (`roots_only`), such a caller gets only their own tasks, even without naming
-/// themselves.
+/// root tasks (`roots_only`), such a caller gets only their own tasks, even if the query names no
+/// owner.
 fn owner_filter(
     caller: &Caller,
     users: Vec<UserId>,

@@ -140,8 +140,8 @@ pub(crate) fn user_context(
     Some(context)
 }
 
-/// Reads the member `metadata`, an object, and returns its JSON text, or `{}` without the member.
-/// `body` is the whole body as it was sent.
+/// Reads the member `metadata`, which must be an object, and returns its JSON text. If the body has
+/// no such member, returns `{}`. `body` is the whole body as it was sent.
 pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
     let member = fields.object("metadata", errors);
     let text = member

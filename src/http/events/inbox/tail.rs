@@ -249,7 +249,8 @@ struct InboxReader {
     /// The changed or overdue requests that the next read has to fetch.
     pending_ids: BTreeSet<RequestId>,
     /// The requests that were read and sent. The search for lost changes looks for new requests
-    /// with ids after `since`, and skips the requests in this set. Ids before `since` are dropped.
+    /// with ids after `since`, and skips the requests in this set. When `since` moves forward, the
+    /// ids before `since` are removed from this set.
     sent_ids: BTreeSet<RequestId>,
     since: RequestId,
     /// `search_at` is the time of the next search for lost changes. `not_before` is the earliest

@@ -1,5 +1,6 @@
 //! [`InboxView`] holds the state of a caller's inbox that the caller's stream has reported so far.
-//! By this state, it decides which event a changed request causes for the caller.
+//! When a request changes, [`InboxView`] compares the request with this state, and decides which
+//! event the change causes for the caller.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use crate::task::status::RequestStatus;
 
 /// The maximum number of requests that are counted for one inbox.
 pub(crate) const MAX_COUNTED: i64 = 1000;
-/// The share, in tenths, of the counted requests that must still wait. If fewer still wait, and
-/// more requests may wait than were counted, the inbox is read again.
+/// When more requests may wait than were counted, and fewer than this many tenths of the counted
+/// requests still wait, the inbox is read again.
 const REFRESH_TENTHS: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +32,9 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether more requests may wait than `open` holds. This is so if the count has reached its
-    /// limit. `counted` is the size of `open` when `more` was set.
+    /// Whether more requests may wait than `open` holds. This is so if `open` has reached
+    /// [`MAX_COUNTED`] requests, or if the store has stopped its search early (`Page::scanned_to`).
+    /// `counted` is the size of `open` when `more` was set.
     more: bool,
     counted: usize,
 }
@@ -72,9 +74,9 @@ impl InboxView {
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
-    /// While `more` is set, `open` does not tell whether a waiting request was reported before. So
-    /// a request that is not in `open` is then reported as changed if it has answers, and as
-    /// created if it has none.
+    /// While `more` is set, `open` may lack waiting requests. If a waiting request is not in
+    /// `open`, the view does not know whether the request was reported before. The view then
+    /// reports the request as changed if it has answers, and as created if it has none.
     pub(super) fn update(
         &mut self,
         row: &RequestRow,
@@ -87,8 +89,8 @@ impl InboxView {
         }
         let (id, answers) = (row.spec.request_id, row.answers.len());
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
-            // While `more` is set, new requests are reported but not added to `open`. So the end of
-            // every request is then reported, even if `open` lacks the request.
+            // While `more` is set, `open` may lack a request that was reported to the caller. So
+            // the view then reports that a request is gone even if `open` lacks the request.
             let known = self.open.remove(&id).is_some() || self.more;
             return known.then(|| InboxChange::Gone(gone_reason(row)));
         }

@@ -1,6 +1,6 @@
 //! `GET /inbox/decided`: the requests that a person has answered, the most recently opened first.
-//! With `all=1`, also the requests that only other people have decided, if the person has the right
-//! to decide them.
+//! With `all=1`, also the requests that other people have decided and that the person has the right
+//! to decide.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ pub(crate) async fn get_decided(
 }
 
 /// Reads a page of decided requests. If more requests may follow, also returns the id of the last
-/// request that was considered for this page.
+/// request that this page has shown or skipped. The next page begins after that request.
 async fn read(
     http: &Http,
     caller: &Caller,
@@ -112,8 +112,9 @@ async fn read(
     Ok((shown, before))
 }
 
-/// Returns whether the list shows a request: the caller has answered it or, with `include_others`,
-/// it is decided and the caller is permitted to decide it.
+/// Returns whether the list shows a request. The list shows each request that the caller has
+/// answered. With `include_others`, the list also shows each decided request that the caller may
+/// decide.
 fn is_shown(row: &RequestRow, caller: &Caller, include_others: bool) -> bool {
     let own = || row.state().answer_by(&caller.user_id, None).is_some();
     let decided = || row.state().resolution().is_some();

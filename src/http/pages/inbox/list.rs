@@ -45,8 +45,8 @@ pub(crate) const OP: Op = Op {
 /// A request that expires within this time is urgent: its row is marked.
 pub(super) const URGENT_WITHIN: Duration = Duration::from_hours(1);
 const MAX_ROWS: usize = 50;
-/// The first page searches this number of requests, the oldest, for urgent requests. The page shows
-/// the urgent requests before all others.
+/// The number of oldest requests in which the first page searches for urgent requests. The page
+/// shows the urgent requests before all others.
 const MAX_SEARCHED_FOR_URGENT: usize = 200;
 
 /// The page of the inbox

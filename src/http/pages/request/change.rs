@@ -66,8 +66,8 @@ pub(super) fn fields(parameters: &Value, arguments_text: &str) -> Option<Vec<Cha
 }
 
 /// Returns whether an input of this kind shows `text` unchanged. An HTML input with a format, such
-/// as `date`, hides a text that does not have the format. So if `text` is not known to have the
-/// format, the function first removes the format from `kind`.
+/// as `date`, may change or leave out a text that does not have the format. So the function first
+/// removes the format from `kind`, unless `text` is known to have the format.
 fn can_show(kind: &mut FieldValue, text: &str) -> bool {
     let has_hidden = text.split('\n').any(|line| visible(line) != line);
     match kind {

@@ -1,6 +1,6 @@
-//! The forms that decide calls by name: a form with a choice for each call, if several calls are
-//! open, and forms that edit the only open call or give its result. Each form offers only permitted
-//! actions.
+//! The forms whose fields name the calls that they decide. If several calls are open, a form has a
+//! choice for each call. If one call is open, a form edits this call, and another form gives its
+//! result. Each form offers only permitted actions.
 
 use maud::{Markup, html};
 
@@ -184,7 +184,8 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
             (arguments_fields(view, FormName::Edit, call))
             (comment_field(view, FormName::Edit, &format!("call.{id}.reason")))
             // `formnovalidate` makes the browser send the form unchecked. Otherwise the browser
-            // would not send a value of the agent that does not fit the input's type.
+            // would refuse to send the form if a value that the agent wrote does not fit the
+            // input's type.
             button.second type="submit" formnovalidate { (send) }
         };
         folded_form(

@@ -22,8 +22,8 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
         return None;
     }
     let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
-    // On the page of a sealed link, and where the form names a call, all buttons post to the same
-    // path, so the value of each button names the action.
+    // All buttons post to the same path on the page of a sealed link, and if the form names a call.
+    // The value of each button then names the action.
     let same_path = view.link.is_some() || call.is_some();
     let name = same_path.then(|| field_name(call, "action"));
     let value = |word| same_path.then_some(word);
@@ -46,9 +46,10 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     Some(html! { div.decide { (form_with_digest(view, to, &body)) } })
 }
 
-/// Returns the call that the forms have to name: the only open call, if this reader has approved
-/// another call that is still undecided. Then a rejection of the whole request is refused. With
-/// several open calls, only the form with a choice for each call can reject.
+/// Returns the call that the forms have to name; `None` if they decide the whole request. If this
+/// reader has approved a call that is still undecided, a rejection of the whole request is refused.
+/// So the forms then name the only open call. If several calls are open, only the form with a
+/// choice for each call can reject.
 fn call_to_name<'v>(view: &'v View<'_>) -> Option<&'v RequestedCall> {
     match view.open_calls().as_slice() {
         [call] if view.has_approved_undecided_call() => Some(*call),
@@ -60,8 +61,8 @@ fn may_reject(view: &View<'_>, call: Option<&RequestedCall>) -> bool {
     view.allows_whole(Action::Reject) || (call.is_some() && view.allows(Action::Reject))
 }
 
-/// Returns the name of a form's field: `name`, or the name of the call's own field if the form names
-/// a call.
+/// Returns the name of a form's field. If the form names a call, this is the name of the field
+/// `name` of that call. Otherwise this is `name` itself.
 fn field_name(call: Option<&RequestedCall>, name: &str) -> String {
     call.map_or_else(
         || name.to_owned(),

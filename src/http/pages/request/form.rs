@@ -68,8 +68,9 @@ fn unknown_field_pointer(name: &str) -> String {
 }
 
 /// Returns the initial text of the field in which a person edits a call's arguments. Hidden
-/// characters become equivalent JSON escapes. Line ends become LF: a browser submits them as CRLF,
-/// which `form_fields` turns into LF, so unedited text comes back equal.
+/// characters become equivalent JSON escapes. Line ends become LF, because `form_fields` turns the
+/// CRLF that a browser submits into LF. So a text that the person did not edit comes back equal to
+/// this text.
 #[must_use]
 pub(crate) fn editable_text(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
@@ -142,9 +143,9 @@ impl FormReader {
         }
     }
 
-    /// Returns submitted JSON without the white space around it, or reports a mistake at the
-    /// pointer `at`. The JSON must also be valid inside four arrays, because the body nests it up
-    /// to four levels deep and the depth of a body is limited.
+    /// Returns submitted JSON without the white space around it. If the JSON is not valid, reports
+    /// a mistake at the pointer `at`. The depth of a body is limited, and the body has this JSON up
+    /// to four levels deep, so the JSON must also be valid inside four arrays.
     fn checked_json(&mut self, submitted: &str, at: &str) -> Option<String> {
         let text = submitted.trim_matches([' ', '\t', '\n', '\r']);
         let nested = format!("[[[[{text}]]]]");
@@ -157,8 +158,9 @@ impl FormReader {
         Some(text.to_owned())
     }
 
-    /// Writes one answer for the whole request. If the path of the POST names the action, the form
-    /// has no field `action`.
+    /// Writes one answer for the whole request. The action comes from the field `action`. If the
+    /// path of the POST names the action, the form has no such field, and the body gets no member
+    /// `action`.
     fn put_request_decision(&mut self, row: &RequestRow, body: &mut JsonObject) {
         let mut action = self.take("action");
         let confirms = row.spec.kind == RequestKind::Confirmation
@@ -350,8 +352,8 @@ impl FormReader {
     }
 
     /// Returns the arguments that a person edited, either in a field for each member or as JSON.
-    /// `is_edit` tells whether the person chose the action `edit`. If `is_edit` is false, returns
-    /// `None`. If the person edited the arguments nevertheless, also reports a mistake.
+    /// `is_edit` tells whether the person chose the action `edit`. If not, returns `None`, and
+    /// reports a mistake if the person edited the arguments nevertheless.
     fn edited_arguments(
         &mut self,
         call: &CallSpec,

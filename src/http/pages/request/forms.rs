@@ -153,7 +153,8 @@ pub(crate) fn approve_form(view: &View<'_>) -> Markup {
     html! { section.plain { h2 { (head) } (form_with_digest(view, "/approve", &body)) } }
 }
 
-/// Renders the form that rejects the question or all open calls, for the page with one button.
+/// Renders the form of the page whose only button rejects. The button declines the question, or
+/// rejects all open calls.
 pub(crate) fn reject_form(view: &View<'_>) -> Markup {
     let part = kind_part(view.request.kind, view.words);
     html! { section.plain { h2 { (part.reject_head) } (reject_fields(view)) } }

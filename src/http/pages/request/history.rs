@@ -109,7 +109,7 @@ impl CallStatus {
 struct CallRecord {
     /// Whether an attempt or a sub-agent was started.
     was_started: bool,
-    /// A request about the call that was opened after the page's request and is still open, if any.
+    /// The open request about this call, if such a request was opened after the page's request.
     later_request: Option<(RequestId, RequestKind)>,
     was_answered_later: bool,
     result: Option<(Outcome, Option<u16>)>,
@@ -127,8 +127,8 @@ pub(crate) struct RequestHistory {
     /// The reason why the request was closed without a decision; `None` if the request is open or
     /// decided.
     pub closed: Option<CloseReason>,
-    /// The first terminal status of the task after the request was closed without a decision, if
-    /// any.
+    /// The first terminal status of the task since the request was closed without a decision.
+    /// `None` if the task has not ended since then, or if the request was not closed in this way.
     pub status_at_close: Option<TaskStatus>,
     /// The task's last status, if it is terminal.
     pub final_status: Option<TaskStatus>,
@@ -249,8 +249,8 @@ impl RequestHistory {
     }
 
     /// Returns whether later items can no longer change the headline. This is so if the model has
-    /// read the results of all calls, and no result is `Unknown` or `Canceled`, because a late
-    /// result may follow these two.
+    /// read the results of all calls, and no result is `Unknown` or `Canceled`. A late result may
+    /// still follow `Unknown` or `Canceled`.
     #[must_use]
     pub(crate) fn is_settled(&self) -> bool {
         self.calls.values().all(|record| {

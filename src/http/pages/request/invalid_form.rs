@@ -108,8 +108,9 @@ pub(crate) async fn page(
 }
 
 /// Renders the page that has the submitted form. `path_action` is the action in the path of the
-/// POST, if any. Only a confirmation has forms that its own page does not have: the forms of its
-/// pages with one button.
+/// POST, if any. For a confirmation, a form with an action in its path is only on a page with one
+/// button, so the function renders that page. For any other kind, the request's own page has every
+/// form.
 pub(super) fn page_with_mistakes(view: &View<'_>, path_action: Option<Action>) -> Markup {
     match path_action.filter(|_| view.row.spec.kind == RequestKind::Confirmation) {
         Some(action) => request::single_action_page(view, action),

@@ -10,7 +10,7 @@ use crate::http::pages::translations::Translations;
 use crate::task::request::RequestKind;
 
 pub(crate) struct KindPart {
-    /// The name of the kind of request; the page's heading if the agent itself asked.
+    /// The name of the kind of request. If the agent itself asked, it is the page's heading.
     pub heading: &'static str,
     /// A paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,

@@ -221,8 +221,8 @@ impl<'a> View<'a> {
     }
 
     /// Returns whether this reader may take this action on the whole request. A rejection covers
-    /// every undecided call. So it is refused if the reader has approved any of them, because a
-    /// person's first answer to a call counts.
+    /// every undecided call. If the reader has already approved one of these calls, the rejection
+    /// is refused, because a person's first answer to a call counts.
     fn allows_whole(&self, action: Action) -> bool {
         self.allows(action) && (action != Action::Reject || !self.has_approved_undecided_call())
     }
@@ -444,8 +444,9 @@ fn tab_title(view: &View<'_>, closed: Option<&str>) -> String {
     })
 }
 
-/// The maximum number of reads of the journal after the request. A call that has been canceled, or
-/// whose outcome is unknown, may never be settled, and its task may go on for long.
+/// The maximum number of reads of the journal after the request. The reads end early once all calls
+/// are settled. A call that was canceled, or whose outcome is unknown, may never be settled, so
+/// this limit ends the reads of a long journal.
 const MAX_HISTORY_READS: usize = 64;
 
 impl View<'_> {
