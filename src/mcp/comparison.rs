@@ -19,7 +19,7 @@ use crate::tool::headers::headers_digest;
 
 /// How long a successful comparison is recent enough for [`Need::Judge`] and [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
-/// How long, after a failed comparison, [`Need::Judge`] does not require a new comparison.
+/// The time after a failed comparison in which [`Need::Judge`] requires no new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 const MAX_TASKS: usize = 1024;
 

@@ -63,7 +63,8 @@ impl Acceptor for TcpListener {
 
 #[derive(Clone)]
 pub(crate) struct Server {
-    /// The router that answers the next request, also on connections that are open already.
+    /// The current router of the service. Each request uses the router that is current when the
+    /// request begins. So a new router also answers requests on connections that are open already.
     pub router: watch::Receiver<Router>,
     pub connections: Connections,
     pub clock: Arc<dyn Clock>,

@@ -12,7 +12,8 @@ use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 use crate::task::item::{Fact, FinishReason, Part, PartType};
 
-/// How many items of the root task's journal, newest first, [`load`] searches for the message.
+/// The maximum number of items of the root task's journal that [`load`] searches for the message.
+/// The search goes from later to earlier items.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
 /// The maximum number of characters of a user's message that are shown unfolded.
