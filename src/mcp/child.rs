@@ -355,6 +355,7 @@ async fn read_messages(
     shared.changes.send_modify(|count| *count += 1);
     drop(output);
     // If the guard process exits with success, it has already ended the child's process group.
+    // Otherwise, processes of this group may still run, so they are killed here.
     if !process.wait().await.is_ok_and(|status| status.success()) {
         kill_orphans(leader);
     }

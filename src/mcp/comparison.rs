@@ -258,8 +258,8 @@ fn difference(locked: &LockedTool, now: &Value) -> Option<Difference> {
     })
 }
 
-/// Returns the names of the members in which two definitions differ. The server chooses the names
-/// of members that the protocol does not define, so these appear as `other members`.
+/// Returns the names of the members in which two definitions differ. A member that the protocol
+/// does not define appears as `other members`, because the server can choose any name for it.
 pub(super) fn members_that_differ(old: &Value, new: &Value) -> Vec<&'static str> {
     const KNOWN: [&str; 8] = [
         "title",

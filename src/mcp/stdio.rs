@@ -186,8 +186,8 @@ impl Stdio {
         request_index: u32,
     ) -> Outcome {
         let mut restarted = false;
-        // `within` begins with the decision on the permit (`decided`), which only request 0 waits
-        // for. For a later request, this decision is long past, so `within` begins now.
+        // The time `within` begins now, or with the decision on the permit (`decided`) if the
+        // decision comes later. For a later request of the attempt, the decision is long past.
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {

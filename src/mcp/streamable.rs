@@ -223,8 +223,8 @@ impl Streamable {
         })
     }
 
-    /// Returns the conversation with the server, and the headers of its next request. If there is
-    /// no conversation, begins one.
+    /// Returns the conversation that was begun with the headers `operator`, and the headers of its
+    /// next request. If there is no such conversation, begins one.
     async fn context(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
         let key = headers_digest(operator);
         let begin_lock = self.conversations.begin_lock(key);
@@ -332,7 +332,8 @@ impl Streamable {
         }
     }
 
-    /// Forgets the part of `context` that the server refuses with `status`. Returns this part.
+    /// Forgets the part of `context` that the server refuses with `status`. Returns this part;
+    /// `None` if the server refuses no part with `status`.
     async fn renew(
         &self,
         operator: &HeaderMap,

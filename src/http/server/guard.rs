@@ -85,8 +85,8 @@ pub(crate) async fn guard(
     Ok(response)
 }
 
-/// Opens the sealed link in the path. Returns the person to whom the link was sent, as a caller,
-/// and the link.
+/// Opens the sealed link in the path. Returns a caller for the person to whom the link was sent,
+/// and the opened link.
 ///
 /// # Errors
 /// `not_found` for a text that is not a link of this service, and for a link whose person is no

@@ -16,8 +16,9 @@ use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
 use crate::task::units::format_duration;
 
-/// The durations that the form offers for a standing decision, if they are below the rule's
-/// maximum. The form also offers the maximum itself.
+/// The durations among which a person may choose for a standing decision. The rules of the open
+/// calls set a maximum. The form offers the durations of this list that are below the maximum, and
+/// the maximum itself.
 const DURATIONS: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),

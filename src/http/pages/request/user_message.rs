@@ -105,7 +105,7 @@ impl UserMessage {
 }
 
 /// Renders the user's message in a box. If the message is long, only the beginning is shown
-/// unfolded. Empty at a gate, and if no message was found.
+/// unfolded. Empty for a call at a gate, and if no message was found.
 pub(super) fn message_figure(view: &View<'_>) -> Markup {
     let message = view.user_message.as_ref();
     let Some(message) = message.filter(|message| !message.is_context) else {
@@ -124,7 +124,7 @@ pub(super) fn message_figure(view: &View<'_>) -> Markup {
 }
 
 /// Renders the agent's text about its call at a gate in a box. If the text is long, only the
-/// beginning is shown unfolded. Empty for any other request, and without such a text.
+/// beginning is shown unfolded. Empty if the call is not at a gate, or if the agent gave no text.
 pub(super) fn context_figure(view: &View<'_>) -> Markup {
     let message = view.user_message.as_ref();
     let Some(message) = message.filter(|message| message.is_context) else {

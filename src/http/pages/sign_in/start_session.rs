@@ -1,5 +1,6 @@
 //! `POST /sign-in`: exchanges an API key for a session. The key is checked once and not stored. The
-//! browser always gets a new random token.
+//! browser always gets a new random token, because another person may know the token of an earlier
+//! cookie.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
