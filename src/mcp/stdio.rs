@@ -1,6 +1,6 @@
-//! Runs an MCP server as a child process of a guard process. The commands of shell tools run under
-//! the same guard. Invariant: `Outcome::NotSent` means that no byte of the call's message was
-//! written.
+//! Runs an MCP server as a child process of a guard process. Shell tools run their commands under
+//! the same kind of guard. Invariant: `Outcome::NotSent` means that no byte of the call's message
+//! was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -186,8 +186,7 @@ impl Stdio {
         request_index: u32,
     ) -> Outcome {
         let mut restarted = false;
-        // The time `within` begins now, or with the decision on the permit (`decided`) if the
-        // decision comes later. For a later request of the attempt, the decision is long past.
+        // `within` begins now, or with the decision on the permit (`decided`) if this comes later.
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {

@@ -151,8 +151,8 @@ impl Streamable {
             };
             let status = reply.status;
             // The call is sent again only if the server certainly did not execute it. A 404 or a
-            // 401 usually proves this. It proves nothing if the body is an answer to this request
-            // that is not a refusal: then the server has read the call. A 400 never proves this.
+            // 401 proves this. But an answer to this request that is not a refusal shows that the
+            // server has read the call, so the status proves nothing. A 400 never proves this.
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);

@@ -29,7 +29,8 @@ const DURATIONS: [Duration; 5] = [
 
 /// Renders the inputs with which a person asks for a standing decision. Returns `None` in these
 /// cases: the reader came by a sealed link or by Slack; several people have to approve; the rule of
-/// an open call offers no standing decision; no [`GrantScope`] is in the offers of all open calls.
+/// an open call offers no standing decision; the offers of the open calls have no [`GrantScope`] in
+/// common.
 pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
