@@ -1,6 +1,6 @@
 //! Exchanges MCP messages with a child process over its standard input and output, one message per
-//! line. Invariant: each pending request ends when its answer arrives, even if the answer cannot be
-//! read, or when the child ends.
+//! line. Invariant: a pending request ends when its answer arrives, or when the child ends. If the
+//! answer cannot be read but has the request's id, the request ends, too.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,8 +26,7 @@ use crate::tool::shell::{GuardCommand, kill_orphans};
 
 /// The time after which an idle child is ended.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
-/// The interval between two checks whether the child is idle. Each request from the child restarts
-/// the interval, because the task that checks also replies to these requests.
+/// The interval between two checks whether the child is idle.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the guard process may take to report that it has started the child.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -294,8 +293,9 @@ impl Shared {
             }
             Some(Message::Answer(..) | Message::Notification(_)) => {}
             None => {
-                // No method has the result `null`, so the request ends at once, as after any other
-                // answer that is not a result of its method.
+                // The answer cannot be read, so the request ends at once with the result `null`. No
+                // method has this result, so the caller treats the answer like any other invalid
+                // result.
                 if let Some(id) = unreadable_answer_id(line) {
                     self.settle(&id, Answer::Result(Value::Null), line);
                 }
@@ -355,6 +355,7 @@ async fn read_messages(
     shared.changes.send_modify(|count| *count += 1);
     drop(output);
     // If the guard process exits with success, it has already ended the child's process group.
+    // Otherwise, processes of this group may still run, so they are killed here.
     if !process.wait().await.is_ok_and(|status| status.success()) {
         kill_orphans(leader);
     }
@@ -390,7 +391,8 @@ async fn read_line(
 }
 
 /// Logs the lines of a child's standard error. All lines are redacted as one text, because a secret
-/// may have several lines. A beginning of a secret at the end of the output is not logged.
+/// may have several lines. If the output ends in the middle of a secret, this beginning of the
+/// secret is not logged.
 async fn log_lines(server: String, stderr: impl AsyncRead + Unpin, redactor: Arc<Redactor>) {
     let (mut input, mut line) = (BufReader::new(stderr), Vec::new());
     let mut redacting = StreamRedactor::new(redactor);

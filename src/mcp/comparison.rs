@@ -19,7 +19,7 @@ use crate::tool::headers::headers_digest;
 
 /// How long a successful comparison is recent enough for [`Need::Judge`] and [`Need::Start`].
 const FRESH_FOR: Duration = Duration::from_mins(1);
-/// How long, after a failed comparison, [`Need::Judge`] does not require a new comparison.
+/// The time after a failed comparison in which [`Need::Judge`] requires no new comparison.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 const MAX_TASKS: usize = 1024;
 
@@ -258,8 +258,8 @@ fn difference(locked: &LockedTool, now: &Value) -> Option<Difference> {
     })
 }
 
-/// Returns the names of the members in which two definitions differ. The server chooses the names
-/// of members that the protocol does not define, so these appear as `other members`.
+/// Returns the names of the members in which two definitions differ. A member that the protocol
+/// does not define appears as `other members`, because the server can choose any name for it.
 pub(super) fn members_that_differ(old: &Value, new: &Value) -> Vec<&'static str> {
     const KNOWN: [&str; 8] = [
         "title",

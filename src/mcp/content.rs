@@ -72,8 +72,8 @@ fn is_json_of(text: &str, value: &Value) -> bool {
         && serde_json::from_str::<Value>(text).is_ok_and(|parsed| parsed == *value)
 }
 
-/// Returns the text of a block. No part of it is cut here, because the whole result is redacted
-/// before it is cut.
+/// Returns the whole text of a block. The caller redacts the whole result first, and cuts the
+/// result afterwards.
 fn block_text(block: &Value) -> String {
     let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
     match text("type") {
@@ -129,7 +129,8 @@ fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Ou
     })
 }
 
-/// Names, for the model, a request of the server that this client does not support.
+/// Returns a name for a request of the server that this client does not support. The name is part
+/// of the error text for the model.
 fn unsupported_request_name(request: &Value, redactor: &Redactor) -> String {
     match request.get("method").and_then(Value::as_str) {
         Some("sampling/createMessage") => "sampling".to_owned(),

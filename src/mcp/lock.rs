@@ -16,7 +16,7 @@ use crate::tool::schema::{case_collisions, parameters_flaws};
 
 const VERSION: u32 = 1;
 /// Older dialects of JSON Schema that are accepted. A schema in such a dialect is read in the
-/// dialect 2020-12. If the schema has a keyword with another meaning there, the tool is refused.
+/// dialect 2020-12. If a keyword of the schema has another meaning in 2020-12, the tool is refused.
 const OLDER_DIALECTS: [&str; 3] = [
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-07/schema",

@@ -14,7 +14,7 @@ use super::settings::OAuth;
 use crate::net::{Failure, NO_ANSWER_IN_TIME, Net, next_bytes, send_request};
 use crate::secret::{Redactor, Secret};
 
-/// How long before its expiry a cached token is replaced.
+/// A cached token is replaced this long before it expires.
 const RENEWAL_MARGIN: Duration = Duration::from_mins(1);
 /// The lifetime of a token if the endpoint's answer has no `expires_in`.
 const DEFAULT_LIFETIME: Duration = Duration::from_mins(5);

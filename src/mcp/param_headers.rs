@@ -89,7 +89,8 @@ fn annotated(schema: &Value) -> Vec<(Vec<&str>, &Value, &Value)> {
     found
 }
 
-/// Counts all occurrences of [`KEYWORD`] in a schema, except those within values such as `default`.
+/// Counts all occurrences of [`KEYWORD`] in a schema. Leaves out the values of `default`,
+/// `examples`, `const` and `enum`, because these values are data and not schemas.
 fn count_keyword(schema: &Value) -> usize {
     match schema {
         Value::Object(members) => {

@@ -16,8 +16,8 @@ pub(super) fn is_gateway(status: StatusCode) -> bool {
     )
 }
 
-/// Returns the outcome of a call whose response contains no JSON-RPC answer. `status` is that of
-/// the response. `headers` are those of the request.
+/// Returns the outcome of a call whose response contains no JSON-RPC answer. `status` is the status
+/// of the response, and `headers` are the headers of the request.
 pub(super) fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome {
     let text = || format!("The call failed: {}.", refusal(status, headers));
     if is_gateway(status) {

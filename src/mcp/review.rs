@@ -38,10 +38,10 @@ pub struct Review {
     pub locked: LockedServer,
 }
 
-/// Compares the tools that a server lists with `old`, the server's entry in the lock file. `others`
-/// maps the names of other servers' tools to their servers. If a definition contains a secret known
-/// to `redactor`, the new entry ([`Review::locked`]) leaves out the tool, because the lock file is
-/// under version control.
+/// Compares the tools that a server lists with `old`, the server's entry in the lock file. The
+/// review warns if a text mentions a tool of another server; `others` maps the names of such tools
+/// to their servers. If a definition contains a secret known to `redactor`, the new entry
+/// ([`Review::locked`]) leaves out the tool, because the lock file is under version control.
 pub(crate) fn review(
     name: &str,
     old: Option<&LockedServer>,

@@ -1,5 +1,6 @@
-//! Runs an MCP server as a child process of a guard process, as shell tools run their commands.
-//! Invariant: `Outcome::NotSent` means that no byte of the call's message was written.
+//! Runs an MCP server as a child process of a guard process. Shell tools run their commands under
+//! the same kind of guard. Invariant: `Outcome::NotSent` means that no byte of the call's message
+//! was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,9 +25,9 @@ use crate::tool::shell::GuardCommand;
 
 /// How long the service goes on waiting for the answer after a call has timed out.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
-/// The time limit for the answer to `initialize`, unless the server's `timeout` is longer. Then the
-/// `timeout` is the limit. A program such as `npx` may download the server first, so the limit is
-/// never shorter than this.
+/// The minimum of the time limit for the answer to `initialize`. The time limit is the server's
+/// `timeout`, but at least this long, because a program such as `npx` may download the server
+/// first.
 const MIN_START_TIMEOUT: Duration = Duration::from_mins(1);
 /// The maximum number of concurrent calls to one server.
 const MAX_CALLS: usize = 16;
@@ -58,8 +59,8 @@ struct TimeLimits {
     list: Duration,
     /// The maximum time for the answer to `server/discover`, which older servers may never give.
     probe: Duration,
-    /// The maximum time for an answer after a call has timed out. `Stdio::cancel_call` then sends a
-    /// request to find out whether the server still responds.
+    /// After a call has timed out, `Stdio::cancel_call` sends a request to find out whether the
+    /// server still responds. This is the maximum time for the answer.
     alive: Duration,
     /// The pause after the first failed start. Each further failure doubles the pause, up to
     /// [`MAX_PAUSE`].
@@ -87,7 +88,8 @@ pub(super) struct Stdio {
     limits: TimeLimits,
     /// Locked while a child starts, so that concurrent calls share one start.
     running: Mutex<Running>,
-    /// Canceled by [`Stdio::close`], which would otherwise wait for a start that holds `running`.
+    /// Canceled by [`Stdio::close`], so that a child that is starting is given up. A start holds
+    /// the lock of `running`, so [`Stdio::close`] would otherwise wait for the end of the start.
     closed: CancellationToken,
     /// Limits the concurrent calls. The caller takes a slot before each call.
     pub(super) slots: Arc<Semaphore>,
@@ -184,7 +186,7 @@ impl Stdio {
         request_index: u32,
     ) -> Outcome {
         let mut restarted = false;
-        // The permit was decided long before a later request of the attempt.
+        // `within` begins now, or with the decision on the permit (`decided`) if this comes later.
         let earliest_end = Instant::now() + within;
         loop {
             let session = match self.session().await {

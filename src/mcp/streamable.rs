@@ -51,8 +51,8 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version
 #[derive(Debug)]
 pub(super) struct Streamable {
     url: Url,
-    /// The operator's headers, without users' credentials. If there are too many conversations,
-    /// these headers end the session of the conversation that is removed.
+    /// The operator's headers, without users' credentials. If there are too many conversations, one
+    /// is removed. The request that ends the removed conversation's session has these headers.
     fixed_headers: HeaderMap,
     net: Net,
     tokens: Option<Tokens>,
@@ -151,8 +151,8 @@ impl Streamable {
             };
             let status = reply.status;
             // The call is sent again only if the server certainly did not execute it. A 404 or a
-            // 401 proves this, unless the body shows that the server has read the call: it is an
-            // answer to this request, and not a refusal. A 400 does not prove this.
+            // 401 proves this. But an answer to this request that is not a refusal shows that the
+            // server has read the call, so the status proves nothing. A 400 never proves this.
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
@@ -204,8 +204,9 @@ impl Streamable {
         Some(end_sessions(self.net.clone(), self.url.clone(), headers, ended).boxed())
     }
 
-    /// Returns a context in which no conversation has begun. Its headers are a copy of `operator`,
-    /// which for a call contains the user's credentials, and a token if OAuth is configured.
+    /// Returns a context in which no conversation has begun. Its headers are a copy of `operator`.
+    /// If OAuth is configured, the headers also have a token. For a call, `operator` already
+    /// contains the user's credentials.
     async fn unbegun(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
         let (mut headers, mut token) = (operator.clone(), None);
         if let Some(tokens) = &self.tokens {
@@ -222,8 +223,8 @@ impl Streamable {
         })
     }
 
-    /// Returns the conversation with the server, and the headers of its next request. If there is
-    /// no conversation, begins one.
+    /// Returns the conversation that was begun with the headers `operator`, and the headers of its
+    /// next request. If there is no such conversation, begins one.
     async fn context(&self, operator: &HeaderMap) -> Result<Context, ClientError> {
         let key = headers_digest(operator);
         let begin_lock = self.conversations.begin_lock(key);
@@ -331,7 +332,8 @@ impl Streamable {
         }
     }
 
-    /// Forgets the part of `context` that the server refuses with `status`. Returns this part.
+    /// Forgets the part of `context` that the server refuses with `status`. Returns this part;
+    /// `None` if the server refuses no part with `status`.
     async fn renew(
         &self,
         operator: &HeaderMap,

@@ -154,8 +154,8 @@ impl Answer {
 }
 
 impl Message {
-    /// Parses one message, whose text must be [`readable`]. Returns `None` if the text is not a
-    /// valid message.
+    /// Parses one message. `text` must be a result of [`readable`]. Returns `None` if the text is
+    /// not a valid message.
     pub(super) fn read(text: &str) -> Option<Self> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let value = StrictValue(MAX_DEPTH).deserialize(&mut reader).ok()?;
@@ -183,8 +183,8 @@ pub(super) fn readable(message: &[u8]) -> String {
     replace_escapes(&from_bytes(message), InvalidEscape::LoneSurrogates).into_owned()
 }
 
-/// Returns the id of an answer that [`Message::read`] does not read. Returns `None` if the message
-/// has no id that is a text, repeats its id, or is a request.
+/// Returns the id of an answer that [`Message::read`] cannot read. Returns `None` if the message is
+/// a request. Also returns `None` if the id is missing, repeated, or not a text.
 pub(super) fn unreadable_answer_id(message: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Unreadable {
@@ -195,7 +195,8 @@ pub(super) fn unreadable_answer_id(message: &str) -> Option<String> {
     answer.method.is_none().then_some(answer.id)
 }
 
-/// Returns the result in a [`readable`] message as the server wrote it; `None` for an error.
+/// Returns the text of the result in `message`, exactly as it stands there. `message` must be a
+/// result of [`readable`]. Returns `None` for an error.
 pub(super) fn raw_result(message: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Raw<'m> {

@@ -12,7 +12,7 @@ use crate::http::Http;
 use crate::http::server::problem::path_prefix;
 use crate::people::Caller;
 
-/// A page to which the links at the top of each page lead.
+/// A target of the links that stand at the top of each page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NavPage {
     Inbox,
@@ -69,7 +69,8 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Renders a whole page. `body` has the page's heading.
+    /// Renders a whole page. `title` appears only in the title of the browser's tab, so `body` must
+    /// contain the heading.
     #[must_use]
     pub(crate) fn page(&self, current: Option<NavPage>, title: &str, body: &Markup) -> Markup {
         self.page_with_open_count(current, title, "", body)

@@ -5,14 +5,15 @@
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
 
-/// Returns whether `Accept` names `text/html` with a quality above 0 and at least that of JSON.
+/// Returns whether `Accept` names `text/html` with a quality that is above 0 and not below the
+/// quality of JSON.
 #[must_use]
 pub(crate) fn wants_html(headers: &HeaderMap) -> bool {
     prefers(headers, "text/html")
 }
 
-/// Returns whether `Accept` names `text/event-stream` with a quality above 0 and at least that of
-/// JSON.
+/// Returns whether `Accept` names `text/event-stream` with a quality that is above 0 and not below
+/// the quality of JSON.
 #[must_use]
 pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
     prefers(headers, "text/event-stream")

@@ -1,8 +1,8 @@
 //! Reads and parses the body of a POST in two steps. [`read_body`] reads all bytes, up to the
 //! operation's limit. [`PostRequest::json`] checks the content type and parses the bytes. If a POST
-//! repeats an earlier POST with the same `Idempotency-Key`, it is answered between the two steps,
-//! and its body is not parsed. A body over `MAX_INLINE_SIZE` waits for memory, and is parsed on a
-//! blocking thread.
+//! repeats an earlier POST with the same `Idempotency-Key`, the repetition is answered between the
+//! two steps, and its body is not parsed. A body over `MAX_INLINE_SIZE` waits for memory, and is
+//! parsed on a blocking thread.
 
 pub(crate) mod budget;
 
@@ -143,10 +143,11 @@ impl AsRef<[u8]> for LargeBody {
     }
 }
 
-/// Reads the body of a request. A body of more than `MAX_INLINE_SIZE` bytes waits until memory is
-/// free for `caller`. If the request has a `Content-Length`, the wait comes before the first byte
-/// is read. Without this header, the wait comes once more than `MAX_INLINE_SIZE` bytes have
-/// arrived. `BODY_TIMEOUT` restarts after the wait.
+/// Reads the body of a request. If the body has more than `MAX_INLINE_SIZE` bytes, the function
+/// waits until memory is free for `caller`. If the request has a `Content-Length`, the wait comes
+/// before the first byte is read. Without this header, the wait comes once more than
+/// `MAX_INLINE_SIZE` bytes have arrived. The client has `BODY_TIMEOUT` to send the body. This time
+/// begins anew after the wait.
 ///
 /// # Errors
 /// `bad_request` if the body is too slow or incomplete; `too_large` if the body exceeds the limit;
@@ -249,8 +250,9 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
     }
 }
 
-/// Returns the path that is stored with an idempotency key. No table stores links, so the path of a
-/// sealed link has the id of the link's request in place of the link.
+/// Returns the path that is stored with an idempotency key. A sealed link is a right to decide, so
+/// the database never stores a link. In the stored path, the id of the link's request takes the
+/// place of the link.
 fn stored_path(parts: &Parts) -> String {
     match parts.extensions.get::<CurrentLink>() {
         Some(link) => format!("{}{}", link::PATH_PREFIX, link.request_id),

@@ -90,9 +90,9 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
     }
 }
 
-/// Refuses a caller whose key has no permission `gate`. The operation that shows a call uses this
-/// check, so a key with both `gate` and `decide` passes. If such a key proposes a call, the engine
-/// refuses the proposal, because the key could approve its own call.
+/// Refuses a caller whose key has no permission `gate`. Only the operation that shows a call uses
+/// this check. A key with both `gate` and `decide` passes the check, but cannot propose calls: the
+/// engine refuses each proposal of such a key, because the key could approve its own call.
 ///
 /// # Errors
 /// Fails with `forbidden` if the caller is refused.

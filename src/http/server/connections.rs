@@ -79,8 +79,8 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // A closing connection counts as a free slot. So repeated calls of this function for one
-        // waiting client close one connection and not several.
+        // This function may run several times for one waiting client, but must close only one
+        // connection for the client. So a connection that is closing already counts as a free slot.
         if open.count - open.closing >= self.0.max_open {
             open.close_longest_idle();
         }
@@ -135,7 +135,8 @@ pub(crate) enum ConnectionPhase {
     Head,
     /// The connection serves a request. This phase has no timeout.
     Serving,
-    /// The connection waits for the next request. On HTTP/1.1, no byte of that request has arrived.
+    /// The connection waits for the next request. On HTTP/1.1, the first byte of the next request
+    /// ends this phase and begins `Head`. On HTTP/2, this phase lasts until a request begins.
     KeepAlive,
 }
 
@@ -231,9 +232,10 @@ impl ConnectionSlot {
         )
     }
 
-    /// Marks the connection as idle if it is protected and serves no request. Checks both under the
-    /// lock, because two Tokio tasks of an HTTP/2 connection call [`Self::phase`]. Without the
-    /// lock, both tasks could add the connection to the idle connections.
+    /// Marks the connection as idle if it is protected and serves no request. Checks these two
+    /// conditions under the lock, because two Tokio tasks of an HTTP/2 connection call
+    /// [`Self::phase`]. Without the lock, both tasks could add the connection to the idle
+    /// connections.
     fn mark_idle(&self) {
         let mut open = self.connections.lock();
         let protected = self.idle_key.load(Ordering::Relaxed) == 0;

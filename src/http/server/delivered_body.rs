@@ -1,4 +1,4 @@
-//! A response body that reports when the connection has taken the bytes of the body.
+//! A response body that reports when its bytes have passed to the connection, which sends them.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,14 +10,14 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::engine::gate::Delivery;
 
-/// A body of one chunk. `delivered` is called when the connection takes the chunk.
+/// A body of one chunk. `delivered` is called when the chunk passes to the connection.
 struct DeliveredBody<D> {
     bytes: Option<Bytes>,
     delivered: Option<D>,
 }
 
-/// Returns a body with the content `bytes`. Calls [`Delivery::delivered`] when the connection takes
-/// the bytes, and does not call it if the body is dropped before that.
+/// Returns a body with the content `bytes`. Calls [`Delivery::delivered`] when the bytes pass to
+/// the connection. If the body is dropped before that, [`Delivery::delivered`] is not called.
 pub(crate) fn delivered_body(bytes: Bytes, delivery: Option<Delivery>) -> Body {
     body(bytes, delivery.map(|delivery| || delivery.delivered()))
 }

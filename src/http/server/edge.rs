@@ -48,8 +48,8 @@ pub(crate) struct RenderedError;
 /// The operations that health checks call every few seconds. They are logged at debug level.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
-/// The state of this middleware. Nothing in it needs the database, so the middleware also serves
-/// the answers before the database is open.
+/// The state of this middleware. The middleware also runs while the database is not open yet
+/// (`starting.rs`), so the state has nothing that needs the database.
 pub(crate) struct Edge {
     public_url: String,
     without_accounts: bool,
@@ -259,7 +259,8 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
         HeaderValue::from_static("nosniff"),
     );
     if context.is_private {
-        // Keeps the stricter `Cache-Control` of an event stream.
+        // If the response already has a `Cache-Control`, as an event stream has, this value is
+        // kept.
         headers
             .entry(header::CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-store"));

@@ -13,8 +13,9 @@ const MAX_ERRORS: usize = 50;
 /// name.
 const MAX_POINTER_BYTES: usize = 1024;
 
-/// Returns the JSON pointer of the member `name` of the value at `at`. If this pointer would be
-/// longer than `MAX_POINTER_BYTES`, returns `at` instead.
+/// Returns the JSON pointer of a member: `at` is the pointer of the object or list, and `name` the
+/// name or index of the member. If the result would be longer than `MAX_POINTER_BYTES`, returns
+/// `at` instead.
 #[must_use]
 pub(crate) fn pointer(at: &str, name: &str) -> String {
     let place = text::pointer(at, name);

@@ -1,8 +1,8 @@
 //! The guard runs before each operation. It is a layer on the operation's route, so the router
-//! answers unknown paths (404) and unknown methods (405) before the guard runs. The guard first
-//! checks that the request names a loopback host and came through no proxy, but only in a service
-//! without accounts. Then it checks the origin, the announced size of the body, and the credential
-//! (the key, the session's cookie or the sealed link), in this order.
+//! answers unknown paths (404) and unknown methods (405) before the guard runs. In a service
+//! without accounts, the guard first checks that the request names a loopback host and came through
+//! no proxy. In every service, the guard then checks the origin, the announced size of the body,
+//! and the credential (the key, the session's cookie or the sealed link), in this order.
 
 use std::sync::{Arc, Weak};
 
@@ -84,8 +84,8 @@ pub(crate) async fn guard(
     Ok(response)
 }
 
-/// Opens the sealed link in the path. Returns the person to whom the link was sent, as a caller,
-/// and the link.
+/// Opens the sealed link in the path. Returns a caller for the person to whom the link was sent,
+/// and the opened link.
 ///
 /// # Errors
 /// `not_found` for a text that is not a link of this service, and for a link whose person is no
@@ -174,8 +174,9 @@ async fn with_session_fallback(
     }
 }
 
-/// Authenticates the request by its key. If the key is wrong, counts the wrong key for the client's
-/// network. The inner result is the authenticator's; the outer error is that of the count.
+/// Authenticates the request by its key. The inner result is that of the authentication. If the key
+/// is wrong, the function also counts the wrong key for the client's network. The outer result is
+/// the error of this count.
 ///
 /// # Errors
 /// `too_many` after too many wrong keys from one client's network. A correct key is never refused

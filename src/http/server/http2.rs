@@ -42,7 +42,7 @@ const WINDOW_BYTES: u32 = 1024 * 1024;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// The maximum time for the answer to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time between two looks of `run_watchdog` at a connection that serves a request.
+/// While a connection serves a request, `run_watchdog` checks the connection at this interval.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A stream that first returns the bytes in `prefix`, which `read_preface` has read already, and
@@ -64,7 +64,7 @@ impl<I> PrefixedStream<I> {
 
 /// Reads the first bytes of a connection until it is clear whether the client uses HTTP/2. Returns
 /// `true` for HTTP/2, and a stream that returns the bytes again. Returns `None` if reading fails,
-/// or if `end` completes first.
+/// or if the timeout `end` completes first.
 pub(super) async fn read_preface<I: AsyncRead + Unpin>(
     io: I,
     end: &mut Timeout,

@@ -96,9 +96,10 @@ fn json_error(error: &serde_json::Error) -> JsonError {
     })
 }
 
-/// Parses a JSON object of at most 64 members like [`parse`], except for the member `name`. Returns
-/// the other members, and the unchanged JSON text of `name`. This text is not checked for depth,
-/// number of values or repeated members. If the value is not an object, the whole value is parsed.
+/// Parses a JSON object like [`parse`], but leaves the member `name` unparsed. Returns the other
+/// members, and the unchanged JSON text of `name`. This text is not checked for depth, number of
+/// values or repeated members. The object may have at most 64 members. If the value is not an
+/// object, the whole value is parsed.
 pub(crate) fn parse_except(bytes: &[u8], name: &str) -> Result<(Value, Option<String>), JsonError> {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Ok((parse(bytes)?, None));

@@ -33,7 +33,7 @@ impl Origin {
 }
 
 /// The configured origins whose pages may send requests that change something. Pages of the
-/// service's own host may always send them.
+/// service's own host may always send such requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     public: Option<Origin>,
@@ -138,10 +138,10 @@ const PROXY_HEADERS: [&str; 6] = [
 ];
 
 /// Returns why a service without accounts refuses the request; `None` if it accepts the request.
-/// Through a proxy, every client would act as the user `local`, so signs of a proxy are refused. A
-/// version other than HTTP/1.1 is such a sign, because nginx uses HTTP/1.0 by default. The host
-/// must be a loopback name, because a web page can point its own host name to this machine (DNS
-/// rebinding).
+/// Through a proxy, every client would act as the user `local`, so signs of a proxy are refused. An
+/// HTTP version other than 1.1 is also such a sign, because nginx forwards requests with HTTP/1.0
+/// by default. The host must be a loopback name, because a web page can point its own host name to
+/// this machine (DNS rebinding).
 #[must_use]
 pub(crate) fn refusal_without_accounts(
     headers: &HeaderMap,

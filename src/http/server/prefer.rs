@@ -44,8 +44,9 @@ impl Prefer {
         prefer
     }
 
-    /// Returns the time to wait, which is at most 300 s: the client's `wait`; zero if the client
-    /// gives only `respond-async`; `default` if the client gives no preference.
+    /// Returns the time to wait. If the client gives `wait`, this is that time. If the client gives
+    /// only `respond-async`, this is zero. If the client gives no preference, this is `default`.
+    /// The result is at most 300 s.
     #[must_use]
     pub(crate) fn wait_or(self, default: Duration) -> Duration {
         match (self.wait, self.respond_async) {

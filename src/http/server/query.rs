@@ -12,8 +12,8 @@ use crate::task::id::TaskId;
 
 const DEFAULT_LIMIT: i64 = 50;
 pub(crate) const MAX_LIMIT: i64 = 200;
-/// The maximum number of different task ids in a query. An operation reads each of these tasks by a
-/// statement of its own.
+/// The maximum number of different task ids in a query. The limit bounds the work of an operation,
+/// because an operation reads each of these tasks by a statement of its own.
 const MAX_TASK_IDS: usize = 200;
 
 /// A query whose parameters are taken out one by one.

@@ -1,8 +1,8 @@
 //! The accept loop. The server limits the number of connections, the size of each request's head,
 //! the time in which the head must arrive, and the time between two requests of a connection.
-//! HTTP/1 connections use hyper's builder for HTTP/1 alone, so Cargo features of other crates
-//! cannot enable HTTP/2. HTTP/2 is served if [`Server::http2`] is set and the connection begins
-//! with the preface of HTTP/2.
+//! HTTP/2 is served only if [`Server::http2`] is set and the connection begins with the preface of
+//! HTTP/2. All other connections use hyper's builder for HTTP/1 alone, so that Cargo features of
+//! other crates cannot enable HTTP/2 on them.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -63,7 +63,8 @@ impl Acceptor for TcpListener {
 
 #[derive(Clone)]
 pub(crate) struct Server {
-    /// The router that answers the next request, also on connections that are open already.
+    /// The current router of the service. Each request uses the router that is current when the
+    /// request begins. So a new router also answers requests on connections that are open already.
     pub router: watch::Receiver<Router>,
     pub connections: Connections,
     pub clock: Arc<dyn Clock>,

@@ -1,5 +1,6 @@
-//! The answers before the database is open: `/healthz` is 200, because the process lives, and every
-//! other path is the problem `unavailable`, also `/readyz`.
+//! The answers before the database is open. `/healthz` is answered with 200, because the process
+//! lives. `/readyz` and all other paths are answered with the problem `unavailable`. A service
+//! without accounts may refuse a request to these other paths (`Edge::host_refusal`).
 
 use std::sync::Arc;
 

@@ -56,7 +56,7 @@ pub(super) enum Renewal {
 }
 
 impl Context {
-    /// Returns a context of another conversation, with the same headers.
+    /// Returns a context for `conversation`, with the headers and the token of this context.
     pub(super) fn with(&self, conversation: Conversation) -> Self {
         Self {
             conversation,
@@ -65,8 +65,8 @@ impl Context {
         }
     }
 
-    /// Returns the part that the server refuses with `status`; `None` if the status has another
-    /// meaning.
+    /// Returns the part that the server refuses with `status`. Returns `None` if `status` refuses
+    /// neither the session nor the token, or if the context does not have the refused part.
     pub(super) fn refused_part(&self, status: StatusCode) -> Option<Renewal> {
         match status {
             // Many servers answer an unknown session with 400 instead of 404.
@@ -101,7 +101,7 @@ impl Conversations {
     }
 
     /// Returns the lock that a request holds while it begins the conversation, so that a concurrent
-    /// request with the same headers does not begin another.
+    /// request with the same headers does not begin another conversation.
     pub(super) fn begin_lock(&self, key: HeadersDigest) -> Arc<tokio::sync::Mutex<()>> {
         let mut kept = self.lock();
         let known = kept.begin_locks.get(&key).and_then(Weak::upgrade);
@@ -156,7 +156,7 @@ impl Conversations {
     }
 }
 
-/// Ends the sessions of `ended`. The requests have these headers.
+/// Ends the sessions of `ended`. Each session is ended by a request with `headers`.
 pub(super) async fn end_sessions(net: Net, url: Url, headers: HeaderMap, ended: Vec<Conversation>) {
     let sessions = ended.into_iter();
     let sessions = sessions.filter_map(|it| Some((it.revision, it.session?)));

@@ -224,10 +224,11 @@ fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
     }
 }
 
-/// Returns the message as it is stored and sent back. The texts are redacted, and the `input` of a
-/// call is that of the stored call in `calls`. Everything else is as received. If redaction would
-/// change a thinking block, the block is left out, because the block is signed and the change would
-/// invalidate the signature.
+/// Returns the message as it is stored and sent back: the texts are redacted, and everything else
+/// is as received. The `input` of a call comes from the stored call in `calls`; if the stored
+/// arguments are not a JSON object, `input` is `{}`. If redaction would change a thinking block,
+/// the block is left out, because the block is signed and the change would invalidate the
+/// signature.
 fn raw(blocks: Vec<ReceivedBlock>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut calls = calls.iter();
     let content = blocks.into_iter().filter_map(|block| {

@@ -16,8 +16,9 @@ use crate::task::grant::{GrantScope, Offer};
 use crate::task::request::CallSpec;
 use crate::task::units::format_duration;
 
-/// The durations that the form offers for a standing decision, if they are below the rule's
-/// maximum. The form also offers the maximum itself.
+/// The durations among which a person may choose for a standing decision. The rules of the open
+/// calls set a maximum. The form offers the durations of this list that are below the maximum, and
+/// the maximum itself.
 const DURATIONS: [Duration; 5] = [
     Duration::from_mins(15),
     Duration::from_hours(1),
@@ -26,9 +27,10 @@ const DURATIONS: [Duration; 5] = [
     Duration::from_hours(24 * 7),
 ];
 
-/// Renders the inputs with which a person asks for a standing decision. `None` if the reader used a
-/// sealed link or Slack, or if several people have to approve. Also `None` if the rule of any open
-/// call offers no standing decision, or if the offers have no scope in common.
+/// Renders the inputs with which a person asks for a standing decision. Returns `None` in these
+/// cases: the reader came by a sealed link or by Slack; several people have to approve; the rule of
+/// an open call offers no standing decision; the offers of the open calls have no [`GrantScope`] in
+/// common.
 pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
@@ -64,8 +66,8 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// Returns the open calls as the request stores them. In a stored call, `offer` is the standing
-/// decision that the call's rule offers.
+/// Returns the open calls in their stored form. This form has the standing decision that the call's
+/// rule offers (`offer`).
 fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     let open = view.open_calls();
     let is_open = |call: &&CallSpec| {

@@ -28,8 +28,9 @@ pub(super) fn warnings_and_risk(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the warnings about one call. `number` is the number of the call if the request decides
-/// several calls.
+/// Renders the warnings about one call. If the request decides several calls, each warning names
+/// the call by its `number` on the page, which counts from 1. For a single call, `number` is
+/// `None`.
 pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usize>) -> Markup {
     let (words, texts) = (view.words, view.texts);
     html! {
@@ -46,8 +47,9 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
     }
 }
 
-/// Renders the subject of a warning in the reader's language, because the warning's detail may have
-/// no translation. Empty for an unknown code.
+/// Renders a phrase in the reader's language that names the kind of a warning. The page shows the
+/// phrase before the warning's detail, because the detail may have no translation. Empty for an
+/// unknown code.
 fn warning_subject(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {

@@ -22,8 +22,8 @@ type NumberedCall<'v> = (usize, &'v RequestedCall);
 /// The members of one call's arguments, by name.
 type ArgumentRow = BTreeMap<String, JsonNode>;
 
-/// The maximum number of columns for arguments. If the calls of a tool have more different names of
-/// arguments, [`summaries`] renders the table.
+/// The maximum number of columns for arguments. Each name of an argument takes one column. If the
+/// calls of a tool have more names together, [`summaries`] renders the table.
 const MAX_ARGUMENT_COLUMNS: usize = 6;
 
 pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
@@ -214,10 +214,10 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Returns the sum of a column; `None` if the column has a single row, a row without a number, or
-/// numbers that [`sum`] cannot add. If the column's name suggests identifiers, the result is also
-/// `None`, because a sum of identifiers has no meaning. But if the schema gives such a column the
-/// type `number`, the column is added, because identifiers are integers.
+/// Returns the sum of a column. `None` if the column has a single row, a row without a number, or
+/// numbers that [`sum`] cannot add. Also `None` if the column's name suggests identifiers
+/// ([`is_identifier`]) and the schema does not give the column the type `number`. Identifiers are
+/// integers, so a column of that type has none.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")
@@ -237,8 +237,8 @@ fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String
     sum(texts?.into_iter())
 }
 
-/// Returns whether a member's name suggests an identifier, such as an order number, of which a sum
-/// has no meaning.
+/// Returns whether a member's name suggests an identifier, such as an order number. A sum of
+/// identifiers has no meaning.
 fn is_identifier(name: &str) -> bool {
     const IDENTIFIER_WORDS: [&str; 12] = [
         "id", "no", "nr", "number", "order", "customer", "invoice", "ticket", "account", "code",

@@ -48,8 +48,8 @@ impl FormName {
     }
 
     /// Returns the form that submitted `fields`. `path_action` is the action in the path of the
-    /// POST, if any. `single_call_forms` is true if the page had the forms `Edit` and `Supply` for
-    /// a single call instead of the form `Calls`.
+    /// POST, if any. `single_call_forms` tells which forms the page had for open calls: `Edit` and
+    /// `Supply` if true, because there was at most one open call; otherwise `Calls`.
     fn from_fields(
         kind: RequestKind,
         path_action: Option<Action>,
@@ -111,8 +111,7 @@ pub(crate) struct SubmittedForm {
 
 impl SubmittedForm {
     /// Creates the form from the posted `fields`. `path_action` is the action in the path of the
-    /// POST, if any. `single_call_forms` is true if the page had the forms `Edit` and `Supply` for
-    /// a single call instead of the form `Calls`.
+    /// POST, if any. `single_call_forms` is as for `FormName::from_fields`.
     #[must_use]
     pub(crate) fn new(
         row: &RequestRow,
@@ -184,9 +183,10 @@ fn field_mistake(
             }
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // If a confirmation is rejected with `then`, `FormReader::put_request_decision` (`form.rs`)
-        // writes the field `comment` to the member `reason`. So a mistake in `reason` is shown next
-        // to the field `comment`.
+        // A person may answer a confirmation with "no" and choose a consequence (`then`). The
+        // function `FormReader::put_request_decision` (`form.rs`) turns this answer into a
+        // rejection, and writes the field `comment` to the member `reason`. So a mistake in
+        // `reason` is shown next to the field `comment`.
         ["reason", rest @ ..]
             if row.spec.kind == RequestKind::Confirmation && form == FormName::Answer =>
         {

@@ -4,8 +4,9 @@
 /// that an exponent appends to a number (`5e3` appends three).
 const MAX_DIGITS: i32 = 18;
 
-/// Returns the sum of JSON numbers, with as many decimal places as the number that has the most.
-/// `None` if a text is not a number or has too many digits, or if the sum is too large.
+/// Returns the sum of JSON numbers. The sum has as many decimal places as the number with the most
+/// decimal places. `None` if a text is not a number or has too many digits, or if the sum is too
+/// large.
 #[must_use]
 pub(super) fn sum<'t>(texts: impl Iterator<Item = &'t str>) -> Option<String> {
     let numbers: Vec<(i128, i32)> = texts.map(decimal).collect::<Option<_>>()?;

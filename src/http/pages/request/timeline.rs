@@ -31,7 +31,8 @@ enum TimelineEvent {
 }
 
 impl RequestTimeline {
-    /// Adds an item of the journal if the list has room for it and shows items of its kind.
+    /// Adds an entry for an item of the journal. Adds nothing if the list is full, or if the list
+    /// shows no entry for such an item.
     pub(super) fn apply(&mut self, row: &RequestRow, item: &Item) {
         if self.0.len() >= MAX_ENTRIES {
             return;

@@ -12,7 +12,8 @@ use crate::http::server::problem::Problem;
 use crate::store::{ReadError, RequestRow};
 use crate::task::item::{Fact, FinishReason, Part, PartType};
 
-/// How many items of the root task's journal, newest first, [`load`] searches for the message.
+/// The maximum number of items of the root task's journal that [`load`] searches for the message.
+/// The search goes from later to earlier items.
 const MAX_SEARCHED_ITEMS: i64 = 8 * ITEMS_PER_READ;
 
 /// The maximum number of characters of a user's message that are shown unfolded.
@@ -104,7 +105,7 @@ impl UserMessage {
 }
 
 /// Renders the user's message in a box. If the message is long, only the beginning is shown
-/// unfolded. Empty at a gate, and if no message was found.
+/// unfolded. Empty for a call at a gate, and if no message was found.
 pub(super) fn message_figure(view: &View<'_>) -> Markup {
     let message = view.user_message.as_ref();
     let Some(message) = message.filter(|message| !message.is_context) else {
@@ -123,7 +124,7 @@ pub(super) fn message_figure(view: &View<'_>) -> Markup {
 }
 
 /// Renders the agent's text about its call at a gate in a box. If the text is long, only the
-/// beginning is shown unfolded. Empty for any other request, and without such a text.
+/// beginning is shown unfolded. Empty if the call is not at a gate, or if the agent gave no text.
 pub(super) fn context_figure(view: &View<'_>) -> Markup {
     let message = view.user_message.as_ref();
     let Some(message) = message.filter(|message| message.is_context) else {

@@ -1,5 +1,6 @@
 //! `POST /sign-in`: exchanges an API key for a session. The key is checked once and not stored. The
-//! browser always gets a new random token.
+//! browser always gets a new random token, because another person may know the token of an earlier
+//! cookie.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ use crate::world::random_bytes;
 pub(crate) const OP: Op = Op {
     id: "sign_in",
     auth: AuthClass::Open,
-    // The sender is not authenticated, so the limit is low. It leaves room for a key and a path.
+    // The limit is low, because the sender is not authenticated. A body with a key and a path stays
+    // below the limit.
     max_body_bytes: 16 * 1024,
     problems: &[
         Code::BadJson,
@@ -124,7 +126,8 @@ impl SignIn {
         if key.is_none() {
             errors.add("/key", "the key");
         }
-        // A client that posts the bare key sends it as a field's name, so the error names no field.
+        // A body that consists of the bare key is parsed as a field whose name is the key. An error
+        // must not repeat a key, so this error does not name the unknown field.
         if !fields.is_empty() {
             errors.add("", "no such member");
         }

@@ -109,7 +109,8 @@ fn tasks_page(
     )
 }
 
-/// Returns the names of the gates by which the caller may filter.
+/// Returns the names of the gates that the page offers as filters. These are the gates that are
+/// open to the caller, or all gates for an admin.
 fn gates_to_choose(http: &Http, caller: &Caller) -> Vec<String> {
     let gates = http.engine.agents().gates();
     let open = gates.filter(|(gate, _)| {

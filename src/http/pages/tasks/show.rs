@@ -1,5 +1,6 @@
 //! `GET /tasks/{task_id}`: a task, its open questions, and one page of its events. The page has the
-//! newest events or, with the query parameter `before`, the events before the number in `before`.
+//! newest events. If the query parameter `before` is a number, the page has the newest events
+//! before that number.
 
 use std::sync::Arc;
 

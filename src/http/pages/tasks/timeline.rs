@@ -40,10 +40,10 @@ pub(super) struct TaskTimeline {
 }
 
 impl TaskTimeline {
-    /// Reads and renders one page of events: the events of the subtree with the last [`EVENTS_PER_PAGE`]
-    /// numbers up to `end`. The tasks of a tree share one sequence of event numbers, so the subtree
-    /// may have no event with any of these numbers. If so, the function reads the preceding
-    /// [`EVENTS_PER_PAGE`] numbers, and so on.
+    /// Reads and renders one page of events of the subtree `part`. A page covers
+    /// [`EVENTS_PER_PAGE`] consecutive event numbers, of which `end` is the last. All tasks of a
+    /// tree share one sequence of numbers, so the subtree may have no event with any of these
+    /// numbers. If so, the function reads the preceding [`EVENTS_PER_PAGE`] numbers, and so on.
     ///
     /// # Errors
     /// `unavailable` when the database does not answer.
@@ -69,7 +69,7 @@ impl TaskTimeline {
 }
 
 /// Reads and renders the events with numbers greater than `after` and up to `last`. Successive
-/// events that cannot be read are one entry, with the number of the last of them.
+/// events that cannot be read become one entry. This entry has the number of the last such event.
 async fn read_between(
     site: &Site<'_>,
     http: &Http,

@@ -54,8 +54,8 @@ impl BodyBudget {
 
     /// Waits until `bytes` bytes are free for a body of `caller`, and reserves these bytes. The
     /// bodies of one caller get memory in the order in which they ask for it. A body larger than
-    /// the caller's share reserves the whole share. Returns `None` if a semaphore of the budget was
-    /// closed.
+    /// the caller's share reserves the whole share. Returns `None` only if a semaphore of the
+    /// budget was closed, which this service never does.
     pub(crate) async fn reserve(
         &self,
         caller: Option<&Caller>,
