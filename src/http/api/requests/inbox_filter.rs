@@ -4,6 +4,7 @@
 use url::form_urlencoded::Serializer;
 
 use crate::http::api::access;
+use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::server::query::Query;
 use crate::people::Caller;
 use crate::store::{RequestFilter, RequestRow};
@@ -54,10 +55,10 @@ impl InboxFilter {
             && (self.sessions.is_empty() || self.sessions.contains(&row.session_id))
     }
 
-    /// Returns the filter for the open requests of the caller's inbox, without requests past their
-    /// deadline.
+    /// Returns the filter for the oldest [`MAX_COUNTED`] open requests of the caller's inbox, without
+    /// requests past their deadline.
     #[must_use]
-    pub(crate) fn open_for(&self, caller: &Caller, limit: i64) -> RequestFilter {
+    pub(crate) fn open_for(&self, caller: &Caller) -> RequestFilter {
         RequestFilter {
             tenant: caller.tenant.clone(),
             person: Some(access::inbox_person(caller)),
@@ -65,7 +66,7 @@ impl InboxFilter {
             kinds: self.kinds.iter().map(|kind| kind.as_str().into()).collect(),
             agents: self.agents.clone(),
             sessions: self.sessions.clone(),
-            limit,
+            limit: i64::try_from(MAX_COUNTED).unwrap_or(i64::MAX),
             ..RequestFilter::default()
         }
     }

@@ -11,7 +11,6 @@ use super::inbox_filter::InboxFilter;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
-use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{PageQuery, RequestQuery};
@@ -84,7 +83,8 @@ pub(crate) async fn list_requests(
         roots,
         overdue: !inbox,
         after,
-        ..filter.open_for(&caller, limit)
+        limit,
+        ..filter.open_for(&caller)
     };
     if inbox && !caller.permissions.decide {
         return Ok(list_response(Listing::new("requests"), None, open));
@@ -94,7 +94,7 @@ pub(crate) async fn list_requests(
 
 /// Returns the number of requests that wait for the caller and fit `filter`. The second value is
 /// whether more such requests wait than were counted. With `roots`, counts all such requests of
-/// these trees. Without `roots`, counts the requests of the whole inbox, up to [`MAX_COUNTED`].
+/// these trees. Without `roots`, counts those of [`InboxFilter::open_for`].
 async fn open_requests(
     http: &Http,
     caller: &Caller,
@@ -105,7 +105,7 @@ async fn open_requests(
         return Ok((0, false));
     }
     if roots.is_empty() {
-        let open = filter.open_for(caller, MAX_COUNTED);
+        let open = filter.open_for(caller);
         let open = http.store.open_requests(&open).await?;
         return Ok((open.len(), open.more));
     }

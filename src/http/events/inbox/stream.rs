@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::response::Response;
 
 use super::tail::InboxFollower;
-use super::view::{InboxChange, InboxView, MAX_COUNTED};
+use super::view::{InboxChange, InboxView};
 use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::events::opening::stream_response;
@@ -63,7 +63,7 @@ impl InboxStream {
     async fn write_inbox(&mut self) -> Result<(), ReadError> {
         let (http, caller) = (&self.stream.http, &self.stream.watcher.caller);
         let read = if caller.permissions.decide {
-            let open = self.filter.open_for(caller, MAX_COUNTED);
+            let open = self.filter.open_for(caller);
             http.store.open_requests(&open).await?
         } else {
             Page::empty()

@@ -13,7 +13,7 @@ use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 
 /// The maximum number of requests that are counted for one inbox.
-pub(crate) const MAX_COUNTED: i64 = 1000;
+pub(crate) const MAX_COUNTED: usize = 1000;
 /// When more requests may wait than were counted, and fewer than this many tenths of the counted
 /// requests still wait, the inbox is read again.
 const REFRESH_TENTHS: usize = 9;
@@ -32,11 +32,12 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether more requests may wait than `open` holds. This is so if `open` has reached
-    /// [`MAX_COUNTED`] requests, or if the store has stopped its search early (`Page::scanned_to`).
-    /// `counted` is the size of `open` when `more` was set.
+    /// Whether requests may wait that `open` lacks. This is so if the count has reached its limit,
+    /// or if the read ended early because it had looked at many requests.
     more: bool,
-    counted: usize,
+    /// Whether the count has reached [`MAX_COUNTED`] since the inbox was read. If so, `more` is
+    /// set, too.
+    full: bool,
 }
 
 impl InboxView {
@@ -48,15 +49,15 @@ impl InboxView {
                 .map(|request| (request.id, request.answers))
                 .collect(),
             more: read.more,
-            counted: read.len(),
+            full: read.more && read.len() >= MAX_COUNTED,
         }
     }
 
     /// Returns the number of requests that wait, at most [`MAX_COUNTED`].
     #[must_use]
     pub(super) fn count(&self) -> usize {
-        if self.more {
-            self.counted
+        if self.full {
+            MAX_COUNTED
         } else {
             self.open.len()
         }
@@ -70,13 +71,13 @@ impl InboxView {
     /// and many of the counted requests no longer wait (see [`REFRESH_TENTHS`]).
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
-        self.more && 10 * self.open.len() < REFRESH_TENTHS * self.counted
+        self.full && 10 * self.open.len() < REFRESH_TENTHS * MAX_COUNTED
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
-    /// While `more` is set, `open` may lack waiting requests. If a waiting request is not in
-    /// `open`, the view does not know whether the request was reported before. The view then
-    /// reports the request as changed if it has answers, and as created if it has none.
+    /// While `more` is set, `open` does not tell whether a waiting request was reported before. So
+    /// a request that is not in `open` is then reported as changed if it has answers, and as
+    /// created if it has none.
     pub(super) fn update(
         &mut self,
         row: &RequestRow,
@@ -101,10 +102,9 @@ impl InboxView {
             *known = answers;
             return Some(InboxChange::Changed);
         }
-        let count = self.open.len();
-        if !self.more && i64::try_from(count).is_ok_and(|count| count >= MAX_COUNTED) {
-            (self.more, self.counted) = (true, count);
-        } else if !self.more {
+        self.full |= self.open.len() >= MAX_COUNTED;
+        self.more |= self.full;
+        if !self.full {
             self.open.insert(id, answers);
         }
         Some(if self.more && answers > 0 {
@@ -191,6 +191,21 @@ mod tests {
             let told = view.update(&row, &caller, &InboxFilter::default());
             assert_eq!((told, view.count()), (None, 0), "{caller:?}");
         }
+    }
+
+    #[test]
+    fn request_that_opens_after_an_early_end_of_the_read_is_counted_until_it_closes() {
+        let early = Page {
+            more: true,
+            ..Page::empty()
+        };
+        let (mut view, mut row) = (InboxView::from_page(&early), sample::request());
+        assert_eq!(note(&mut view, &row), Some(InboxChange::Created));
+        assert_eq!((note(&mut view, &row), view.count()), (None, 1));
+        row.status = RequestStatus::Withdrawn;
+        let gone = note(&mut view, &row);
+        assert_eq!(gone, Some(InboxChange::Gone(GoneReason::Withdrawn)));
+        assert_eq!((view.count(), view.is_outdated()), (0, false));
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl InboxPage {
     }
 
     fn open_text(&self) -> String {
-        if i64::try_from(self.open).is_ok_and(|open| open >= MAX_COUNTED) {
+        if self.open >= MAX_COUNTED {
             "1,000+".to_owned()
         } else if self.has_more {
             format!("{}+", self.open)
@@ -287,7 +287,7 @@ pub(super) async fn open_requests(
     if !caller.permissions.decide {
         return Ok(Page::empty());
     }
-    let mut wanted = filter.open_for(caller, MAX_COUNTED);
+    let mut wanted = filter.open_for(caller);
     wanted.after = after;
     Ok(http.store.open_requests(&wanted).await?)
 }
