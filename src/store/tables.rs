@@ -83,8 +83,8 @@ const AGENT_TASK: Table = Table {
     ],
 };
 
-/// The table exists on Postgres only. `c` stands for a stored or inserted task with the columns of
-/// [`CLAIMABLE`].
+/// The table exists on Postgres only. `c` stands for a stored or inserted task, with two more
+/// columns that [`CLAIMABLE`] computes: `due_at` and `alone`.
 const CLAIMABLE_TASK: Table = Table {
     name: "claimable_task",
     columns: &[
