@@ -331,8 +331,8 @@ impl Store {
             if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
-            // A lost result counts as `Unavailable`, because the caller may repeat the call even if
-            // the definition was written.
+            // If the result is lost, the definition may have been written. The error is
+            // `Unavailable` all the same, because the caller may repeat the call in either case.
             if !failure.sent || failure.is_result_lost() { CommitError::Unavailable } else { commit::commit_error(&failure) }
         })
     }

@@ -34,7 +34,7 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// Whether the filter accepts this tenant. Does not check the root's agent and the event.
+    /// Whether the filter accepts this tenant. Does not check the root's agent or the event.
     #[must_use]
     pub fn matches_tenant(&self, tenant: &str) -> bool {
         is_empty_or_contains(&self.tenants, tenant)

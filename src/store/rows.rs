@@ -173,9 +173,9 @@ pub(super) enum RequiredState {
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// The call that the answer is about; `None` for an answer about the whole request. If this is
-    /// `None`, the column of the stored row gets the id of the request's call. If the request has
-    /// no call, the column gets the request's id.
+    /// The call that the answer is about; `None` for an answer about the whole request. The stored
+    /// column cannot be null. For `None`, it gets the id of the request's call. If the request has
+    /// no call, it gets the request's id.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,

@@ -206,7 +206,8 @@ const INTERVENTION_REQUEST: Table = Table {
     ],
 };
 
-/// If the owner of the task is the approver, the row has the owner's user id.
+/// The column `name` has the user or group that may approve. If the task's owner is the approver,
+/// the column has the owner's user id.
 const REQUEST_APPROVER: Table = Table {
     name: "request_approver",
     columns: &[

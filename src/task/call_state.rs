@@ -101,9 +101,9 @@ impl AttemptStart {
         self.replica.starts_with(ASKER_PREFIX)
     }
 
-    /// Returns the time from which the attempt counts as over. An attempt that the asker runs is
-    /// over at its timeout. An attempt of this service is over `grace` (the duration of a lease)
-    /// after its timeout, because the running process may notice the timeout late.
+    /// Returns the time from which the attempt counts as over. For an attempt that the asker runs,
+    /// this is its timeout. For an attempt of this service, this is later than the timeout by
+    /// `grace` (the duration of a lease), because the running process may notice the timeout late.
     #[must_use]
     pub fn ends_at(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;
@@ -322,8 +322,8 @@ impl CallState {
 
     /// Applies a user message that came after the call. A call that never started is settled as
     /// withdrawn. If a started call was about to be attempted again (`Allowed`, `Approved` or
-    /// `ServerAsks`), it becomes `Started` again. A call that a sub-agent performs is settled as
-    /// canceled.
+    /// `ServerAsks`), it becomes `Started` again, because its last attempt may have taken effect. A
+    /// call that a sub-agent performs is settled as canceled.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (

@@ -93,8 +93,8 @@ pub struct NewTask {
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
     /// For a gate call, the identity by which the service recognizes a later equal call. `Some`
-    /// only for an unsettled call that waits for a person, or that must not happen twice (effect
-    /// `once`).
+    /// only if the call is not settled, and either waits for a person or must not happen twice
+    /// (effect `once`).
     pub call: Option<KeyedCall>,
 }
 
