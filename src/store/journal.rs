@@ -13,10 +13,10 @@ use crate::task::item::Item;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// Returns a row for each item, with the task's row beside it, so that one statement reads both in
-/// one snapshot. Each task has an item, because the commit that creates the task writes one. `s` is
-/// the item that set the task's status. It is joined to the first row only, because the task's
-/// columns are read only from the first row.
+/// Returns a row for each item of a task, with the task's row beside it. So one statement reads
+/// both in one snapshot. The join leaves out no task, because the commit that creates a task also
+/// writes an item. `s` is the item that set the task's status. `s` is joined to the first row only,
+/// because the task's columns are read from the first row alone.
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -89,8 +89,8 @@ record! {
 }
 
 impl RequestColumns {
-    /// Assembles the request from its row and its task's journal. Returns `None` if the two
-    /// disagree.
+    /// Assembles the request from its row and its task's journal. Returns `None` if the row and the
+    /// journal disagree.
     fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
         let items = journal.items.iter().map(|item| (item.at, item));
         let request = RequestRow::from_journal(&journal.row, items, id)?;

@@ -238,9 +238,9 @@ pub(super) const TASKS: List = list!("tasks", all(tasks), |entry|
     call_key: text = entry.line.call().map(|call| call.key.as_str()),
 );
 
-/// One line for each change of a batch, for [`super::commit_single`], where a change updates at
-/// most one request. The line has this request, and the ranges of the change's lines in the other
-/// lists.
+/// The list has one line for each change of a batch. The line holds the request that the change
+/// updates, and the ranges of the change's lines in the other lists. One request is enough, because
+/// only [`super::commit_single`] uses this list, for changes that update at most one request.
 pub(super) const LINE_RANGES: List = list!("line_ranges", line_ranges(), |entry|
     updated_request: uuid = entry.rows.request_updates.first().map(|line| line.request_id),
     is_open: boolean = entry.required_state().requires_pending(),

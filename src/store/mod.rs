@@ -140,9 +140,9 @@ struct Inner {
     _stop_on_drop: DropGuard,
 }
 
-/// Stores an agent's definition under its digest. If another definition is stored under this
-/// digest, the stored definition is damaged, because it cannot have the same digest. It is then
-/// overwritten.
+/// Stores an agent's definition under its digest. If the row of this digest holds another
+/// definition, the stored definition is damaged, because two definitions cannot have the same
+/// digest. The statement then overwrites the damaged definition.
 const STORE_AGENT_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -281,9 +281,9 @@ impl Store {
         self.commit_and_publish(change, None).await
     }
 
-    /// Like [`Store::commit`]. `stopped`, if given, is the root's state after a change that stops
-    /// the root. The watchers of the tree in this process get this state with the notification of
-    /// the commit, and need not read the database.
+    /// Like [`Store::commit`]. If the change pauses or ends the root, the caller may pass the
+    /// root's state after the commit as `stopped`. The watchers of the tree in this process then
+    /// get this state with the notification of the commit, and need not read the database.
     ///
     /// # Errors
     /// The errors of [`Store::commit`].
@@ -331,8 +331,8 @@ impl Store {
             if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
-            // A lost result counts as `Unavailable`, because the caller may repeat the call even if
-            // the definition was written.
+            // If the result is lost, the definition may have been written. The error is
+            // `Unavailable` all the same, because the caller may repeat the call in either case.
             if !failure.sent || failure.is_result_lost() { CommitError::Unavailable } else { commit::commit_error(&failure) }
         })
     }
@@ -386,8 +386,9 @@ impl Store {
         self.inner.feed.listen_locally(root)
     }
 
-    /// Turns a listener from [`Store::listen_locally`] into a listener for all replicas. No
-    /// notification is lost meanwhile.
+    /// Gives a listener from [`Store::listen_locally`] everything that a listener from
+    /// [`Store::listen`] gets: the commits and the deltas of all replicas. No notification is lost
+    /// meanwhile.
     pub fn subscribe(&self, root: TaskId, listener: Listener) -> Listener {
         self.inner.feed.subscribe(root, listener)
     }

@@ -34,13 +34,14 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// Whether the filter lets messages about trees of this tenant through.
+    /// Whether the filter accepts this tenant. Does not check the root's agent or the event.
     #[must_use]
     pub fn matches_tenant(&self, tenant: &str) -> bool {
         is_empty_or_contains(&self.tenants, tenant)
     }
 
-    /// Whether the filter lets messages about this tree through.
+    /// Whether the filter accepts the tenant and the root's agent of a tree. Does not check the
+    /// event.
     #[must_use]
     pub fn matches_tree(&self, tenant: &str, root_agent: &str) -> bool {
         self.matches_tenant(tenant) && is_empty_or_contains(&self.agents, root_agent)
@@ -87,7 +88,7 @@ pub struct Notice {
     pub event_number: i64,
 }
 
-/// The parts of a change's events that decide which messages are sent.
+/// The data about a change from which a sender decides which messages are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangeEvents {
     /// The tenant of the changed tree.

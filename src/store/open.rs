@@ -27,9 +27,10 @@ include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schema {
     Migrate,
-    /// Migrates, for a command that does not use the database afterwards. The identity of the
-    /// server is not recorded, because the service may have another role, to which the server hides
-    /// its identity.
+    /// Migrates, for a command that does not use the database afterwards. Does not record the
+    /// identity of the server, because the service may connect with another Postgres role. If the
+    /// server hides its identity from that role, the service would find a different identity, and
+    /// would take the database for a restored backup.
     MigrateOnly,
     Check,
 }
@@ -160,9 +161,9 @@ async fn postgres(
     })
 }
 
-/// Checks the server, migrates or checks the schema, and compares the server's identity, on a
-/// separate connection. Recording a new identity may take longer than a pool waits for a
-/// connection, and has no time limit here.
+/// Checks the server, migrates or checks the schema, and compares the server's identity. Uses a
+/// separate connection, because recording a new identity may take longer than a pool waits for a
+/// connection. On this connection, the recording has no time limit.
 async fn prepare_postgres(
     options: &PgConnectOptions,
     settings: &Settings,
@@ -232,10 +233,10 @@ async fn check_primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::
     }
 }
 
-/// Takes the advisory lock on migrations, and waits while another process holds the lock. Polls,
-/// because a waiting statement would hold a snapshot. A process that builds an index `concurrently`
-/// waits for the release of all snapshots, so the two processes would wait for each other. The end
-/// of the connection releases the lock.
+/// Takes the advisory lock on migrations. If another process holds the lock, asks for the lock
+/// again and again. A statement that waits for the lock could cause a deadlock: it would hold a
+/// snapshot, and the process with the lock may be building an index `concurrently`, which waits for
+/// the release of all snapshots. The lock is released when the connection ends.
 async fn lock_migrations(
     connection: &mut sqlx::PgConnection,
     clock: &Arc<dyn Clock>,
@@ -256,9 +257,10 @@ async fn lock_migrations(
     }
 }
 
-/// Drops invalid indexes. A process that dies during a migration without a transaction leaves an
-/// invalid index, and the repeated migration would keep it, because of `if not exists`. No other
-/// process can be building a dropped index, because indexes are built under the lock on migrations.
+/// Drops invalid indexes. If a process dies while it builds an index `concurrently`, an invalid
+/// index stays. The repeated migration would keep this index, because of `if not exists`. An
+/// invalid index is never one that another process is still building: indexes are built under the
+/// lock on migrations, which this process holds.
 async fn drop_invalid_indexes(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     for (_, _, text) in POSTGRES {
         let index = text.split("concurrently if not exists ").nth(1);

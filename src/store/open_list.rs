@@ -1,6 +1,6 @@
 //! Lists the open requests that wait for a person. A list first finds candidates by ranges of an
-//! index. Most candidates have values that tell whether the request waits for the person. For every
-//! other candidate, the list also reads the request.
+//! index. Most candidates already say whether the request waits for the person. If a candidate does
+//! not say this, the list also reads the request.
 
 use uuid::Uuid;
 
@@ -16,9 +16,10 @@ use crate::task::time::Time;
 /// Finds the open requests that a person may decide. Each of them has a row in `inbox` under one of
 /// the person's keys (see `Store::keys`). Parameter 6 has the spellings of the person's id.
 ///
-/// `known` is true if the request closes with its first answer. Only then does `waits` say whether
-/// the request waits for the person. A request past its deadline does not wait. A request of the
-/// person's own task waits only if it names the owner as an approver.
+/// If the first answer closes the request, `known` is true, and `waits` says whether the request
+/// waits for the person. If the request may need several answers, `known` is false, and `waits` is
+/// not used, because the person may already have answered. A request past its deadline does not
+/// wait. A request of the person's own task waits only if it names the owner as an approver.
 ///
 /// The two texts differ because `SQLite` has no lateral join. So on `SQLite` the statement runs
 /// once for each key.
@@ -122,9 +123,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the request if the candidate tells that the request waits for the person. Only a
-    /// candidate that is `known` tells this. Its request closes with the first answer, so the open
-    /// request has no answers.
+    /// Returns the open request if the candidate is `known` and the request waits for the person.
+    /// The first answer closes a `known` request, so while it is open, it has no answers.
     fn request(self) -> Option<OpenRequest> {
         (self.known && self.waits).then_some(OpenRequest {
             id: RequestId(self.request_id),

@@ -18,9 +18,10 @@ pub struct Page<T> {
     pub rows: Vec<T>,
     /// Whether more rows may follow.
     pub more: bool,
-    /// The id after which the next page begins, if the last row may have another id: the page ended
-    /// early after `MAX_SCANNED_IDS` ids, or [`Page::retain`] may have dropped rows. `None` if the
-    /// next page begins after the last row.
+    /// The id after which the next page begins; `None` if this is the id of the last row. A page
+    /// that ends early after `MAX_SCANNED_IDS` ids sets this field, because the last of these ids
+    /// may have no row in the page. [`Page::retain`] sets this field, because it may drop the last
+    /// row.
     pub scanned_to: Option<Uuid>,
 }
 
@@ -67,14 +68,14 @@ impl<T> Page<T> {
 /// The maximum number of ids that are looked at for one page. The page ends early at this number.
 const MAX_SCANNED_IDS: i64 = 2_000;
 /// If the filter may drop ids, the first step of a page (see `IdsFirst`) asks for at least this
-/// number of ids. Each further step asks for at least `MAX_FILTERED_STEP` ids, or for four times
-/// the previous minimum if that is less.
+/// number of ids. The minimum grows with each further step: it is four times the previous minimum,
+/// but never more than `MAX_FILTERED_STEP`.
 const FIRST_FILTERED_STEP: i64 = 500;
 const MAX_FILTERED_STEP: i64 = 1_500;
 
 /// A list whose pages are read in steps. Each step finds a limited number of ids, and then reads
-/// the rows of these ids that match the filter. So the cost of a page does not depend on the number
-/// of other people's rows.
+/// the rows of these ids that match the filter. A page looks at no more than `MAX_SCANNED_IDS` ids,
+/// so its cost does not grow with the number of rows that do not match.
 pub(super) trait IdsFirst: Sync {
     type Row: Send;
     /// An id, perhaps with values that `matching` needs.

@@ -172,7 +172,8 @@ impl Relay {
                 () = feed.wait_for_outgoing(), if !waiting => waiting = true,
                 () = sleep_until(next_send), if waiting => {
                     waiting = false;
-                    // An earlier message may have had the notification that ended the wait.
+                    // Nothing is left if an earlier send, for example of an announcement, has
+                    // already taken the notification that ended the wait.
                     if feed.has_outgoing() {
                         self.send(&mut listener, false).await?;
                         next_send = Instant::now() + SEND_INTERVAL;

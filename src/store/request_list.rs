@@ -1,6 +1,7 @@
 //! Lists requests. First finds ids by ranges of an index, and then reads the requests with these
-//! ids that match the filter. So the cost of a page does not depend on the number of other people's
-//! requests.
+//! ids that match the filter. In a list for one person, the ranges have only requests that the
+//! person may decide or has decided. So the cost of a page does not depend on the number of other
+//! people's requests.
 
 use std::slice;
 

@@ -225,9 +225,9 @@ impl Store {
         .await
     }
 
-    /// Reads the open requests of whole trees of a tenant, tree by tree, and in each tree in the
-    /// order in which they were opened. If a request cannot be decoded, leaves it out, and returns
-    /// the others in the order of their ids.
+    /// Reads the open requests of whole trees of a tenant, tree by tree. The requests of a tree are
+    /// in the order in which they were opened. If a request cannot be decoded, reads page by page
+    /// instead: leaves this request out, and returns the others in the order of their ids.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

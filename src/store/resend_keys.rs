@@ -1,6 +1,6 @@
-//! Makes deliveries due under an idempotency key. One commit makes the deliveries due, and stores
-//! the key together with the count of these deliveries. A later POST with the key makes no delivery
-//! due, and gets the stored count as its answer.
+//! Carries out a POST that makes deliveries due and has an idempotency key. One commit makes the
+//! deliveries due, and stores the key together with the count of these deliveries. A later POST
+//! with the same key makes no delivery due, and gets the stored count as its answer.
 //!
 //! As in `idempotency.rs`, a key lasts 24 hours by the database's clock (86400000000 microseconds
 //! in the statements), and an expired key counts as unused. The key's row concerns no task, so its
@@ -62,9 +62,10 @@ const STORED: Sql = sql!(
 
 /// Makes deliveries due by the update `$update`, which may use the common table expression
 /// `$chosen`. If at least [`ResendTarget::least`] deliveries became due, the same statement stores
-/// the key. An expired row of the key is replaced, even if that row spells the person's user id in
-/// another way. An unexpired row of the key must make the statement fail (see `is_key_used`). In
-/// this case, the statement sets `task_id` to null, which the table forbids.
+/// the key. If the key has an expired row, the new row replaces it, even if the expired row spells
+/// the person's user id in another way. If the key has an unexpired row, another POST has used the
+/// key. The statement then fails: it sets `task_id` to null, which the table forbids, or it
+/// violates a unique index (see `is_key_used`).
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(
@@ -139,9 +140,9 @@ const RESEND_ALL_WITH_KEY: Sql = Sql {
 };
 
 /// Deletes the expired row of the key, for the transaction on `SQLite`. With the setting
-/// `UserIds::Folded`, the row may have another spelling of the person's user id, so the row is
-/// found by the folded id (`$7`). With `Exact`, `$7` is empty, and nothing is deleted: the row can
-/// only have the same spelling, and `INSERT_KEY` replaces it.
+/// `UserIds::Folded`, the row may spell the person's user id in another way, so the row is found by
+/// the folded id (`$7`). With `Exact`, `$7` is empty, and the statement deletes nothing. This is
+/// enough, because the row then has the same spelling, and `INSERT_KEY` replaces it.
 const DELETE_SPENT_KEY: Sql = Sql {
     postgres: "",
     sqlite: "
@@ -307,9 +308,9 @@ impl Store {
     }
 
     /// Makes deliveries due, as [`Store::resend`] and [`Store::resend_all`] do, and stores the key,
-    /// in one commit. Returns the number of deliveries. If the target is one delivery that the
-    /// tenant does not have, stores no key. If another POST has used the key, writes nothing and
-    /// returns `None`.
+    /// in one commit. Returns the number of deliveries. If the target is one delivery, and the
+    /// tenant has no such delivery, stores no key and returns 0. If another POST has used the key,
+    /// writes nothing and returns `None`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -148,9 +148,9 @@ pub(super) struct RequestUpdateLine {
     pub(super) required_state: RequiredState,
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
-    /// Whether the request's decisions have taken effect. If so, the request becomes `resumed`
-    /// where it would otherwise be `responded`: by `status`, or by the stored status if `status` is
-    /// `None`.
+    /// Whether the request's decisions have taken effect. If so, `resumed` takes the place of the
+    /// status `responded`. If `status` is `Some`, this concerns the new status. If `status` is
+    /// `None`, this concerns the stored status. Any other status stays as it is.
     pub(super) resumed: bool,
 }
 
@@ -173,15 +173,14 @@ pub(super) enum RequiredState {
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// The call that the answer is about; `None` for an answer about the whole request. If this is
-    /// `None`, the column of the stored row gets the id of the request's call. If the request has
-    /// no call, the column gets the request's id.
+    /// The call that the answer is about; `None` for an answer about the whole request. The stored
+    /// column cannot be null. For `None`, it gets the id of the request's call. If the request has
+    /// no call, it gets the request's id.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
-    /// Whether the call is decided with this answer, even if the request requires several
-    /// approvals. False only for an approval that neither completes the required approvals nor
-    /// closes the request.
+    /// Whether the call is decided with this answer. False for an approval if the call needs
+    /// further approvals and the request stays open. True for any other answer.
     pub(super) settles: bool,
     pub(super) task_id: Uuid,
     pub(super) seq: i64,
@@ -226,8 +225,9 @@ impl RequiredState {
 }
 
 impl RequestUpdateLine {
-    /// Returns the status of the request after this change. Returns `None` if this change sets no
-    /// status: `resumed` then has an effect only on a stored request that is `responded`.
+    /// Returns the status that this change sets. Returns `None` if `status` is `None`, even if
+    /// `resumed` is set. In this case, the stored status decides whether the request becomes
+    /// `resumed`.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);
@@ -237,7 +237,8 @@ impl RequestUpdateLine {
 }
 
 impl TaskLine {
-    /// Returns the tool and the key of a new gate call; `None` for any other line.
+    /// Returns the [`KeyedCall`] by which the service recognizes a later equal gate call. `None` if
+    /// this line creates no gate call with such an identity.
     pub(super) fn call(&self) -> Option<&KeyedCall> {
         self.immutable
             .as_ref()

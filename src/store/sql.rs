@@ -36,10 +36,10 @@ impl Sql {
 ///   These may belong to other people, so the caller must drop the rows of other people;
 /// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
 /// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
-/// - `(first_of_changes)`: the rest of a statement that begins with a recursive common table
-///   expression `back`. The first query of `back` must select events of one change, with the
-///   columns root, number and change. The statement returns the number of the change's first
-///   event;
+/// - `(first_of_changes)`: the rest of a statement that returns the number of a change's first
+///   event. The statement must begin with a recursive common table expression `back`. The first
+///   query of `back` must select one or several events of the change, with the columns root,
+///   number and change;
 /// - `(fitting_tasks n)`, `(fitting_requests n)`: the rest of a statement that begins with a common
 ///   table expression `page` of ids. The statement reads the first rows of `page` whose sizes add
 ///   up to at most `$n` bytes, and always the first row. `(fitting_requests n)` needs `Value::Now`

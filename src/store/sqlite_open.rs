@@ -91,8 +91,9 @@ const RECORD_MIGRATION: &str =
     values ($1, $2, true, $3, 0)";
 
 /// Creates the file if it is missing, and returns its path without symbolic links. So every link to
-/// the file leads to the same lock. An existing file is not opened here: another store of this
-/// process may use the file, and closing the file would release the locks of its connections.
+/// the file leads to the same lock. Does not open an existing file, because another store of this
+/// process may use it. If this function opened and closed the file, the system would release the
+/// locks that the other store's connections hold on the file.
 fn canonical(file: &Path) -> std::io::Result<PathBuf> {
     match std::fs::canonicalize(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -11,8 +11,9 @@ use super::Store;
 use crate::task::change::{AskerPresence, TaskRow};
 use crate::task::time::Time;
 
-/// A task that a commit ends or pauses: a root without sub-agents. The row and the open requests
-/// are as a read right after the commit would return them.
+/// The state of a task right after the commit that ends or pauses the task. The row and the open
+/// requests are as a read at this time would return them. Only for a root without sub-agents,
+/// because the process that commits may not know the requests of sub-agents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoppedTask {
     /// The task's row after the commit.

@@ -83,8 +83,8 @@ const AGENT_TASK: Table = Table {
     ],
 };
 
-/// The table exists on Postgres only. `c` stands for a stored or inserted task with the columns of
-/// [`CLAIMABLE`].
+/// The table exists on Postgres only. `c` stands for a stored or inserted task, with two more
+/// columns that [`CLAIMABLE`] computes: `due_at` and `alone`.
 const CLAIMABLE_TASK: Table = Table {
     name: "claimable_task",
     columns: &[
@@ -206,7 +206,8 @@ const INTERVENTION_REQUEST: Table = Table {
     ],
 };
 
-/// If the owner of the task is the approver, the row has the owner's user id.
+/// The column `name` has the user or group that may approve. If the task's owner is the approver,
+/// the column has the owner's user id.
 const REQUEST_APPROVER: Table = Table {
     name: "request_approver",
     columns: &[

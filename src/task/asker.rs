@@ -22,9 +22,9 @@ pub enum AskerState {
     Late,
 }
 
-/// Returns the time at which a gate call became free to start. The call must be free to start now.
-/// The time is that of a person's last answer (to any question about the call) or of the last
-/// judgement, whichever is later. `None` if `items` has neither.
+/// Returns the time since which a gate call has been free to start. The caller must know that the
+/// call may start now. The time is that of a person's last answer (to any question about the call)
+/// or of the last judgement, whichever is later. `None` if `items` has neither.
 ///
 /// The time of the first approval would be too early: much later, a person may still answer a
 /// question of the tool's server, or enter a credential.
@@ -36,9 +36,10 @@ pub(crate) fn startable_since(items: &[Item]) -> Option<Time> {
     lets_start.next().map(|item| item.at)
 }
 
-/// Returns the result of an unfinished call whose task a decision or a deadline ends. Without an
-/// `asker`, the call is no gate call. A gate call whose request expired keeps this result, because
-/// it tells the asker the reason. Any other call that never started is canceled with its task.
+/// Returns the result of an unfinished call whose task a decision or a deadline ends. `asker` is
+/// `None` if the call is no gate call. If the request about a gate call has expired, the call keeps
+/// the outcome `Expired`, because its text tells the asker the reason. Any other call that never
+/// started is canceled with its task.
 pub(super) fn result_at_end(
     state: &CallState,
     asker: Option<AskerState>,

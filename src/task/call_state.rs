@@ -28,8 +28,8 @@ pub enum Phase {
     ServerAsks,
     /// An open request asks people to decide the call.
     AwaitsDecision(RequestId),
-    /// The call may run: enough people approved the call or its retry, or a person edited the call
-    /// and the edit needs no further approval.
+    /// The call may run. Either enough people approved the call, or the retry of a call with an
+    /// unknown outcome; or a person edited the call, and the edit needs no further approval.
     Approved(Approval),
     /// The call will not run, or not run again. Its result is known but not written yet.
     Settled(Outcome, String),
@@ -101,9 +101,9 @@ impl AttemptStart {
         self.replica.starts_with(ASKER_PREFIX)
     }
 
-    /// Returns the time from which the attempt counts as over. An attempt that the asker runs is
-    /// over at its timeout. An attempt of this service is over `grace` (the duration of a lease)
-    /// after its timeout, because the running process may notice the timeout late.
+    /// Returns the time from which the attempt counts as over. For an attempt that the asker runs,
+    /// this is its timeout. For an attempt of this service, this is later than the timeout by
+    /// `grace` (the duration of a lease), because the running process may notice the timeout late.
     #[must_use]
     pub fn ends_at(&self, grace: Duration) -> Time {
         let end = self.at + self.timeout;
@@ -138,8 +138,8 @@ pub struct CallState {
     pub attempts: u32,
     /// The last started attempt; `None` before the first attempt.
     pub start: Option<AttemptStart>,
-    /// Whether the permit for the last attempt was returned: the client that may run the attempt
-    /// has reported that the outcome is unknown.
+    /// Whether the asker has returned its permit for the last attempt. It does so by reporting that
+    /// the outcome is unknown. The attempt then no longer counts as in flight.
     pub is_permit_returned: bool,
     /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
@@ -161,9 +161,10 @@ pub struct EditedArguments {
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
     pub by: String,
-    /// Whether other people must approve the replacement. They must if the edited request required
-    /// several approvals, or if an earlier edit of the call had barred this person from approving
-    /// the call. Stays true even if a later request about the call requires only one approval.
+    /// Whether other people must approve the replacement. This holds if the request in which the
+    /// person edited the call required several approvals. It also holds if the person was barred
+    /// from approving the call in this request, because of an earlier edit. Stays true even if a
+    /// later request about the call requires only one approval.
     pub needs_others: bool,
 }
 
@@ -321,8 +322,8 @@ impl CallState {
 
     /// Applies a user message that came after the call. A call that never started is settled as
     /// withdrawn. If a started call was about to be attempted again (`Allowed`, `Approved` or
-    /// `ServerAsks`), it becomes `Started` again. A call that a sub-agent performs is settled as
-    /// canceled.
+    /// `ServerAsks`), it becomes `Started` again, because its last attempt may have taken effect. A
+    /// call that a sub-agent performs is settled as canceled.
     pub(super) fn apply_user_message(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (

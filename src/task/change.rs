@@ -93,8 +93,8 @@ pub struct NewTask {
     /// The metadata that the API's client gave: JSON text of an object.
     pub metadata: String,
     /// For a gate call, the identity by which the service recognizes a later equal call. `Some`
-    /// only for an unsettled call that waits for a person, or that must not happen twice (effect
-    /// `once`).
+    /// only if the call is not settled, and either waits for a person or must not happen twice
+    /// (effect `once`).
     pub call: Option<KeyedCall>,
 }
 
@@ -106,7 +106,8 @@ pub struct KeyedCall {
     /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. With `b:`, a later
     /// proposal with an equal `key` may continue this call. With `k:`, a later proposal must name
     /// this call (by idempotency key or by id) to continue it. The prefix is `k:` if the caller
-    /// proposed the call as new, or sent an idempotency key without `attach`.
+    /// proposed the call as new. It is also `k:` if the caller sent an idempotency key, and the
+    /// proposal did not set `attach` to true.
     pub key: String,
 }
 
@@ -275,7 +276,8 @@ pub struct TaskRow {
     /// Number of the task's fruitless leases since its last item. A lease is fruitless if it ran
     /// out after work on the task had begun, and the work added no item.
     pub fruitless: i32,
-    /// Number of the tree's last event if this is the root's row; 0 on all other rows.
+    /// On the root's row, the number of the tree's last event (not of the next event). On all other
+    /// rows, 0.
     pub next_event: i64,
     /// Time of the commit of the task's first item.
     pub created_at: Time,

@@ -151,7 +151,8 @@ impl CallAnswer {
         }
     }
 
-    /// Whether the call is decided with this answer. If false, the approvals must be counted.
+    /// Whether this answer alone decides the call for its request. False for an approval or a retry
+    /// without `leave`: only the count of the approvals then says whether the call is decided.
     #[must_use]
     pub fn settles(&self) -> bool {
         self.leave || !matches!(self.action, Action::Approve | Action::Retry)
@@ -209,8 +210,8 @@ pub struct Decision {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The consequence of a rejection for the task; `None` if the answer rejects no call. If the
-    /// answer closes the request, this consequence takes effect. If the request stays open, this is
-    /// only the person's choice, and `None` if they made none.
+    /// answer closes the request, the consequence takes effect. If the request stays open, nothing
+    /// takes effect yet: this is then the consequence that the person named, if they named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
     /// The form as the person filled it in. In the answer to a credentials request, every value in

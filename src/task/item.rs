@@ -332,7 +332,8 @@ pub enum Outcome {
     /// The call may have run, but its outcome is not known.
     Unknown,
     /// A gate let the call through and requires no report, so this service does not know the
-    /// outcome. The gate has `report: optional`, or only counts the call (`record: held`).
+    /// outcome. This is so at a gate with `report: optional`. It is also so for an allowed call
+    /// that a gate with `record: held` counts but does not store.
     Released,
 }
 
