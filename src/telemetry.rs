@@ -112,7 +112,7 @@ where
     let printed = filter_fn(|metadata: &Metadata<'_>| {
         let ours = metadata.target() == "holdpoint" || metadata.target().starts_with("holdpoint::");
         // Events of `sqlx` are not printed, because they may contain parts of the database's URL.
-        // The store learns of each failure from the error that `sqlx` returns.
+        // No failure is missed, because the store gets an error from `sqlx` for each failure.
         let is_loud = *metadata.level() <= Level::WARN && !metadata.target().starts_with("sqlx");
         metadata.target() != METRIC_TARGET && (ours || is_loud)
     });
@@ -192,7 +192,7 @@ impl Metrics {
     #[must_use]
     pub fn render(&self, counts: &DatabaseCounts) -> String {
         let all = &self.0;
-        // Between `reset` and `set`, a concurrent scrape would miss gauges.
+        // Without the lock, a concurrent scrape between `reset` and `set` would miss gauges.
         let _alone = all.rendering.lock().unwrap_or_else(PoisonError::into_inner);
         all.tasks.reset();
         for (status, count) in &counts.tasks {

@@ -12,16 +12,16 @@ use uuid::Uuid;
 
 use crate::task::time::Time;
 
-/// This machine's clock. The stored ends of leases and deadlines follow the database's clock
-/// instead. On SQLite, the two clocks are the same.
+/// This machine's clock. Stored deadlines and the stored times at which leases end follow the
+/// database's clock instead. On SQLite, the two clocks are the same.
 #[async_trait]
 pub trait Clock: Send + Sync {
     /// Returns the wall-clock time.
     fn now(&self) -> Time;
 
-    /// Returns the time since the machine booted, including suspended time. Use the uptime to
-    /// measure intervals, such as the remaining time of this process's lease, because changes of
-    /// the wall clock do not affect it.
+    /// Returns the time since the machine booted, including suspended time. Changes of the wall
+    /// clock do not change the uptime. Therefore use the uptime to measure intervals, such as the
+    /// remaining time of this process's lease.
     fn uptime(&self) -> Duration;
 
     async fn sleep(&self, time: Duration);

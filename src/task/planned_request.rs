@@ -40,10 +40,10 @@ impl Progress {
             || self.unfinished().any(needs_request)
     }
 
-    /// Whether a driver has work to do for the task now. There is no work while a request blocks
-    /// the turn. If the task has an open request or a running sub-agent, there is work only if an
-    /// unfinished call is left for the driver. A call is not left for the driver if the call waits
-    /// for a decision, is settled, or has a sub-agent.
+    /// Whether a driver has work to do for the task now. If a request blocks the turn, there is no
+    /// work. If the task has neither an open request nor a running sub-agent, there is work.
+    /// Otherwise there is work if the driver can go on with an unfinished call. The driver cannot
+    /// go on with a call that waits for a decision, is settled, or has a sub-agent.
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -58,8 +58,9 @@ impl Progress {
                     .all(|state| waits(state) || delegated(state)))
     }
 
-    /// Whether one of the task's calls opens a request now, or may open a request later. A parked
-    /// task with such a call waits as long as the tree has the maximum number of open requests.
+    /// Whether one of the task's calls opens a request now, or may open a request later. If the
+    /// tree has the maximum number of open requests, a parked task with such a call waits until a
+    /// request is closed.
     #[must_use]
     pub fn may_open_request(&self) -> bool {
         self.unfinished().any(|state| match state.phase {
@@ -78,9 +79,9 @@ impl Progress {
         })
     }
 
-    /// Whether a person has answered an open approval request by supplying this call's result. The
-    /// result is provisional while the request is open: a later answer to the request may end the
-    /// task, and then the result is discarded.
+    /// Whether a person has supplied this call's result in an answer to an approval request that is
+    /// still open for other calls. The result is provisional until the request is closed: if a
+    /// later answer to the request ends the task, the result is discarded.
     pub(super) fn has_provisional_result(&self, state: &CallState) -> bool {
         let respond = Some(&Action::Respond);
         let decides =
@@ -169,8 +170,9 @@ pub(super) fn external_result_requests(progress: &Progress) -> Vec<PlannedReques
     requests.take(progress.remaining_requests()).collect()
 }
 
-/// Returns the calls whose sub-agents start now. `sessions` names the sub-agents that keep their
-/// conversation. Such a sub-agent performs one call at a time, so at most one of its calls starts.
+/// Returns the calls whose sub-agents start now. `sessions` names the sub-agents that have one
+/// conversation for all calls to them. Such a sub-agent performs one call at a time, so at most one
+/// of its calls starts.
 pub(super) fn sub_agents_to_start(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut busy_sessions: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
@@ -227,9 +229,10 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     calls
 }
 
-/// Returns the calls for which a person must be asked a question of the tool's server. In the first
-/// case, the last attempt at the call ended with questions; `ended` holds these calls. In the
-/// second case, a person has answered a question of the server, and further questions are left.
+/// Returns the calls for which a person is asked a question of the tool's server now. There are two
+/// cases. In the first case, the last attempt at the call ended with questions; `ended` holds these
+/// calls. In the second case, a person has answered a question of the server, and the server's
+/// other questions have no answer yet.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
     unfinished_ids(progress, |state| match state.phase {
         Phase::ServerAsks => true,

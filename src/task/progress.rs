@@ -57,8 +57,8 @@ pub struct Progress {
     /// The last turn's requests that a decision has closed. The decision takes effect once no
     /// request blocks the turn.
     pub responded: Vec<RequestId>,
-    /// The way in which a decision or a deadline is about to end the task. `CancelRoot` ends the
-    /// whole tree. `None` if the task is not about to end, or has ended already.
+    /// The end of the task that a decision or a deadline demands. `CancelRoot` also ends the other
+    /// tasks of the tree. `None` if no end is demanded, and once the task has ended.
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last_message: LastMessage,
@@ -230,8 +230,9 @@ impl Progress {
         }
     }
 
-    /// Applies a late result. If the asker that runs the call reports an unknown outcome, the asker
-    /// has given back its permit. Its attempt then no longer counts as in flight.
+    /// Applies a result that does not settle its call (see [`Fact::LateResult`]). If the asker that
+    /// runs the call reports an unknown outcome, the report also returns the asker's permit. The
+    /// asker's attempt then no longer counts as in flight.
     fn apply_late_result(&mut self, result: &ToolResult) {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())

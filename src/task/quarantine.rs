@@ -51,8 +51,8 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
-            // A failed task opens no reconcile requests, which would quarantine the tools of its
-            // started `once` calls. So these tools are quarantined here.
+            // In other tasks, a reconcile request quarantines the tool of a started `once` call. A
+            // failed task opens no reconcile requests, so these tools are quarantined here.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..

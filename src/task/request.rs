@@ -65,21 +65,22 @@ pub struct CallSpec {
     pub parameters: Value,
     /// Digest of the call, see [`call_digest`].
     pub digest: String,
-    /// Digest of the tool's definition, stored so that `digest` can be recomputed after a change of
-    /// the tool. `None` if the tool did not exist, and in requests that older versions of this
-    /// service stored. Not on the wire.
+    /// Digest of the tool's definition. With this member, `digest` can be recomputed even after the
+    /// tool has changed. `None` if the tool did not exist, or if an older version of this service
+    /// stored the request. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
     /// User id of the person who replaced the model's arguments by `arguments_text`, if any. If
-    /// several approvals are required, this person may not approve the call. Not on the wire.
+    /// several approvals are required, this person may not approve the call, because other people
+    /// must approve the new arguments. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
     /// Whether `editor` is barred from approving the call even if one approval is enough. True if
     /// an earlier request about the call required several approvals. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bars_editor: bool,
-    /// The standing decision that the rule offered about the call when the request was opened, if
-    /// any.
+    /// The standing decision that a person may give when they approve the call, if the rule offered
+    /// one when the request was opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Box<Offer>>,
 }
@@ -208,7 +209,8 @@ impl RequestSpec {
 
     fn computed_seal(&self) -> String {
         // The seal does not cover `bars_editor`, because older versions compute the seal without
-        // this member. Instead, the votes are checked before a call starts (see `EditedArguments`).
+        // this member. The check of the votes before a call starts protects against a changed
+        // `bars_editor` instead (see `EditedArguments`).
         let calls: Vec<_> = self
             .pending_tool_calls
             .iter()

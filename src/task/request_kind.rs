@@ -52,25 +52,26 @@ pub struct RequestKindProperties {
     /// The actions that a request of this kind accepts, in the order in which they are shown.
     pub actions: &'static [Action],
     /// The actions that a person may take by a link. A link never permits an action that shows or
-    /// takes a secret, that runs arguments which the policy has not judged, or that reports an
-    /// event outside of this service.
+    /// takes a secret. A link also permits no action that runs arguments which the policy has not
+    /// judged, and none that reports an event outside of this service, such as the outcome of a
+    /// call.
     pub link_actions: &'static [Action],
     pub response: ResponseKind,
     /// Whether an open request of this kind prevents all calls of the turn from running.
     pub blocks_turn: bool,
-    /// Whether a request of this kind asks people whether calls of the turn may run. If true, the
-    /// request shows the whole turn, takes an answer for each call, and follows the `allow` and
-    /// `on_reject` of the rule that held the calls. If false, the request is about one call.
+    /// Whether a request of this kind decides if calls of the turn may run. If true, the request
+    /// shows the whole turn, takes an answer for each call, and follows the `allow` and `on_reject`
+    /// of the rule that held the calls. If false, the request is about one call.
     pub decides_calls: bool,
     /// Whether a request of this kind needs as many people to agree as the rule requires. If false,
     /// the answer of one person is enough.
     pub counts_approvers: bool,
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
-    /// Whether every answer to a request of this kind depends on the tool's definition. If the
-    /// definition has changed since the request was opened, such an answer withdraws the request
-    /// instead of deciding it. The answer `retry` runs the tool again, so it depends on the
-    /// definition in a request of any kind.
+    /// Whether the answers to a request of this kind depend on the tool's definition. If true, and
+    /// if the definition has changed since the request was opened, an answer withdraws the request
+    /// instead of deciding it. If false, only the answer `retry` does so, because it runs the tool
+    /// again.
     pub depends_on_tool: bool,
 }
 

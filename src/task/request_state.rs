@@ -45,9 +45,9 @@ impl<'a> RequestState<'a> {
     }
 
     /// Returns the answer that decided `call`, if any. This is the first answer that settles the
-    /// call alone or completes the required approvals. In a service without accounts, there may be
-    /// no such answer, because a single approval closes a request that requires several. If so, the
-    /// last answer about the call has decided it.
+    /// call alone or completes the required approvals. A service without accounts closes a request
+    /// after a single approval, even if the request requires several. Then no answer completes the
+    /// approvals, and the last answer about the call has decided it.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;
@@ -56,10 +56,11 @@ impl<'a> RequestState<'a> {
             let Some(call_answer) = answer.decisions.get(&call) else {
                 return false;
             };
-            // The value of `auth.user_ids` at the time of the answers is not stored. `Folded` never
-            // counts one person as two, but may count two people as one. If the count is therefore
-            // too low, `settles` finds the deciding answer: an approval that completed the required
-            // approvals when it was given has `leave` set.
+            // The people are counted under `Folded`, because the value of `auth.user_ids` at the
+            // time of the answers is not stored. `Folded` never counts one person as two, but may
+            // count two people as one, so the count may be too low. In this case, `settles` finds
+            // the deciding answer: the approval that completed the required approvals was stored
+            // with `leave` set.
             people.insert(UserIds::Folded.key(&answer.by));
             call_answer.settles() || people.len() >= required
         });

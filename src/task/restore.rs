@@ -106,9 +106,9 @@ impl CallState {
         .to_owned()
     }
 
-    /// Returns the result text of a call at which no further attempt will be made. The text is
-    /// `why`, followed by `ending`. If the call may have run already, a sentence about the unknown
-    /// outcome replaces `ending`.
+    /// Returns the result text of a call that will not be attempted again. The text is the reason
+    /// `why`, followed by the clause `ending`, for example `; it was not run.`. If the call may
+    /// have run already, a sentence about the unknown outcome replaces `ending`.
     pub(super) fn not_run_text(&self, why: &str, ending: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {
             format!("{why}. {}", self.unknown_outcome_text())

@@ -56,11 +56,11 @@ pub enum AwaitedEvent {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The closing of any request, because the tree has the maximum number of open requests.
+    /// The closing of any request. The tree has the maximum number, so no further request can open.
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
-    /// A new proposal of the gate call, whose asker has left. The call cannot start before.
+    /// A new proposal of the gate call. The call cannot start before, because its asker has left.
     Asker,
 }
 
@@ -84,11 +84,11 @@ pub struct StepContext {
     pub spent_limit: Option<&'static str>,
     /// The started calls with an attempt that may be in flight on a replica or at an asker.
     pub running: BTreeSet<CallId>,
-    /// The calls for which a tool's server answered this process's last attempt with questions.
+    /// The calls whose last attempt by this process ended with questions of the tool's server.
     pub ended_with_questions: BTreeSet<CallId>,
     /// In the task of a gate call, whether the call's asker waits. `None` in any other task.
     pub asker: Option<AskerState>,
-    /// The sub-agents that keep their conversation. Calls to such a sub-agent run in sequence.
+    /// The sub-agents that have one conversation for all calls. Their calls run in sequence.
     pub session_agents: BTreeSet<String>,
 }
 
@@ -127,7 +127,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     let mut needs_request = !asking.is_empty();
     let mut remaining = progress.remaining_requests();
     asking.retain(|call| {
-        // The questions with which an attempt has just ended are not stored, so they cannot wait.
+        // Questions of an attempt that has just ended are not stored yet: waiting would lose them.
         let is_asked = remaining > 0 || context.ended_with_questions.contains(call);
         remaining = remaining.saturating_sub(1);
         is_asked
@@ -192,8 +192,8 @@ fn is_lost(state: &CallState, context: &StepContext) -> bool {
     matches!(state.phase, Phase::Started(_)) && !context.running.contains(&state.call.tool_call_id)
 }
 
-/// Whether an attempt at the call may be in flight and must end before another attempt starts. It
-/// must if the call is not repeatable, or if a client outside this service runs the call.
+/// Whether an attempt that may be in flight forbids a further attempt at the call. It does so if
+/// the call is not repeatable, or if a client outside this service runs the call.
 fn is_in_flight(state: &CallState, context: &StepContext) -> bool {
     let exclusive = !state.effect.is_repeatable() || state.performer == ToolKind::External;
     matches!(state.phase, Phase::Started(_)) && exclusive && !is_lost(state, context)

@@ -67,10 +67,11 @@ pub struct ToolKindProperties {
     /// for the earlier calls of its turn.
     pub performed_elsewhere: bool,
     /// Whether a call is itself a question to a person. If true, no `allow` rule applies to the
-    /// call, and no glob of a rule matches its tool. The call may repeat a rejected call.
+    /// call, no glob of a rule matches its tool, and the call is not refused for repeating a
+    /// rejected call.
     pub asks_person: bool,
-    /// The receiver of a credential in calls of this kind, in words for the person who enters the
-    /// credential. `None` if the tool's [`ToolSpec::target`] is the receiver.
+    /// The receiver of a credential that tools of this kind use, as shown to the person who enters
+    /// the credential. `None` if the receiver is the tool's [`ToolSpec::target`].
     pub receiver: Option<&'static str>,
 }
 
@@ -127,8 +128,9 @@ pub struct ToolSpec {
     /// Time limit of one attempt.
     pub timeout: Duration,
     /// `sha256:…` over the tool's definition: kind, target (for an HTTP tool, the method and the
-    /// whole URL), parameters, effect, the unexpanded headers and env, and the services of
-    /// `request_credentials`. The description, the summary and the timeout are left out.
+    /// whole URL), parameters, effect, the headers and env with each `${…}` unexpanded, and the
+    /// services of `request_credentials`. The description, the summary and the timeout are left
+    /// out.
     pub definition: String,
     /// The names of the credentials to which the tool's headers, `url` and `env` refer. The names
     /// are sorted and without duplicates.

@@ -89,9 +89,10 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
     messages
 }
 
-/// Returns the result of each call, as the model sees it. A late result replaces an `unknown`
-/// result. The late result may stand before the `unknown` result in the journal: this happens if an
-/// attempt answers late, and a cancellation of the task then ends the call as `unknown`.
+/// Returns the result of each call, as the model sees it. If a call has an `unknown` result and a
+/// late result, the late result counts. The late result may even stand first in the journal: this
+/// happens if an attempt answers late, and a cancellation of the task then ends the call as
+/// `unknown`.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde::de::{Error, Expected, Unexpected};
 
-/// Reads a duration for a visitor. `expected` is the visitor, which describes a duration.
+/// Parses a duration for a serde visitor. `expected` is this visitor. The error about a malformed
+/// text quotes the visitor's description of a duration.
 ///
 /// # Errors
-/// Fails if [`parse_duration`] returns `None`. The error about a duration that is too long names the
+/// Fails if [`parse_duration`] returns `None`. If the duration is too long, the error names the
 /// maximum.
 pub(crate) fn read_duration<E: Error>(text: &str, expected: &dyn Expected) -> Result<Duration, E> {
     let is_duration =

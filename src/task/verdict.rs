@@ -56,8 +56,8 @@ impl PartialEq for Approvers {
 }
 
 impl Approvers {
-    /// Whether an answer by a link counts. By default, the answer counts if one approval is enough,
-    /// because a link proves no more than access to a mailbox.
+    /// Whether an answer by a link counts. A link proves no more than access to a mailbox. By
+    /// default, this proof is enough only if a single approval is required.
     #[must_use]
     pub fn accepts_links(&self) -> bool {
         self.links.unwrap_or(self.required <= 1)
@@ -148,7 +148,8 @@ pub struct Judgement {
     /// also the reason for refusing this call. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
-    /// The standing decision that the rule offers about the held call, if any. Not on the wire.
+    /// The standing decision that a person may give when they approve the held call, if the rule
+    /// offers one. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Box<Offer>>,
     /// The standing decision, if any, that allows the call although its rule would hold the call.

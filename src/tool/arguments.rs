@@ -327,8 +327,8 @@ impl<'t> Reader<'t> {
 }
 
 /// Returns the number, or `None` if a double cannot hold it without loss. A 64-bit integer must
-/// convert to a double exactly. Any other number must have the same decimal value as the shortest
-/// text that parses to the number's double.
+/// convert to a double exactly. For any other number, the shortest text of its double must have the
+/// same decimal value as `text`: `0.10` is accepted, and a number with too many digits is not.
 fn lossless_number(text: &str, is_integer: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {

@@ -31,8 +31,9 @@ use serde::{Deserialize, Serialize};
 /// The first line of the guard's output, before the report.
 pub(crate) const GREETING: &str = "holdpoint guard 1";
 const MAX_ORDER_BYTES: u32 = 8 * 1024 * 1024;
-/// A script that waits for one line and unsets the variables that shells export by themselves.
-/// Afterwards, the process of the script becomes the command, with empty input.
+/// A script that first waits for one line, so that the guard can report the process group before
+/// the command begins. The script then unsets the variables that shells export by themselves.
+/// Finally, the process of the script becomes the command, with empty input.
 const WAITING_SCRIPT: &str =
     r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
 /// How long the guard waits for the last output after it has killed the group. The wait has a

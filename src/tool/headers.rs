@@ -116,8 +116,9 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Returns a digest of filled-in headers. Callers keep state under this digest, so that a request
-/// with other credentials never uses the state.
+/// Returns a digest of filled-in headers. Callers use the digest as the key of their connections,
+/// MCP sessions and comparisons of tool definitions. A request with other credentials therefore
+/// uses none of these.
 pub(crate) fn headers_digest(headers: &HeaderMap) -> [u8; 32] {
     let mut pairs: Vec<(&str, &[u8])> = headers
         .iter()

@@ -75,8 +75,9 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Whether [`Tool::prepare`] must run now. If `start` is `None`, a call is about to be judged
-    /// for the first time. Otherwise, a call is about to start, and `start` is the reason.
+    /// Whether the result of [`Tool::definition_change`] may be out of date, so that
+    /// [`Tool::prepare`] must run now. If `start` is `None`, a call is about to be judged for the
+    /// first time. Otherwise, a call is about to start, and `start` is the reason.
     fn is_stale(&self, _start: Option<StartReason>) -> bool {
         false
     }
@@ -130,7 +131,7 @@ pub struct Invocation {
     /// The id of the call. All attempts at the call have this id, which is also sent as the
     /// `Idempotency-Key`.
     pub call_id: CallId,
-    /// Whether the loss of this attempt's outcome does no harm, because another attempt may follow.
+    /// Whether this attempt's outcome may be lost without harm, because another attempt may follow.
     /// True only for the first attempt at a repeatable call.
     pub may_be_lost: bool,
     /// The JSON of the arguments, exactly as the policy judged it and approvers saw it.
@@ -198,7 +199,8 @@ impl std::fmt::Debug for LateSlot {
 }
 
 /// A slot for the text of an attempt's result, exactly as an MCP server wrote it. The slot stays
-/// empty if this text contains a secret. The journal keeps only the text for the model.
+/// empty if this text contains a secret. The asker of a gate call gets this text. The text is not
+/// stored: the journal keeps only the text for the model.
 #[derive(Clone, Default)]
 pub struct RawSlot(Arc<Mutex<Option<Arc<str>>>>);
 
@@ -257,8 +259,8 @@ impl PermitDecision {
         }));
     }
 
-    /// Waits until the attempt needs the permit, because its connection is made, or until the
-    /// attempt has ended without a connection.
+    /// Returns once the attempt waits for the permit, which is after its connection is made. Also
+    /// returns if the attempt ends without a connection.
     pub(crate) async fn awaited(&self) {
         self.awaited.notified().await;
     }

@@ -22,7 +22,7 @@ use crate::task::text::pointer;
 
 mod weight;
 
-/// Keywords whose value is a schema for values inside the described value.
+/// Keywords whose value is a schema for members or items of the described value.
 const CHILD_KEYWORDS: [&str; 4] = [
     "additionalProperties",
     "items",
@@ -32,12 +32,13 @@ const CHILD_KEYWORDS: [&str; 4] = [
 /// Keywords whose value is a condition. Schemas inside a condition stay open (accept undeclared
 /// members), because a stricter schema inside `not` makes the `not` accept more.
 const CONDITION_KEYWORDS: [&str; 4] = ["not", "if", "contains", "propertyNames"];
-/// Keywords whose value is a list of schemas for values inside the described value.
+/// Keywords whose value is a list of schemas for items of the described list.
 const CHILD_LIST_KEYWORDS: [&str; 1] = ["prefixItems"];
-/// Keywords whose value maps names to schemas for values inside the described value.
+/// Keywords whose value maps names to schemas for members of the described object.
 const CHILD_MAP_KEYWORDS: [&str; 2] = ["properties", "patternProperties"];
 /// Keywords whose value is a schema for the value that the surrounding schema describes.
-/// `contentSchema` may be listed here, because draft 2020-12 never checks it.
+/// `contentSchema` describes the decoded content instead. It can be treated like the others,
+/// because draft 2020-12 never checks it.
 const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords whose value is a list of schemas for the value that the surrounding schema describes.
 const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
@@ -196,8 +197,8 @@ impl Rewriter<'_> {
         self.flaws.insert(SchemaFlaw::new(place, detail));
     }
 
-    /// Rewrites the outermost of the schemas that apply to a value. If `self.close` is true, also
-    /// closes it by the rules in the module's documentation.
+    /// Rewrites `schema`, the outermost of the schemas that apply to a value. If `self.close` is
+    /// true, also closes `schema` by the rules in the module's documentation.
     fn rewrite_child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.rewrite_open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {

@@ -333,9 +333,9 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. If the
-/// guard's report was lost, `group` is the number of the command's process group, and the group is
-/// killed.
+/// Waits for a guard to end, and kills the guard if it does not end within [`REPORT_GRACE`]. Then
+/// kills the process group `group`, if any. Callers pass the command's group if the guard's report
+/// was lost, because the command may still run.
 async fn end_guard(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(REPORT_GRACE, guard.wait())
         .await

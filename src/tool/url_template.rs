@@ -221,10 +221,10 @@ impl UrlTemplate {
     /// argument. Credentials, and arguments for which `fill` fails, stay placeholders. `None` if
     /// the filled-in texts would change the origin or the number of segments.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
-        // Parsing the URL would change a placeholder. Therefore a mark (a number between quotes)
-        // takes the place of each placeholder until the URL is parsed. No other text in the path
-        // can look like a mark: each `'` in a filled-in value is encoded, and a mark begins with
-        // more `'` in a row than the template has anywhere.
+        // Parsing the URL would percent-encode the braces of a placeholder. Therefore a mark (a
+        // number between quotes) takes the place of each placeholder until the URL is parsed. No
+        // other text in the path can look like a mark: each `'` in a filled-in value is encoded,
+        // and a mark begins with more `'` in a row than the template has anywhere.
         let mut mark_quotes = "'".to_owned();
         while self
             .path
@@ -372,8 +372,8 @@ fn percent_encoded(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT_ESCAPES).to_string()
 }
 
-/// Whether `.` or `..` stands between slashes, backslashes or the ends of a segment, also after
-/// repeated percent-decoding.
+/// Whether a segment has `.` or `..` as a whole part, if it is split at slashes and backslashes.
+/// The segment is percent-decoded first, repeatedly if necessary.
 fn has_dots(segment: &str) -> bool {
     let mut decoded = Vec::with_capacity(segment.len());
     for byte in segment.bytes() {

@@ -41,9 +41,10 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a warning with this code. Leaves the warning out if the code already has a warning at
-    /// `pointer`, or already has warnings at `MAX_PLACES_PER_CODE` places. An empty `pointer` means
-    /// the arguments as a whole, which do not count as a place.
+    /// Adds a warning with this code, unless the code already has a warning at `pointer`. Once the
+    /// code has warnings at `MAX_PLACES_PER_CODE` places, warnings at further places are left out.
+    /// A warning with an empty `pointer` is about the arguments as a whole, so this maximum does
+    /// not apply to it.
     pub fn add(&mut self, code: &'static str, pointer: &str, detail: impl FnOnce() -> String) {
         if self.seen.contains(&(code, pointer.to_owned())) {
             return;

@@ -166,8 +166,9 @@ fn check_query(
     }
 }
 
-/// Reports two mistakes in a summary: an argument that the parameters lack, which would be a gap in
-/// the line that an approver reads, and a `{` that is not part of a `{name}`.
+/// Reports two mistakes in a summary. The first is a `{name}` that the parameters do not declare:
+/// the line that an approver reads would have a gap there. The second is a `{` that is not part of
+/// a `{name}`.
 pub(super) fn check_summary(
     name: &str,
     summary: &str,

@@ -344,8 +344,8 @@ fn check_keyword(keyword: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether no two limits of the field contradict each other. The number of choices is the upper
-/// limit of `minItems`.
+/// Whether no two limits of the field contradict each other. If the person may choose several
+/// texts, there must be at least `minItems` choices.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let number = |keyword: &str| {
         field
@@ -382,8 +382,8 @@ fn secret_error(at: &str) -> String {
 /// name from [`SECRET_NAMES`] then counts anywhere, even inside a word, but not inside a word from
 /// [`HARMLESS_WORDS`]. A name from [`SECRET_WORDS`] counts only as a whole word of the text.
 pub(crate) fn names_secret(text: &str) -> bool {
-    // The harmless words are left out of single words, not of the joined text, in which the end of a
-    // secret's name and the next word could make a harmless word.
+    // The harmless words are removed before the words are joined. Otherwise `secret aria` would
+    // become `secretaria`, which begins with the harmless word `secretari`.
     let joined: String = folded(text)
         .split(|c: char| !c.is_alphanumeric())
         .map(|word| {
