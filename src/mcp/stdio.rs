@@ -377,11 +377,9 @@ impl Stdio {
             ..older
         };
         let done = Request::notification("notifications/initialized").text(revision);
-        let wrote = begun
-            .child
-            .write(&done, Instant::now() + within, || true)
-            .await;
-        wrote.map_err(|_| PROCESS_ENDED.to_owned())?;
+        let until = Instant::now() + within;
+        let wrote = begun.child.write(&done, until, || true).await;
+        wrote.map_err(|_| unwritten_reason(until))?;
         Ok(begun)
     }
 
@@ -418,7 +416,7 @@ impl Stdio {
             .child
             .write(&request.text(session.revision), until, || true)
             .await;
-        wrote.map_err(|_| PROCESS_ENDED.to_owned())?;
+        wrote.map_err(|_| unwritten_reason(until))?;
         match tokio::time::timeout_at(until, pending.answer()).await {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => Err(ANSWER_LOST.to_owned()),
@@ -430,6 +428,16 @@ impl Stdio {
         let server = self.name.as_str();
         tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = i64::from(up));
     }
+}
+
+/// Returns the error text of a write that gave up at `until` or because the child had ended.
+fn unwritten_reason(until: Instant) -> String {
+    let reason = if Instant::now() >= until {
+        BUSY
+    } else {
+        PROCESS_ENDED
+    };
+    reason.to_owned()
 }
 
 #[cfg(test)]
