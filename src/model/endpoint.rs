@@ -83,7 +83,8 @@ impl<P: Protocol> Endpoint<P> {
     /// Creates the client of one model.
     ///
     /// # Errors
-    /// Fails if the `base_url` in the settings is invalid, or if a header cannot be sent.
+    /// Fails if the `base_url` in the settings is invalid, or if the key or a configured header is
+    /// not valid as a header.
     pub(super) fn new(
         settings: Settings,
         net: Net,
@@ -136,8 +137,8 @@ impl<P: Protocol> Endpoint<P> {
         ))
     }
 
-    /// Sends one request. Returns the outcome, and the HTTP status of the answer or the reason why
-    /// no answer began.
+    /// Sends one request. Returns the outcome of the attempt, and how the attempt ended. The
+    /// [`AttemptEnd`] has the HTTP status. If no answer began, it has the reason instead.
     async fn attempt(
         &self,
         body: Bytes,

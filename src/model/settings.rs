@@ -121,7 +121,8 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
 /// added to `mistakes`.
 ///
 /// # Errors
-/// Fails if the `base_url` in the settings is invalid, or if a header cannot be sent.
+/// Fails if the `base_url` in the settings is invalid, or if the key or a configured header is
+/// not valid as a header.
 pub fn client(
     settings: &Settings,
     net: &Net,
@@ -246,7 +247,8 @@ impl Settings {
         Some(HeaderValue::from_str(&value).map(|value| (name, value)))
     }
 
-    /// Returns the headers of each request; `None` if a header cannot be sent.
+    /// Returns the headers of each request. Returns `None` if the key or a configured header is not
+    /// valid as a header.
     pub(super) fn header_map<P: Protocol>(&self) -> Option<HeaderMap> {
         let mut map = HeaderMap::new();
         map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -74,7 +74,8 @@ impl Error for Unresolved {
     }
 }
 
-/// Returns a connector with the TLS settings `tls`, which must have no ALPN protocols.
+/// Returns a connector with the TLS settings `tls`. The settings must have no ALPN protocols,
+/// because the builder adds the protocol itself and panics if there are any.
 pub(super) fn connector(tls: ClientConfig) -> Connector {
     let mut tcp = HttpConnector::new_with_resolver(MapErr::new(
         GaiResolver::new(),
@@ -130,9 +131,10 @@ impl Net {
     /// body for the response's status.
     ///
     /// # Errors
-    /// Fails like [`Net::send_single_into`], with two differences. A response that is lost after
-    /// [`BodyLimits::enough_bytes`] bytes is not an error. An error response on a reused connection
-    /// is [`Failure::Lost`] if the response may belong to no request.
+    /// Fails like [`Net::send_single_into`], with two differences. If the connection is lost after
+    /// [`BodyLimits::enough_bytes`] bytes of the body, the function returns the bytes so far. If a
+    /// reused connection gives an error response that may not be an answer to this request, the
+    /// function fails with [`Failure::Lost`].
     pub async fn send_single(
         &self,
         request: Request,
@@ -250,8 +252,9 @@ impl Net {
     }
 
     /// Keeps the connection if it can be used again. Fails if the connection was reused, and the
-    /// response is an error that may belong to no request. A peer sends such an error if it
-    /// misreads requests, or if it closes the connection while a request is on its way.
+    /// response is an error that may not be an answer to this request. For example, a peer sends
+    /// such an error when it closes an idle connection while the request is on its way, or when it
+    /// takes a part of an earlier request for a new request.
     fn received(
         &self,
         key: Option<KeptKey>,

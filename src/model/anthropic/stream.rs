@@ -36,8 +36,8 @@ struct PartialBlock {
     start_input: Option<String>,
     /// The input that the deltas have added so far.
     input: String,
-    /// For a call: its index among the calls of the answer, and the cleaner for the pieces of its
-    /// arguments.
+    /// The index of the call among the answer's calls, and the cleaner for the pieces of the call's
+    /// arguments. `None` if the block is not a call.
     call: Option<(usize, StreamCleaner)>,
 }
 
@@ -230,7 +230,8 @@ impl MessageStreamReader {
             }
             emitter.arguments(*call, &cleaner.finish());
         } else if !block.input.is_empty() {
-            // The block is a call of a tool that the provider runs itself.
+            // The block is a call of a tool that the provider runs itself. The call is no call of
+            // the answer, but it is sent back with the turn, so the block gets its `input` here.
             let input = serde_json::from_str(&replace_escapes(
                 &block.input,
                 InvalidEscape::LoneSurrogates,
