@@ -49,7 +49,7 @@ fn request_id(headers: &HeaderMap) -> String {
 /// Returns whether the body of a refusal has a word that begins with `stream`, such as the name of
 /// a refused parameter. A word that only contains `stream`, such as `upstream`, does not count.
 fn is_about_streaming(body: &str) -> bool {
-    // Gateways speak of an upstream in errors of any kind.
+    // A gateway may write `upstream` in any error, so this word does not count.
     let words = body.to_ascii_lowercase().replace("upstream", "");
     words.contains("stream")
 }

@@ -1,7 +1,8 @@
 //! Implements a model that answers from rules, for the demonstration and for tests. The model is
-//! deterministic: the same conversation gets the same answer. Like some providers, this model
-//! repeats its call ids in every answer, so that no code comes to rely on unique ids. Answers are
-//! emitted in pieces. If the sink has a listener, the built-in script spreads the pieces over time.
+//! deterministic: the same conversation gets the same answer. The model repeats its call ids in
+//! every answer, as some providers do, so that tests find code that relies on unique ids. Answers
+//! are emitted in pieces. If the sink has a listener, the built-in script spreads the pieces over
+//! time.
 
 use std::fmt;
 use std::path::Path;

@@ -49,9 +49,9 @@ pub struct SendPermit {
 /// The connection that a request may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionUse {
-    /// A new connection, which is closed after the response. For requests that must not be
-    /// repeated: if the peer closes a kept connection just as a request is written, the outcome of
-    /// the request is unknown.
+    /// A new connection, which is closed after the response. A request that must not be repeated
+    /// needs its own connection, because a peer may close a kept connection just as a request is
+    /// written, and then the outcome of the request is unknown.
     Own,
     /// A connection that an earlier request to the same origin has left open, if there is one. Only
     /// for requests that may be repeated. Requests share a connection if they have the same digest,
@@ -98,7 +98,8 @@ pub trait ResponseSink: Send {
 }
 
 struct BodyCollector<F> {
-    /// Returns the limits of the body for a status. `None` once the response has begun.
+    /// The function that returns the limits of the body for a status. It is called when the
+    /// response begins, and is `None` afterwards.
     limits: Option<F>,
     answer: Option<(BufferedResponse, BodyLimits)>,
 }

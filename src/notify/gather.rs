@@ -25,12 +25,12 @@ use crate::task::time::Time;
 const NO_LONGER_WAITING: &str = "the request no longer waits for this recipient";
 const NO_ADDRESS: &str = "no mail reaches this person any more";
 
-/// The number of requests that are read at once. A request may have calls with large arguments, and
-/// is dropped before the next requests are read.
+/// The number of requests that are read at once. A request may have calls with large arguments, so
+/// these requests are removed from memory before the next requests are read.
 const REQUESTS_PER_READ: usize = 20;
 
-/// A delivery that is to be sent, with the time at which the entry's message about its request was
-/// due.
+/// A delivery that is to be sent, with the time at which the entry's message about the delivery's
+/// request was due.
 type Due<'c> = (&'c ClaimedDelivery, Time);
 
 /// The deliveries that were claimed for one recipient, divided into two lists, with the message

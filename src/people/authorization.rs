@@ -92,7 +92,7 @@ pub fn permitted_actions(
     actions
 }
 
-/// Whether enough people beside `caller` could approve a call with these approvers.
+/// Whether enough people could approve: as many as `approvers` requires, not counting `caller`.
 #[must_use]
 pub fn others_suffice(
     roster: &Roster,

@@ -214,7 +214,8 @@ impl MessageStreamReader {
         Ok(())
     }
 
-    /// Ends a block. A call without input deltas takes its arguments from the start event.
+    /// Ends a block. If no delta added input to a call, the call takes its arguments from the event
+    /// that began its block.
     fn end_block(&mut self, at: usize, emitter: &mut PieceEmitter<'_>) {
         let Some(block) = self.blocks.get_mut(at) else {
             return;
@@ -243,7 +244,8 @@ impl MessageStreamReader {
     }
 }
 
-/// The reason for the retry when an event lacks a member or does not fit the preceding events.
+/// The problem text if an event lacks a member or does not fit the preceding events. The attempt is
+/// retried then.
 const UNREADABLE: &str = "its answer cannot be read";
 
 fn block_index(event: &Map<String, Value>) -> Result<u64, AttemptOutcome> {
