@@ -64,7 +64,8 @@ impl Provider {
     }
 
     /// Returns two lines that each request to this provider must have: the request line, and the
-    /// header that carries the key. The lines are in lower case, as the recorded head is.
+    /// header that carries the key. The lines are in lower case, because the test compares them
+    /// with the request's head in lower case.
     fn door(self) -> [&'static str; 2] {
         match self {
             Self::OpenAi => [

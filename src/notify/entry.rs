@@ -172,9 +172,9 @@ impl Entry {
     }
 
     /// Returns the message of this entry about a new request. An entry with `when` sends a reminder
-    /// instead of a message about the new request. Returns `None` in two cases, because there is no
-    /// time for the reminder. With `before_expiry`, the request has no deadline. With `after`, the
-    /// request expires before the reminder would be due.
+    /// instead of a message about the new request. Returns `None` if the request gets no reminder.
+    /// With `before_expiry`, a request without a deadline gets none. With `after`, a request that
+    /// expires before the reminder would be due gets none.
     pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
         let (Some(when), Some(kind)) = (self.when, self.reminder_kind()) else {
             return Some(PlannedMessage::due_now(REQUEST_CREATED));
@@ -257,8 +257,8 @@ impl Entry {
 ///   the user's links may decide, the caller has the user's own groups. Otherwise the caller has no
 ///   groups.
 /// - Right to decide: the caller has it if a key or link of the user may decide. The caller also
-///   has it if the tenant has a key that decides for other people, because a client can name any
-///   user then, and in a service without accounts.
+///   has it if the tenant has a key that decides for other people, because a client with this key
+///   can name any user. In a service without accounts, every caller has it.
 fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let by_key = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     let by_link = accounts.and_then(|accounts| accounts.groups_of_link_decider(tenant, user));

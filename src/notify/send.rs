@@ -74,8 +74,9 @@ impl EntryState {
 /// A slot of the entry, together with either a slot of the process or the entry's reserve.
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// Whether the cause of a failed attempt is the receiver and not the message. This is so if there
-/// was no answer, or if the HTTP status asks the sender to try again later.
+/// Whether the cause of a failed attempt is the receiver and not the message. For HTTP, this is so
+/// if there was no answer, or if the status asks the sender to try again later. For a mail, this is
+/// so unless the server answered with 4xx (`BUSY`): such an answer may be about the mail.
 fn shows_outage(attempt: &Attempt) -> bool {
     match attempt.http_status {
         Some(status) => matches!(status, 429 | 502..=504),

@@ -25,7 +25,7 @@ pub trait Authenticator: Send + Sync {
 
     /// Returns the binding of a session (see [`Token::binding`]) to the key that opens the session;
     /// `None` if the key is unknown. The default is for a service without accounts: no key is known
-    /// there, so nobody can open a session.
+    /// there, so no session can be opened.
     fn session_binding(&self, _token: &Token, _key: &str) -> Option<String> {
         None
     }

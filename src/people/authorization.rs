@@ -206,8 +206,8 @@ impl Roster {
         })
     }
 
-    /// Whether so many of these votes still count ([`Self::still_counts`]) that `approvers` is
-    /// satisfied. The vote of the person who edited the arguments does not count in two cases: if
+    /// Whether the votes that still count ([`Self::still_counts`]) are as many as `approvers`
+    /// requires. The vote of the person who edited the arguments does not count in two cases: if
     /// `approvers` requires several approvals, or if an earlier request about the call required
     /// several (`EditedArguments::needs_others`).
     #[must_use]

@@ -231,8 +231,8 @@ impl MessageStreamReader {
             }
             emitter.arguments(*call, &cleaner.finish());
         } else if !block.input.is_empty() {
-            // The block is a call of a tool that the provider runs itself. The call is no call of
-            // the answer, but it is sent back with the turn, so the block gets its `input` here.
+            // The block is a call of a tool that the provider runs itself. This service does not
+            // run the call, but sends the block back with the turn, so the block needs its `input`.
             let input = serde_json::from_str(&replace_escapes(
                 &block.input,
                 InvalidEscape::LoneSurrogates,

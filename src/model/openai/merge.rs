@@ -12,8 +12,8 @@ const MAX_SEARCHED_ELEMENTS: usize = 64;
 
 /// Merges the members `piece` of a delta into `merged`. If `merged` does not have a member yet, the
 /// member is inserted. Otherwise the new value is combined with the value that `merged` has:
-/// - A text is appended to a text. If `REPLACED_MEMBERS` has the member's name, it replaces the
-///   text, unless it is empty.
+/// - A text is appended to a text. If `REPLACED_MEMBERS` has the member's name, the new text
+///   replaces the text in `merged`, unless the new text is empty.
 /// - The elements of a list are added to a list (see [`element`]).
 /// - An object is merged into an object.
 /// - A `null` changes nothing. Any other value replaces the value in `merged`.
