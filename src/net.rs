@@ -38,7 +38,7 @@ pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 /// The maximum time for name resolution, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long [`drain`] waits for the end of a body whose event stream has ended.
+/// How long [`drain`] waits for the rest of a body, after the last event of the stream has arrived.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The HTTP clients. Clones are cheap and share the reusable connections.
@@ -195,9 +195,9 @@ pub(crate) fn connect_failure(kind: Option<io::ErrorKind>) -> &'static str {
     }
 }
 
-/// Returns an error, then its cause, then the cause of that cause, and so on. If an `io::Error`
-/// wraps an error, its cause is the wrapped error. `io::Error::get_ref` returns the wrapped error,
-/// but `io::Error::source` skips it.
+/// Returns an error, then its cause, then the cause of that cause, and so on. The cause of an
+/// `io::Error` is the error that the `io::Error` wraps. That error comes from `io::Error::get_ref`,
+/// because `io::Error::source` skips it and returns the cause of the wrapped error.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         let inner = error.downcast_ref().and_then(io::Error::get_ref);
@@ -255,8 +255,8 @@ pub async fn next_bytes(
     }
 }
 
-/// Reads the rest of a body whose event stream has ended, so that the connection can be reused.
-/// Waits at most `DRAIN_TIMEOUT`, which suffices for bytes that the peer has already sent.
+/// Reads the rest of a body after the last event of its stream, so that the connection can be
+/// reused. Waits at most `DRAIN_TIMEOUT`, which suffices for bytes that the peer has already sent.
 pub async fn drain(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;

@@ -1,6 +1,6 @@
-//! Prepares the texts of a model endpoint before they are stored or shown: removes known secrets
-//! and U+0000 from every text, and URLs from error texts. Every text of an endpoint passes through
-//! this file before the text leaves the module `model`.
+//! Prepares the texts of a model endpoint before they are stored or shown. In every text, known
+//! secrets are redacted and U+0000 is replaced. In error texts, URLs are replaced, too. Every text
+//! of an endpoint passes through this file before the text leaves the module `model`.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -54,7 +54,8 @@ impl Cleaner {
         }
     }
 
-    /// Redacts a JSON value, including the names of members and the numbers.
+    /// Redacts a JSON value, including the names of members. A number is redacted, too, if its
+    /// digits contain a secret; it then becomes a text.
     pub(crate) fn json(&self, value: Value) -> Value {
         map_texts(value, &|text| self.text(text))
     }

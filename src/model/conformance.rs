@@ -63,8 +63,9 @@ impl Provider {
         }
     }
 
-    /// Returns two lines of a request, in lower case: the request line, and the header that carries
-    /// the key.
+    /// Returns two lines that each request to this provider must have: the request line, and the
+    /// header that carries the key. The lines are in lower case, because the test compares them
+    /// with the request's head in lower case.
     fn door(self) -> [&'static str; 2] {
         match self {
             Self::OpenAi => [

@@ -49,7 +49,7 @@ fn request_id(headers: &HeaderMap) -> String {
 /// Returns whether the body of a refusal has a word that begins with `stream`, such as the name of
 /// a refused parameter. A word that only contains `stream`, such as `upstream`, does not count.
 fn is_about_streaming(body: &str) -> bool {
-    // Gateways speak of an upstream in errors of any kind.
+    // A gateway may write `upstream` in any error, so this word does not count.
     let words = body.to_ascii_lowercase().replace("upstream", "");
     words.contains("stream")
 }
@@ -83,7 +83,8 @@ impl<P: Protocol> Endpoint<P> {
     /// Creates the client of one model.
     ///
     /// # Errors
-    /// Fails if the `base_url` in the settings is invalid, or if a header cannot be sent.
+    /// Fails if the `base_url` in the settings is invalid, or if the key or a configured header is
+    /// not valid as a header.
     pub(super) fn new(
         settings: Settings,
         net: Net,
@@ -136,8 +137,8 @@ impl<P: Protocol> Endpoint<P> {
         ))
     }
 
-    /// Sends one request. Returns the outcome, and the HTTP status of the answer or the reason why
-    /// no answer began.
+    /// Sends one request. Returns the outcome of the attempt, and how the attempt ended. The
+    /// [`AttemptEnd`] has the HTTP status. If no answer began, it has the reason instead.
     async fn attempt(
         &self,
         body: Bytes,

@@ -67,7 +67,7 @@ pub enum Piece<'a> {
     /// The next part of a call's arguments.
     Arguments { call: usize, text: &'a str },
     /// Voids every earlier piece of the answer, because the attempt failed or the emitted pieces
-    /// turned out to be wrong. If the answer goes on, all its pieces are emitted again.
+    /// turned out to be wrong. The next piece, if any, is the first piece of the answer again.
     Reset,
 }
 

@@ -50,14 +50,13 @@ impl Protocol for Responses {
         request::body(prompt, model, extra, mode, earlier_thinking)
     }
 
-    /// Returns whether the error text is about encrypted reasoning, which is bound to an
-    /// organization and a model. There are three cases:
+    /// Returns whether the error text is about encrypted reasoning. There are three cases:
     ///
-    /// - An endpoint with another key or model refuses the reasoning ("The encrypted content …
-    ///   could not be verified").
-    /// - Without the reasoning, the endpoint does not find an item by its id ("Item with id 'rs_…'
-    ///   not found").
-    /// - A model that does not reason refuses the request for encrypted reasoning ("Encrypted
+    /// - The reasoning came from another organization or model, so the endpoint cannot decrypt it
+    ///   ("The encrypted content … could not be verified").
+    /// - A reasoning item has no encrypted content. The endpoint searches its store for the item's
+    ///   id, and finds nothing, because it stores no items ("Item with id 'rs_…' not found").
+    /// - The request asks for encrypted reasoning, but the model does not reason ("Encrypted
     ///   content is not supported with this model").
     fn is_about_thinking(error_text: &str) -> bool {
         error_text.contains("ncrypted content")

@@ -1,7 +1,8 @@
 //! Implements a model that answers from rules, for the demonstration and for tests. The model is
-//! deterministic: the same conversation gets the same answer. Like some providers, this model
-//! repeats its call ids in every answer, so that no code comes to rely on unique ids. Answers are
-//! emitted in pieces. If the sink has a listener, the built-in script spreads the pieces over time.
+//! deterministic: the same conversation gets the same answer. The model repeats its call ids in
+//! every answer, as some providers do, so that tests find code that relies on unique ids. Answers
+//! are emitted in pieces. If the sink has a listener, the built-in script spreads the pieces over
+//! time.
 
 use std::fmt;
 use std::path::Path;
@@ -31,9 +32,9 @@ const NO_RULE: &str = "This model is scripted, and no rule of its script matches
 /// posted a person's decision reloads. The wait lets the page reload before the first piece is
 /// emitted.
 const THINKING_TIME: Duration = Duration::from_millis(350);
-/// The maximum pause before each piece of a paced answer.
+/// The maximum pause before each piece of an answer, if the model pauses (see `is_paced`).
 const PAUSE_PER_PIECE: Duration = Duration::from_millis(60);
-/// The maximum time in which all pieces of a paced answer are emitted.
+/// The maximum time for all pieces of an answer, if the model pauses (see `is_paced`).
 const MAX_PACED_TIME: Duration = Duration::from_millis(600);
 
 pub(crate) struct Scripted {
@@ -54,8 +55,8 @@ impl fmt::Debug for Scripted {
 
 impl Scripted {
     /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Adds every mistake in
-    /// the script to `mistakes`, at `models.NAME.script`, with the file and the line. Returns `None`
-    /// if there are mistakes.
+    /// the script to `mistakes`, at `models.NAME.script`, with the file and the line. Returns
+    /// `None` if there are mistakes.
     pub(crate) fn load(
         name: &str,
         source: &str,

@@ -97,8 +97,9 @@ impl Default for Settings {
     }
 }
 
-/// The members that the `body` of a scripted model may not name. Chat Completions also reserves
-/// these members, so a `body` for Chat Completions is valid for a scripted model, too.
+/// The members that the `body` of a scripted model may not name. Chat Completions reserves these
+/// members, too. So if an operator changes the provider of a model from `openai` to `scripted`, the
+/// model's `body` stays valid.
 const RESERVED_MEMBERS_SCRIPTED: [&str; 4] = ["messages", "tools", "model", "stream"];
 
 /// Adds every mistake in a model's settings, and in the model's script, to `mistakes`. No mistake
@@ -121,7 +122,8 @@ pub fn check(settings: &Settings, clock: &Arc<dyn Clock>, mistakes: &mut Mistake
 /// added to `mistakes`.
 ///
 /// # Errors
-/// Fails if the `base_url` in the settings is invalid, or if a header cannot be sent.
+/// Fails if the `base_url` in the settings is invalid, or if the key or a configured header is
+/// not valid as a header.
 pub fn client(
     settings: &Settings,
     net: &Net,
@@ -246,7 +248,8 @@ impl Settings {
         Some(HeaderValue::from_str(&value).map(|value| (name, value)))
     }
 
-    /// Returns the headers of each request; `None` if a header cannot be sent.
+    /// Returns the headers of each request. Returns `None` if the key or a configured header is not
+    /// valid as a header.
     pub(super) fn header_map<P: Protocol>(&self) -> Option<HeaderMap> {
         let mut map = HeaderMap::new();
         map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

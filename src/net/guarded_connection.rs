@@ -3,9 +3,10 @@
 //! byte of the request is written before the permit is given. After the permit,
 //! [`SendGate::has_begun`] returns true.
 //!
-//! On a reused connection, the first write also fails if the socket is not silent: the peer has
-//! then closed the connection, or has sent bytes that belong to no request.
-//! The wrapper asks the socket itself, because Tokio may not have seen such bytes yet.
+//! On a reused connection, the wrapper first checks that the socket is silent. If the peer has
+//! closed the connection, or has sent bytes that belong to no request, the first write fails, and
+//! the gate does not ask for the permit. The wrapper asks the socket itself, because Tokio may not
+//! have seen such bytes yet.
 
 use std::io;
 use std::pin::Pin;

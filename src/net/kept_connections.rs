@@ -8,7 +8,8 @@
 //! for a while.
 //!
 //! If a peer sends bytes between two responses, the connection is closed. Limitation: on a TLS
-//! connection, the beginning of a record is not noticed while the rest of the record is missing.
+//! connection, this service sees the bytes of a record only when the whole record has arrived. So
+//! a connection with an incomplete record is kept.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

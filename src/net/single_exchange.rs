@@ -49,9 +49,9 @@ pub struct SendPermit {
 /// The connection that a request may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionUse {
-    /// A new connection, which is closed after the response. For requests that must not be
-    /// repeated: if the peer closes a kept connection just as a request is written, the outcome of
-    /// the request is unknown.
+    /// A new connection, which is closed after the response. A request that must not be repeated
+    /// needs its own connection, because a peer may close a kept connection just as a request is
+    /// written, and then the outcome of the request is unknown.
     Own,
     /// A connection that an earlier request to the same origin has left open, if there is one. Only
     /// for requests that may be repeated. Requests share a connection if they have the same digest,
@@ -74,7 +74,8 @@ impl Error for Unresolved {
     }
 }
 
-/// Returns a connector with the TLS settings `tls`, which must have no ALPN protocols.
+/// Returns a connector with the TLS settings `tls`. The settings must have no ALPN protocols,
+/// because the builder adds the protocol itself and panics if there are any.
 pub(super) fn connector(tls: ClientConfig) -> Connector {
     let mut tcp = HttpConnector::new_with_resolver(MapErr::new(
         GaiResolver::new(),
@@ -97,7 +98,8 @@ pub trait ResponseSink: Send {
 }
 
 struct BodyCollector<F> {
-    /// Returns the limits of the body for a status. `None` once the response has begun.
+    /// The function that returns the limits of the body for a status. It is called when the
+    /// response begins, and is `None` afterwards.
     limits: Option<F>,
     answer: Option<(BufferedResponse, BodyLimits)>,
 }
@@ -130,9 +132,10 @@ impl Net {
     /// body for the response's status.
     ///
     /// # Errors
-    /// Fails like [`Net::send_single_into`], with two differences. A response that is lost after
-    /// [`BodyLimits::enough_bytes`] bytes is not an error. An error response on a reused connection
-    /// is [`Failure::Lost`] if the response may belong to no request.
+    /// Fails like [`Net::send_single_into`], with two differences. If the connection is lost after
+    /// [`BodyLimits::enough_bytes`] bytes of the body, the function returns the bytes so far. If a
+    /// reused connection gives an error response that may not be an answer to this request, the
+    /// function fails with [`Failure::Lost`].
     pub async fn send_single(
         &self,
         request: Request,
@@ -250,8 +253,9 @@ impl Net {
     }
 
     /// Keeps the connection if it can be used again. Fails if the connection was reused, and the
-    /// response is an error that may belong to no request. A peer sends such an error if it
-    /// misreads requests, or if it closes the connection while a request is on its way.
+    /// response is an error that may not be an answer to this request. For example, a peer sends
+    /// such an error when it closes an idle connection while the request is on its way, or when it
+    /// takes a part of an earlier request for a new request.
     fn received(
         &self,
         key: Option<KeptKey>,

@@ -13,7 +13,8 @@ use super::NetError;
 static TLS: LazyLock<Option<Tls>> = LazyLock::new(Tls::of_this_machine);
 
 pub(super) struct Tls {
-    /// The client configuration, without ALPN protocols. Each kind of client adds its own.
+    /// The client configuration, without ALPN protocols. Each kind of client adds the protocols
+    /// that it speaks.
     pub(super) config: ClientConfig,
     /// Whether the machine has trusted certificates. Without them, no server is trusted.
     pub(super) has_roots: bool,

@@ -172,9 +172,9 @@ impl Entry {
     }
 
     /// Returns the message of this entry about a new request. An entry with `when` sends a reminder
-    /// instead of a message about the new request. `None` if the request gets no reminder. This is
-    /// so if the reminder's time depends on a deadline and the request has none, or if the request
-    /// expires before the reminder would be due.
+    /// instead of a message about the new request. Returns `None` if the request gets no reminder.
+    /// With `before_expiry`, a request without a deadline gets none. With `after`, a request that
+    /// expires before the reminder would be due gets none.
     pub(super) fn planned_message(&self, request: &RequestRow) -> Option<PlannedMessage> {
         let (Some(when), Some(kind)) = (self.when, self.reminder_kind()) else {
             return Some(PlannedMessage::due_now(REQUEST_CREATED));
@@ -252,11 +252,13 @@ impl Entry {
     }
 }
 
-/// Builds a caller with the rights that a user would have.
+/// Builds the caller that a user would be if the user decided a request now.
 /// - Groups: if the user has a key that may decide, the caller has the groups of the key. If only
-///   the user's links may decide, the caller has the user's own groups. Otherwise it has none.
-/// - Right to decide: the caller has it if the user's keys or links may decide. It also has it if
-///   the tenant has a key that decides for other people, or if the service has no accounts.
+///   the user's links may decide, the caller has the user's own groups. Otherwise the caller has no
+///   groups.
+/// - Right to decide: the caller has it if a key or link of the user may decide. The caller also
+///   has it if the tenant has a key that decides for other people, because a client with this key
+///   can name any user. In a service without accounts, every caller has it.
 fn user_as_caller(user: &str, tenant: &str, accounts: Option<&Directory>) -> Caller {
     let by_key = accounts.and_then(|accounts| accounts.groups_of_decider(tenant, user));
     let by_link = accounts.and_then(|accounts| accounts.groups_of_link_decider(tenant, user));

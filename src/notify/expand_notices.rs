@@ -35,10 +35,11 @@ impl Sender {
     }
 
     /// Replaces at most [`BATCH`] of the oldest notices by their deliveries. Sets `has_due` if a
-    /// new delivery is due now. If the batch is full, returns its last notice, because more notices
-    /// may follow. `before` is the last notice of the previous batch. If this batch also ends with
-    /// `before`, the previous batch was not replaced, perhaps because another replica is replacing
-    /// it. Returns `None` in this case.
+    /// new delivery is due now. If the batch is full, more notices may follow, so the function
+    /// returns the last notice of the batch. The caller passes this notice as `before` with the
+    /// next batch. If the next batch ends with the same notice, the notices were not replaced,
+    /// perhaps because another replica is replacing them. The function then returns `None`, so that
+    /// the caller does not try the same notices again and again.
     async fn expand_batch(
         &self,
         before: Option<Notice>,

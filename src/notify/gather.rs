@@ -25,16 +25,16 @@ use crate::task::time::Time;
 const NO_LONGER_WAITING: &str = "the request no longer waits for this recipient";
 const NO_ADDRESS: &str = "no mail reaches this person any more";
 
-/// The number of requests that are read at once. A request may have calls with large arguments, and
-/// is dropped before the next requests are read.
+/// The number of requests that are read at once. A request may have calls with large arguments, so
+/// these requests are removed from memory before the next requests are read.
 const REQUESTS_PER_READ: usize = 20;
 
-/// A delivery that is to be sent, with the time at which the entry's message about its request was
-/// due.
+/// A delivery that is to be sent, with the time at which the entry's message about the delivery's
+/// request was due.
 type Due<'c> = (&'c ClaimedDelivery, Time);
 
-/// The deliveries that were claimed for one recipient, with the message of those that are to be
-/// sent.
+/// The deliveries that were claimed for one recipient, divided into two lists, with the message
+/// about the deliveries in `due`.
 struct Gathered<'c> {
     due: Vec<Due<'c>>,
     /// The deliveries whose recipient needs no message any more.
@@ -226,8 +226,9 @@ impl Sender {
             all.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
-        // The groups with earlier attempts come first: a failed first attempt would make the
-        // receiver count as failing, and then no message counts as refused (`health.rs`).
+        // The deliveries with the most attempts are recorded first, those without an attempt last.
+        // A failed first attempt makes the receiver count as failing. While the receiver counts as
+        // failing, a delivery whose attempt fails again does not count as refused (`health.rs`).
         for (attempts, claimed) in by_attempts.into_iter().rev() {
             let next = schedule::next(result, attempts);
             if let NextState::Again(wait) = next {

@@ -1,11 +1,11 @@
 //! Tracks whether a receiver accepts messages, as far as this process knows. The first success
-//! after a failure makes all waiting messages of the receiver due. Another process may have made
-//! the failed attempts. Therefore a success also makes the waiting messages due if the last success
-//! before it was [`ASK_INTERVAL`] ago or more.
+//! after a failure makes all waiting messages of the receiver due. This process does not see the
+//! failed attempts of other processes. Therefore a success also makes all waiting messages due if
+//! this process had no success in the [`ASK_INTERVAL`] before.
 //!
 //! Exception: a message that was refused while other messages were accepted keeps its own schedule.
-//! Otherwise, each success of another message would start an attempt at the refused message, until
-//! the attempts at the refused message are used up.
+//! Otherwise, each success of another message would start an attempt at the refused message, and
+//! the refused message would soon have no attempts left.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -40,10 +40,13 @@ impl Default for Health {
 
 impl Health {
     /// Records a failed attempt at these messages. The `bool` of a message says whether an earlier
-    /// attempt at it had already failed. If so, and if the receiver was not failing, the message
-    /// counts as refused. A further attempt that fails does not make the receiver count as failing,
-    /// because a success makes many messages due at once, and each of them may be refused. If
-    /// `is_outage` is true, the failure tells nothing about the messages.
+    /// attempt at the message had failed. There are three cases:
+    /// - If `is_outage` is true, the receiver counts as failing. The failure tells nothing about
+    ///   the messages.
+    /// - If this was the first attempt at a message, the receiver counts as failing.
+    /// - If an earlier attempt had failed, the message counts as refused, unless the receiver was
+    ///   failing. This failure does not make the receiver count as failing: a success makes many
+    ///   messages due at once, and the receiver may refuse each of them while it accepts others.
     pub(super) fn failed(
         &mut self,
         messages: impl IntoIterator<Item = (Uuid, bool)>,
@@ -58,11 +61,11 @@ impl Health {
         }
     }
 
-    /// Records that the receiver accepted these messages at the uptime `now`. Returns the refused
-    /// messages if the receiver was failing, or if the last success before this one was
-    /// [`ASK_INTERVAL`] ago or more. The caller must then make all waiting messages due except the
-    /// refused ones. Otherwise returns `None`, because only refused messages wait while the
-    /// receiver accepts messages.
+    /// Records that the receiver accepted these messages at the uptime `now`. Returns `Some` if the
+    /// receiver was failing, or if there was no success in the [`ASK_INTERVAL`] before `now`. The
+    /// caller must then make all waiting messages due, except the returned messages, which the
+    /// receiver has refused. Otherwise returns `None`: the receiver was accepting messages, so the
+    /// only messages that wait are refused messages, and these keep their schedule.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,

@@ -72,14 +72,14 @@ pub type Rendered = BoxFuture<'static, Result<Box<RawValue>, ReadError>>;
 /// Functions that write requests and events as JSON for messages, in the same form as the API.
 #[derive(Clone)]
 pub struct Rendering {
-    /// Writes the brief of a request. With an event, the brief shows the request as of the event's
-    /// commit; without an event, as of now. The `bool` says whether the brief has the summaries of
-    /// the calls.
+    /// Writes the brief (the short form) of a request. If an event is given, the brief shows the
+    /// request as of the event's commit; otherwise as of now. The `bool` says whether the brief has
+    /// the summaries of the calls.
     pub brief: Arc<dyn Fn(RequestId, Option<Event>, bool) -> Rendered + Send + Sync>,
     /// Writes all data of an event as the event stream of the task tree shows it. The `TaskId` is
-    /// that of the tree's root. The `Option` is `None`, except for a reminder of the request that
-    /// the event opened. For a reminder, it is the reminder's type, which takes the place of the
-    /// event's name, and the request is shown as of now.
+    /// that of the tree's root. The `Option` is set if the message is a reminder of the request
+    /// that the event opened. The text in the `Option` is the type of the reminder, and is written
+    /// in place of the event's name. A reminder shows the request as of now.
     pub data: Arc<dyn Fn(TaskId, Event, Option<&'static str>) -> Rendered + Send + Sync>,
     /// Returns the URL of a request's page, which demands a sign-in.
     pub url: Arc<dyn Fn(RequestId) -> String + Send + Sync>,
@@ -189,9 +189,10 @@ impl Sender {
         while !self.stop.is_cancelled() {
             let poll_is_due = self.clock.uptime() >= poll_at;
             let has_new = (poll_is_due || was_notified) && self.expand_notices().await;
-            // A notification means that a new delivery is due, or that old deliveries were made due
-            // again. If no new delivery is due, the store is asked which entries have due
-            // deliveries, because only the store knows of the old ones.
+            // There are two reasons for a notification. A commit may have written a notice: then
+            // `expand_notices` has marked the entries whose new deliveries are due. Or a client has
+            // made old deliveries due again: then no entry is marked, so the store is asked which
+            // entries have due deliveries.
             if poll_is_due || (was_notified && !has_new) {
                 poll_at = self.clock.uptime() + poll_interval;
                 self.start_attempts().await;

@@ -30,8 +30,8 @@ enum PreparedMessage {
     Ready(Message),
     /// There is no message, because the event no longer exists.
     EventMissing,
-    /// There is no message: the reminder's request is closed, or the entry no longer sends reminders
-    /// about it.
+    /// There is no message: the reminder's request is closed, or the entry no longer sends
+    /// reminders about this request.
     RequestClosed,
     /// There is no message: the entry's settings have changed, and no longer select the event.
     Unselected,
@@ -74,8 +74,9 @@ impl EntryState {
 /// A slot of the entry, together with either a slot of the process or the entry's reserve.
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// Whether a failed attempt tells of the receiver, not of the message: there was no answer, or the
-/// answer asks to come back later.
+/// Whether the cause of a failed attempt is the receiver and not the message. For HTTP, this is so
+/// if there was no answer, or if the status asks the sender to try again later. For a mail, this is
+/// so unless the server answered with 4xx (`BUSY`): such an answer may be about the mail.
 fn shows_outage(attempt: &Attempt) -> bool {
     match attempt.http_status {
         Some(status) => matches!(status, 429 | 502..=504),
@@ -246,7 +247,8 @@ impl Sender {
         }
     }
 
-    /// Makes the webhook message of a delivery. If no message is sent, the result says why.
+    /// Makes the webhook message of a delivery. If no message is to be sent, the result is the
+    /// [`PreparedMessage`] with the reason.
     async fn prepare_message(
         &self,
         state: &EntryState,
@@ -402,8 +404,9 @@ impl Sender {
         {
             Ok(0) => {}
             Ok(count) => {
-                // The next pass of this process claims these deliveries, because a process learns
-                // only from its own attempts which messages the receiver refuses.
+                // The next pass of this process claims these deliveries, so that this process makes
+                // the attempts. If the receiver refuses a message again, only the process that made
+                // the attempt learns of it.
                 state.expect_due();
                 tracing::info!(
                     entry = state.entry.name,

@@ -24,7 +24,8 @@ pub trait Authenticator: Send + Sync {
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
 
     /// Returns the binding of a session (see [`Token::binding`]) to the key that opens the session;
-    /// `None` if the key is unknown. A service without accounts has no keys and no sessions.
+    /// `None` if the key is unknown. The default is for a service without accounts: no key is known
+    /// there, so no session can be opened.
     fn session_binding(&self, _token: &Token, _key: &str) -> Option<String> {
         None
     }
@@ -163,8 +164,8 @@ pub(crate) fn refuse_unknown_headers(headers: &HeaderMap) -> Result<(), AuthErro
 }
 
 /// Refuses a session's request if the request has a `Holdpoint-…` header. A session speaks for one
-/// person, even if the key that opened the session has `act_as`. The reason is that any web page
-/// could make the browser send such a header.
+/// person, even if the key that opened the session has `act_as`. Otherwise a script in the browser
+/// could use the session to act for any user, because the browser adds the session's cookie itself.
 ///
 /// # Errors
 /// Fails with `Forbidden` if the request has a `Holdpoint-…` header.

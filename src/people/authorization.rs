@@ -38,8 +38,8 @@ pub fn is_approver(caller: &Caller, tenant: &str, owner: &str, approvers: &Appro
 }
 
 /// Whether `caller` can answer the request now. This needs an open request, the right to decide it,
-/// and an action that `caller` may take on it. It also needs a call that is neither decided nor
-/// answered by `caller`.
+/// and an action that `caller` may take on it. It also needs a call that is still undecided and
+/// that `caller` has not answered yet.
 #[must_use]
 pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
     state.is_open()
@@ -77,9 +77,10 @@ pub fn permitted_actions(
         let is_barred = |call: &CallSpec| is_barred_editor(caller, request, call);
         let approvers = &request.terms.approvers;
         let is_editor = request.own_calls().any(is_barred);
-        // In two cases, the approval of `caller` does not count for edited arguments: if several
-        // approvals are required, or if `caller` is barred as an editor. In these cases, `caller`
-        // may edit only if enough other people could approve the edited arguments.
+        // In two cases, other people must approve the arguments that `caller` edits: if several
+        // approvals are required, or if `caller` edited a call before and may not approve it (see
+        // `is_barred_editor`). In these cases, `caller` may edit only if there are enough other
+        // people who could approve.
         let may_edit = (required < 2 && !is_editor)
             || others_suffice(roster, caller, tenant, owner, approvers);
         actions.retain(|action| match action {
@@ -91,7 +92,7 @@ pub fn permitted_actions(
     actions
 }
 
-/// Whether enough people beside `caller` could approve a call with these approvers.
+/// Whether enough people could approve: as many as `approvers` requires, not counting `caller`.
 #[must_use]
 pub fn others_suffice(
     roster: &Roster,
@@ -172,13 +173,14 @@ impl Roster {
         }
     }
 
-    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. The person
-    /// who approved must be an approver, and must have approved in one of these ways:
-    /// - By a key of their own or a session: they have a key that may decide.
-    /// - By a link: they get messages, links may decide, and `approvers` accepts links.
-    /// - By a key that speaks for others (`vote.via` is the user of that key): this user has a key
-    ///   that may both decide and speak for others. The groups in `vote` count.
-    /// - In a service without accounts: only an approval by `local` counts.
+    /// Whether an earlier approval (`vote`) would be accepted with the current accounts. In a
+    /// service without accounts, only an approval by `local` is accepted. Otherwise, the person who
+    /// approved must still be an approver. Also, the way in which they approved must still be open:
+    /// - If they approved by their own key or by a session, they must have a key that may decide.
+    /// - If they approved by a link, they must get messages, links must give the right to decide,
+    ///   and `approvers` must accept links.
+    /// - If they approved through the key of a user who speaks for others (`vote.via`), that user
+    ///   must have a key that may both decide and speak for others. The groups in `vote` count.
     #[must_use]
     pub fn still_counts(
         &self,
@@ -204,10 +206,10 @@ impl Roster {
         })
     }
 
-    /// Whether enough of these votes still count, by the current accounts and by `approvers`. The
-    /// vote of the person who edited the arguments does not count in two cases: if `approvers`
-    /// requires several approvals, or if an earlier request about the call required several
-    /// (`EditedArguments::needs_others`).
+    /// Whether the votes that still count ([`Self::still_counts`]) are as many as `approvers`
+    /// requires. The vote of the person who edited the arguments does not count in two cases: if
+    /// `approvers` requires several approvals, or if an earlier request about the call required
+    /// several (`EditedArguments::needs_others`).
     #[must_use]
     pub fn votes_suffice(
         &self,
@@ -253,9 +255,10 @@ fn approvers_include(
         || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
-/// Whether `caller` may read a tree. The tree's owner and an admin of the tenant need a key that
-/// may read. A person who may decide, or has decided, a request of the tree (`involved`) needs a
-/// key that may read or decide.
+/// Whether `caller` may read a tree. If `caller` is the tree's owner or an admin of the tenant,
+/// their key must have the permission to read. If `caller` may decide or has decided a request of
+/// the tree (`involved`), the permission to read or to decide is enough. No other caller may read
+/// the tree.
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant

@@ -188,8 +188,9 @@ impl Directory {
             .map(|(_, account)| account.groups.as_slice())
     }
 
-    /// Whether the user has a key that may both decide and speak for other people. An approval that
-    /// another person gave through such a key no longer counts when the user has lost the key.
+    /// Whether the user has a key that may both decide and speak for other people. Other people may
+    /// have approved through such a key. If `user` no longer has the key, the approvals of these
+    /// people no longer count.
     #[must_use]
     pub fn has_deciding_service_key(&self, tenant: &str, user: &str) -> bool {
         let wanted = self.ids.key(user);
@@ -206,9 +207,10 @@ impl Directory {
 
     /// Returns how many different people of a tenant, without the user `except`, could approve a
     /// request with these approvers. If [`Directory::has_service_decider`] is true, a client can
-    /// name any user with any groups. Every user in `approvers.users` counts then, and if
-    /// `approvers.groups` is not empty, the number is `usize::MAX`. If `owner` is `None` (not
-    /// known) and the approvers include the owner, the owner counts as one more person.
+    /// name any user with any groups. Then every user in `approvers.users` counts, even without a
+    /// key. If `approvers.groups` is not empty, the number is unlimited (`usize::MAX`). `owner` is
+    /// `None` if the owner is not known yet. If the approvers include such an owner, the owner
+    /// counts as one more person.
     #[must_use]
     pub fn possible_approver_count(
         &self,

@@ -36,8 +36,8 @@ struct PartialBlock {
     start_input: Option<String>,
     /// The input that the deltas have added so far.
     input: String,
-    /// For a call: its index among the calls of the answer, and the cleaner for the pieces of its
-    /// arguments.
+    /// The index of the call among the answer's calls, and the cleaner for the pieces of the call's
+    /// arguments. `None` if the block is not a call.
     call: Option<(usize, StreamCleaner)>,
 }
 
@@ -214,7 +214,8 @@ impl MessageStreamReader {
         Ok(())
     }
 
-    /// Ends a block. A call without input deltas takes its arguments from the start event.
+    /// Ends a block. If no delta added input to a call, the call takes its arguments from the event
+    /// that began its block.
     fn end_block(&mut self, at: usize, emitter: &mut PieceEmitter<'_>) {
         let Some(block) = self.blocks.get_mut(at) else {
             return;
@@ -230,7 +231,8 @@ impl MessageStreamReader {
             }
             emitter.arguments(*call, &cleaner.finish());
         } else if !block.input.is_empty() {
-            // The block is a call of a tool that the provider runs itself.
+            // The block is a call of a tool that the provider runs itself. This service does not
+            // run the call, but sends the block back with the turn, so the block needs its `input`.
             let input = serde_json::from_str(&replace_escapes(
                 &block.input,
                 InvalidEscape::LoneSurrogates,
@@ -242,7 +244,8 @@ impl MessageStreamReader {
     }
 }
 
-/// The reason for the retry when an event lacks a member or does not fit the preceding events.
+/// The problem text if an event lacks a member or does not fit the preceding events. The attempt is
+/// retried then.
 const UNREADABLE: &str = "its answer cannot be read";
 
 fn block_index(event: &Map<String, Value>) -> Result<u64, AttemptOutcome> {

@@ -29,7 +29,7 @@ pub(super) struct Case {
 pub(super) struct Step {
     says: Says,
     pub(super) means: Means,
-    /// The expected number of resets while the answer arrives.
+    /// The expected number of `Piece::Reset`s. A reset voids the pieces that were emitted so far.
     pub(super) resets: usize,
     /// Whether a streamed answer must be emitted in pieces.
     pub(super) told: bool,

@@ -1,5 +1,5 @@
-//! Conversations as the journal stores them. Each protocol stores turns in a form of its own. The
-//! turns of a conversation here have the form of its provider's protocol.
+//! Conversations as the journal stores them. Each protocol stores turns in a form of its own. For
+//! each provider there is a conversation whose turns have the form of the provider's protocol.
 
 use serde_json::{Value, json};
 

@@ -3,9 +3,9 @@
 //! joined to the call with its id. Without an id, the fragment's content tells whether the fragment
 //! continues the last call.
 //!
-//! Invariant: if a fragment's members show that the fragment begins another call, it is not joined
-//! to the known call. If the fragments of two calls look like those of one call, the arguments of
-//! both calls become one text, which no tool accepts.
+//! Invariant: if a fragment's members show that the fragment begins a new call, it is not joined to
+//! an earlier call. If the fragments of two calls look like those of one call, the arguments of
+//! these two calls are joined to one text. No tool accepts this text, so no wrong call runs.
 
 use serde_json::{Map, Value, json};
 
@@ -18,10 +18,10 @@ use crate::model::protocol::PieceEmitter;
 /// texts.
 const CALL_OVERHEAD_BYTES: usize = 1024;
 
-/// The end of a call's name may be the beginning of a secret. If at least this many bytes agree
-/// with the secret, the name is held back. Once the call's arguments or the end of the answer
-/// arrive, the name is complete and is emitted. The number is half of the minimum length of a
-/// redacted secret.
+/// If at least this many bytes at the end of a call's name could be the beginning of a secret, the
+/// name is not emitted yet, because the next fragment may complete the secret. The name is emitted
+/// when the call's arguments or the end of the answer arrive, because the name is complete then.
+/// The number is half of the minimum length of a redacted secret.
 const MIN_SECRET_PREFIX_BYTES: usize = 4;
 
 /// The calls received so far. The calls are ordered by index; calls with the same index are ordered
@@ -39,8 +39,8 @@ struct PartialCall {
     arguments: String,
     /// The arguments, if the endpoint sent them as JSON instead of text.
     value: Option<Value>,
-    /// All members that the fields above do not hold. If the endpoint sent `function`, it is here
-    /// without the name and the arguments.
+    /// All other members that the endpoint sent. If the endpoint sent the object `function`, this
+    /// map holds it without its `name` and `arguments`.
     other_members: Map<String, Value>,
     emitted: EmittedPart,
 }
@@ -132,9 +132,11 @@ impl PartialCalls {
         self.held_bytes
     }
 
-    /// Takes a fragment, and emits the text that it adds. If the fragment moves other calls or
-    /// changes a known name, emits nothing and returns `Some(true)`. The caller must then emit all
-    /// calls again. Returns `None` if the fragment cannot be read.
+    /// Takes a fragment, emits the text that it adds, and returns `Some(false)`. In two cases,
+    /// earlier pieces were wrong: if the fragment begins a call that belongs before other calls, or
+    /// if it adds a part to a name that the call already has. The function then emits nothing and
+    /// returns `Some(true)`, and the caller must reset the pieces and emit all calls again. Returns
+    /// `None` if the fragment cannot be read.
     pub(super) fn take_fragment(
         &mut self,
         sent: Value,
@@ -286,8 +288,8 @@ impl PartialCall {
             && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
-    /// Adds a fragment. If the call has the first part of its name, and the fragment adds a further
-    /// part, returns true. All calls must then be emitted again, because the first part may have
+    /// Adds a fragment. Returns true if the call already has a part of its name, and the fragment
+    /// adds a further part. All calls must then be emitted again, because the first part may have
     /// been emitted as the whole name.
     fn add(&mut self, fragment: Fragment) -> bool {
         if self.id.is_empty() {
@@ -311,8 +313,8 @@ impl PartialCall {
 
     /// Emits the name once the name is known, and then the arguments that were not emitted before.
     fn emit(&mut self, at: usize, cleaner: &Cleaner, emitter: &mut PieceEmitter<'_>) {
-        // A name whose end may begin a secret is held back until the arguments or the end of the
-        // answer show that the name is complete.
+        // If the end of the name may be the beginning of a secret, the name is held back. When the
+        // arguments or the end of the answer arrive, the name is complete and is emitted.
         let held_bytes = || {
             cleaner
                 .text(&self.name)

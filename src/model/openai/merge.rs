@@ -6,14 +6,17 @@ use serde_json::{Map, Value};
 /// Members whose text identifies something. A later delta replaces such a text instead of extending
 /// it.
 const REPLACED_MEMBERS: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
-/// The number of elements at the end of a list that are searched for the element that a delta
-/// continues.
+/// A delta with an `index` continues the list's element with the same `index`. Only this many
+/// elements at the end of the list are searched for that element.
 const MAX_SEARCHED_ELEMENTS: usize = 64;
 
-/// Merges the members `piece` of a delta into `merged`. A member that `merged` does not have is
-/// inserted. If `merged` has the member, a text or a list extends the known value, but a text in
-/// `REPLACED_MEMBERS` replaces it. An object is merged into the known object. A `null` changes
-/// nothing. Any other value replaces the known value.
+/// Merges the members `piece` of a delta into `merged`. If `merged` does not have a member yet, the
+/// member is inserted. Otherwise the new value is combined with the value that `merged` has:
+/// - A text is appended to a text. If `REPLACED_MEMBERS` has the member's name, the new text
+///   replaces the text in `merged`, unless the new text is empty.
+/// - The elements of a list are added to a list (see [`element`]).
+/// - An object is merged into an object.
+/// - A `null` changes nothing. Any other value replaces the value in `merged`.
 pub(super) fn members(merged: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
         match (merged.get_mut(&name), value) {

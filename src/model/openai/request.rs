@@ -95,11 +95,11 @@ fn function_definition(tool: &OfferedTool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// Converts a turn into an assistant message. If the turn came through this protocol, the message
-/// is the provider's own JSON `raw`. The calls in it get the ids of `calls`, because the results in
-/// the request name these ids. If the agent's model has changed, the turn may have come through
-/// another protocol. Such a turn is rebuilt from its parsed form. Each element of `calls` holds the
-/// id of a call, the name of the tool, and the arguments.
+/// Converts a turn into an assistant message. Each element of `calls` holds the id of a call, the
+/// name of the tool, and the arguments. If the turn came through this protocol, the message is the
+/// provider's own JSON `raw`. The ids in `calls` then replace the ids of the calls in `raw`,
+/// because the results in the request name the ids in `calls`. If the agent's model has changed,
+/// the turn may have come through another protocol. Such a turn is rebuilt from `text` and `calls`.
 fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw
         .as_object()

@@ -149,8 +149,9 @@ impl ChatStreamReader {
         Ok(())
     }
 
-    /// Adds `more` to the text and emits `more`. Content replaces the text of a refusal. A refusal
-    /// after content is ignored.
+    /// Adds `more` to the text and emits `more`. If the text so far is a refusal and `more` is
+    /// content, `more` replaces the text. If the text so far is content and `more` belongs to a
+    /// refusal, `more` is ignored.
     fn add_text(&mut self, more: &str, text_source: TextSource, emitter: &mut PieceEmitter<'_>) {
         if more.is_empty()
             || (self.text_source, text_source) == (TextSource::Content, TextSource::Refusal)

@@ -11,8 +11,8 @@ use crate::model::clean::Cleaner;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ResponseItem {
-    /// The JSON text of the item. The text of a received item is exactly as received. This service
-    /// also builds items, and sends the text of such an item as it stands here.
+    /// The JSON text of the item. If the endpoint sent the item, the text is exactly as received.
+    /// If this service built the item, the text is written from `members`.
     text: String,
     members: Map<String, Value>,
 }

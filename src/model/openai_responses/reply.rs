@@ -168,10 +168,10 @@ impl ReceivedResponse {
         }))
     }
 
-    /// Returns the finish reason. If the response was cut off, the finish reason is the reason for
-    /// the cut. Otherwise, if the response has a refusal, it is `ContentFilter`, and if an item is
-    /// incomplete, it is `Other`. None of the calls runs in these three cases. A response without
-    /// these faults has the reason `ToolCalls` or `Stop`.
+    /// Returns the finish reason, by the first of these rules that applies. If the response was cut
+    /// off, returns the reason for the cut. If the response has a refusal, returns `ContentFilter`.
+    /// If an item is incomplete, returns `Other`. With any of these reasons, no call of the
+    /// response runs. Otherwise returns `ToolCalls` or `Stop`.
     fn finish_reason(&self, has_calls: bool) -> FinishReason {
         match self.end {
             ResponseEnd::Incomplete(reason) => reason,

@@ -34,7 +34,7 @@ pub(in crate::model) struct ResponseStreamReader {
 }
 
 struct EmittedCall {
-    /// The emitted name, unredacted; empty until the name is emitted.
+    /// The name as received; empty until the name is emitted. The emitted name is redacted.
     name: String,
     /// The arguments so far, unredacted.
     arguments: String,
@@ -187,8 +187,8 @@ impl ResponseStreamReader {
         }
     }
 
-    /// Registers the call in `item`, if the call is new, and emits the name of the call. Does
-    /// nothing if `item` is not a call.
+    /// If `item` is a call, adds it to `calls`, unless it was added before, and emits its name.
+    /// Does nothing if `item` is not a call.
     fn register_call(
         &mut self,
         index: u64,

@@ -80,8 +80,8 @@ fn is_number(text: &str) -> bool {
         && serde_json::from_str::<Number>(text).is_ok()
 }
 
-/// The arguments of a call. `Text` is one template for the whole text, which may become invalid
-/// JSON. `Json` is JSON in which each string is a template.
+/// The arguments of a call. `Text` is one template for the whole text of the arguments; the filled
+/// text may be invalid JSON. `Json` is JSON in which each string is a template.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Arguments {
     Text(Template),

@@ -47,7 +47,8 @@ impl Directory {
     }
 
     /// Returns a caller with the most rights that the person can have. If a key of the person may
-    /// decide, the caller has a key. Otherwise the caller has a link.
+    /// decide, the caller decides by a key (`Door::Key`). Otherwise the caller is the one that
+    /// [`Self::link_caller`] returns.
     #[must_use]
     pub fn most_entitled_caller(&self, person: &Person) -> Caller {
         let by_link = self.link_caller(person);
