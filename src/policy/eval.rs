@@ -183,8 +183,8 @@ impl<'a> Evaluator<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// Evaluates both parts of a comparison or an index. If either part is the user's id, ids in
-    /// both values are replaced by their keys.
+    /// Evaluates both parts of a comparison or an index. If either part is the user's id, each id
+    /// in the two values is replaced by its `UserKey`, so that two spellings of one id are equal.
     fn pair(&mut self, one: &'a Node, other: &'a Node) -> Result<(Val<'a>, Val<'a>), Fault> {
         let folds_ids = is_user_id(one) || is_user_id(other);
         let (one, other) = (self.value(one)?, self.value(other)?);

@@ -140,10 +140,10 @@ fn judgement_without_rule(verdict: Verdict, reason: Option<String>) -> Judgement
     }
 }
 
-/// Combines the opinions for the agents of the path, in the order of the path. The last opinion is
-/// for the agent that made the call. If no rule matches for this agent, the gate or the tool's kind
-/// decides. If no rule matches for an earlier agent of the path, that agent's opinion has no
-/// effect.
+/// Combines the opinions, one for each agent of the path, in the order of the path. The last
+/// opinion is for the agent that made the call. If no rule matches for this agent, a call at a gate
+/// is held, and any other call gets the default verdict of its tool's kind. If no rule matches for
+/// an earlier agent, the opinion for that agent has no effect.
 fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement {
     let own_opinion = opinions
         .pop()
