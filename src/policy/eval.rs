@@ -44,7 +44,8 @@ pub(super) struct Fuel(Cell<u32>);
 
 impl Fuel {
     /// Returns fuel for `steps` steps. A step is one evaluated part of an expression, one copied or
-    /// compared item, 16 bytes of text, or one byte of text that `matches` searches.
+    /// compared item, 16 bytes of a compared or copied text, or one byte of a text that `matches`
+    /// searches.
     pub(super) fn new(steps: u32) -> Self {
         Self(Cell::new(steps))
     }

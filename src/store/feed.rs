@@ -441,8 +441,8 @@ impl Feed {
         self.publish_unknown_requests();
     }
 
-    /// Announces this replica's subscriptions again: before they expire on other replicas, and for
-    /// replicas that have just started.
+    /// Announces this replica's subscriptions again, so that they do not expire on other replicas.
+    /// Replicas that have just started learn of the subscriptions in this way, too.
     pub(super) fn announce_subscriptions(&self) {
         let (subscriptions, inboxes) = (self.subscribed_trees(), self.subscribed_inboxes());
         self.with_replicas(|replicas| {
