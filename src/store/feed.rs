@@ -123,7 +123,8 @@ pub(super) struct Feed {
 #[derive(Debug, Default)]
 struct Trees {
     channels: HashMap<TaskId, TreeChannels>,
-    /// The size of `channels` after the trees without readers were last removed.
+    /// The size of `channels` after the last sweep, which removed the trees without readers. The
+    /// next sweep begins when the size has about doubled.
     len_after_sweep: usize,
 }
 
