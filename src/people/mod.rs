@@ -19,8 +19,8 @@ pub const LOCAL_USER: &str = "local";
 /// The authenticated sender of an HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user for whom the operation is done: the key's user, or the person of the link. A
-    /// request with an `act_as` key may name another user.
+    /// The user for whom the operation is done: the user of the key or session, or the person of
+    /// the link or chat. A request with an `act_as` key may name another user.
     pub user_id: UserId,
     /// The tenant of the key or of the person. All data of other tenants is hidden from the caller.
     pub tenant: String,

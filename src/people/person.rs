@@ -27,8 +27,8 @@ impl fmt::Debug for Person {
 const MAX_LOCAL_BYTES: usize = 64;
 /// The maximum length in bytes of a label of the domain (RFC 1035, 2.3.4).
 const MAX_LABEL_BYTES: usize = 63;
-/// The maximum length in bytes of an address. A path has at most 256 characters (RFC 5321,
-/// 4.5.3.1.3), two of which are the `<` and `>` around the address.
+/// The maximum length in bytes of an address. In SMTP, an address is sent between `<` and `>`. The
+/// address and these two characters have at most 256 characters (RFC 5321, 4.5.3.1.3).
 const MAX_ADDRESS_BYTES: usize = 254;
 
 /// Whether a text is a mail address: `local@domain` in ASCII, with a dot-atom (RFC 5322, 3.2.3) and

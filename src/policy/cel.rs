@@ -2,10 +2,10 @@
 //! the parser of the `cel` crate. The policy has its own evaluator (`eval.rs`), because the
 //! evaluator of the crate absorbs errors (`err || true` is true) and cannot be interrupted.
 //!
-//! Invariant: no text overflows the stack, however hostile it is. The parser and the drop of the
-//! crate's tree are recursive. Therefore the length of a text is limited, and both run on a thread
-//! with a large stack. The resulting tree is limited in depth and in the number of its nodes, and
-//! has no nested loops.
+//! Invariant: no text overflows the stack, however hostile it is. The parser is recursive, and so
+//! is the drop of the crate's tree. Therefore the length of a text is limited. The text is parsed,
+//! and the crate's tree is dropped, on a thread with a large stack. The resulting tree is limited
+//! in depth and in the number of its nodes, and has no nested loops.
 
 mod expression;
 

@@ -22,8 +22,9 @@ const HEAVY_ARGUMENT_BYTES: usize = 16 * 1024;
 pub struct Policy {
     pub(super) rules: Vec<CompiledRule>,
     shapes: Vec<(ToolSpec, Shape)>,
-    /// For each rule with `remember` and each tool that the rule covers: the part of `Offer::basis`
-    /// that does not depend on a call's arguments.
+    /// The bases of the standing decisions that the rules offer. There is one for each rule with
+    /// `remember` and each tool that the rule covers. It is the part of `Offer::basis` that is the
+    /// same for all arguments of a call.
     pub(super) offered: BTreeSet<String>,
 }
 
@@ -48,8 +49,9 @@ pub(super) enum When {
 
 impl CompiledRule {
     /// Whether the rule applies to a tool. An `allow` rule never applies to a tool that asks a
-    /// person. It also applies to a tool that the gate does not list (`is_listed` is false) only
-    /// through a glob, because the arguments of such a tool were checked against no schema.
+    /// person. If the gate does not list the tool (`is_listed` is false), the call's arguments were
+    /// checked against no schema. An `allow` rule then applies only if one of its globs matches the
+    /// tool's name. The exact name in `tools` is not enough.
     pub(super) fn covers(&self, tool: &ToolSpec, is_listed: bool) -> bool {
         if self.decide != Decide::Allow {
             return self.tools.matches(tool);
@@ -76,9 +78,10 @@ impl Policy {
         rules.any(|rule| rule.tools.names.iter().any(|name| name == tool))
     }
 
-    /// Compiles the rules for these tools (including sub-agents and the `request_…` tools) and
-    /// reports every mistake under `policy`, by the rule's index. An entry of a rule's `tools` that
-    /// matches no tool is no mistake here: a gate may judge other tools, too.
+    /// Compiles the rules for these tools (including sub-agents and the `request_…` tools). Reports
+    /// every mistake at its place in the configuration, which begins with `policy` and the rule's
+    /// index. An entry of a rule's `tools` that matches no tool is no mistake here, because a gate
+    /// may judge other tools, too.
     #[must_use]
     pub fn new(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
         let shapes: Vec<_> = tools

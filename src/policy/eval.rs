@@ -44,7 +44,8 @@ pub(super) struct Fuel(Cell<u32>);
 
 impl Fuel {
     /// Returns fuel for `steps` steps. A step is one evaluated part of an expression, one copied or
-    /// compared item, 16 bytes of text, or one byte of text that `matches` searches.
+    /// compared item, 16 bytes of a compared or copied text, or one byte of a text that `matches`
+    /// searches.
     pub(super) fn new(steps: u32) -> Self {
         Self(Cell::new(steps))
     }
@@ -183,8 +184,8 @@ impl<'a> Evaluator<'a> {
         call(function, &arguments?, self.scope.fuel)
     }
 
-    /// Evaluates both parts of a comparison or an index. If either part is the user's id, ids in
-    /// both values are replaced by their keys.
+    /// Evaluates both parts of a comparison or an index. If either part is the user's id, each id
+    /// in the two values is replaced by its `UserKey`, so that two spellings of one id are equal.
     fn pair(&mut self, one: &'a Node, other: &'a Node) -> Result<(Val<'a>, Val<'a>), Fault> {
         let folds_ids = is_user_id(one) || is_user_id(other);
         let (one, other) = (self.value(one)?, self.value(other)?);

@@ -24,7 +24,7 @@ enum Opinion {
     None,
     /// The decision of the first matching rule. A `hold` or `deny` rule that cannot be evaluated
     /// counts as matching, and the judgement's reason says so. The reason of a `hold` or `deny`
-    /// rule also names the `allow` rules before it that could not be evaluated.
+    /// rule also names the first `allow` rule before it that could not be evaluated.
     Rule(Decide, Judgement),
     /// An `allow` rule could not be evaluated, and no later `hold` or `deny` rule matches. `allow`
     /// rules after it do not count. The text is the reason why the call is held.
@@ -140,10 +140,10 @@ fn judgement_without_rule(verdict: Verdict, reason: Option<String>) -> Judgement
     }
 }
 
-/// Combines the opinions for the agents of the path, in the order of the path. The last opinion is
-/// for the agent that made the call. If no rule matches for this agent, the gate or the tool's kind
-/// decides. If no rule matches for an earlier agent of the path, that agent's opinion has no
-/// effect.
+/// Combines the opinions, one for each agent of the path, in the order of the path. The last
+/// opinion is for the agent that made the call. If no rule matches for this agent, a call at a gate
+/// is held, and any other call gets the default verdict of its tool's kind. If no rule matches for
+/// an earlier agent, the opinion for that agent has no effect.
 fn conclude(input: &JudgementInput<'_>, mut opinions: Vec<Opinion>) -> Judgement {
     let own_opinion = opinions
         .pop()

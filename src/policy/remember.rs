@@ -1,9 +1,9 @@
 //! The standing decisions that rules offer: the settings, their checks, and the offer for one call.
 //!
-//! Invariant: a call gets an offer only if this service performs the call itself. The call is
-//! judged for each agent on the path from the root to the task. If a rule could not be evaluated in
-//! one of these judgements, the call gets no offer. If rules hold the call for several agents, the
-//! call gets an offer only if all these agents have the same offer from the same rule.
+//! Invariant: a call gets an offer only if this service performs the call itself. The rules judge
+//! the call once for each agent on the path from the root to the task. If a rule could not be
+//! evaluated for one of these agents, the call gets no offer. The call may be held for several of
+//! the agents. Then it gets an offer only if the same rule makes the same offer for each of them.
 
 use std::time::Duration;
 
@@ -117,7 +117,8 @@ impl Rule {
 
 impl CompiledRemember {
     /// Compiles `remember` for the tools that the rule covers, and reports the mistakes in
-    /// `remember`. `compile` compiles a condition at a place of the file, for the given tools.
+    /// `remember`. The parameter `compile` is the function that compiles a condition for the given
+    /// tools, and reports the condition's mistakes at the given place of the file.
     pub(super) fn new(
         rule: &Rule,
         place: &[&str],
@@ -233,8 +234,9 @@ impl super::Policy {
         rule.map(|rule| &rule.terms)
     }
 
-    /// Whether a standing decision with this basis may still count. The basis contains a digest of
-    /// the rule and the tool, so a changed rule or tool no longer offers this basis.
+    /// Whether a rule still offers standing decisions with this basis. If not, a standing decision
+    /// with this basis no longer counts. The basis contains a digest of the rule and the tool, so a
+    /// change of the rule or of the tool ends the standing decision.
     #[must_use]
     pub fn offers(&self, basis: &str) -> bool {
         let tool_basis = basis

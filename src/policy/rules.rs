@@ -63,7 +63,8 @@ enum ApprovalAnswer {
     Respond,
 }
 
-/// Reads a list of answers. A mistake names the answers to an approval only, not every [`Action`].
+/// Reads a list of answers. If an answer is unknown, the error lists the four answers to a request
+/// for approval, and not every [`Action`].
 fn approval_answers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Action>, D::Error> {
     let action = |answer: ApprovalAnswer| match answer {
         ApprovalAnswer::Approve => Action::Approve,
@@ -154,8 +155,9 @@ impl RuleApprovers {
             users: self.users.clone(),
             groups: self.groups.clone(),
             required: self.required,
-            // If `links` is set to its default, the terms say `None`. Rules that differ only in
-            // this then have equal terms, so that their calls can share a request.
+            // If a rule sets `links` to the default value, the terms say `None`, as if the rule did
+            // not set `links`. Then two such rules have equal terms, and their calls can share a
+            // request.
             links: self.links.filter(|links| *links != (self.required <= 1)),
         }
     }

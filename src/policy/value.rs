@@ -137,10 +137,10 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Replaces a text by the text of its `UserKey`. In a list, replaces each text; in a map, and in
-    /// an object of the shape `Free`, replaces each text that is a key. The evaluator does this for both sides of a
-    /// comparison, an index or a text search that involves the user's id, so that another spelling
-    /// of an id does not evade a rule.
+    /// Replaces the spelling of a user id by its `UserKey`, so that another spelling of an id does
+    /// not evade a rule. In a list, replaces each text. In a map, and in an object of the shape
+    /// `Free`, replaces each text by which a value is found, but no value. If the user's id is one
+    /// side of a comparison, an index or a text search, the evaluator does this for both sides.
     pub(super) fn with_user_keys(self, ids: UserIds, fuel: &Fuel) -> Result<Self, Fault> {
         let key = |text: &str| -> Result<Self, Fault> {
             fuel.spend(1)?;

@@ -18,7 +18,8 @@ pub(super) struct Layer<'p> {
     /// The parts of `bytes` with their places in the parent, in ascending order. Empty for the
     /// outermost layer.
     runs: Vec<Run>,
-    /// The offset in the parent where this layer's text ends.
+    /// The offset in the parent where this layer's text ends. It is less than the parent's length
+    /// if the layer ends before an incomplete escape.
     parent_end: usize,
     /// Whether the line ends of the parent are removed, so that base64 that is wrapped in lines is
     /// found.

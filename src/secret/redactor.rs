@@ -265,8 +265,9 @@ impl Redactor {
     }
 }
 
-/// Adds a match and merges it with the overlapping matches at the end of `matches`. All matches
-/// must be added in order of their starts, or all in order of their ends.
+/// Adds a match and merges it with the overlapping matches at the end of `matches`. Overlapping
+/// matches are found only at the end. So the caller must add all matches in order of their starts,
+/// or all matches in order of their ends.
 fn push_merged<'r>(matches: &mut Vec<Match<'r>>, mut found: Match<'r>) {
     while let Some(last) = matches.pop_if(|last| found.start < last.end) {
         let longer = if last.longest >= found.longest {
@@ -343,11 +344,11 @@ impl SecretSet {
     }
 }
 
-/// Returns the strings that can stand for a value in the base64 of a longer text: one for each
-/// alphabet and each offset of the value modulo 3. Such a string has only the characters that do
-/// not depend on the bytes before and after the value. If no byte follows the value, the value may
-/// determine one more character. For this case there are two more strings, with and without
-/// padding.
+/// Returns the strings that can stand for a value in the base64 of a longer text. There is one for
+/// each alphabet and each offset of the value modulo 3. It has only the characters that do not
+/// depend on the bytes before and after the value. If the longer text ends with the value, the last
+/// character of its base64 may depend on the value alone. Two further strings include this
+/// character: one with padding, one without.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

@@ -194,15 +194,14 @@ impl LastServed {
     }
 }
 
-/// Returns the name that a claim has served last: a tenant, or a user of one tenant. `names` has
-/// the tenant, or the user, of each claimed task. `last` is the name that the previous claim served
+/// Returns the name that a claim has served last. The names are tenants, or users of one tenant.
+/// `names` has the name of each claimed task. `last` is the name that the previous claim served
 /// last.
 ///
-/// A claim goes through the names in rounds. In each round, it takes one task of each name that
-/// still has tasks. A round goes through the names after `last` in alphabetical order, and then
-/// through the other names in this order. The names with the most claimed tasks had a task in the
-/// last round, and no other name had. So the result is the name among them that comes last in a
-/// round.
+/// A claim takes tasks in rounds. In each round, it takes one task of each name that still has
+/// tasks. A round goes through the names after `last` in alphabetical order, and then through the
+/// other names in alphabetical order. The last round has served exactly the names with the most
+/// claimed tasks. Of these names, the result is the one that comes last in the order of a round.
 fn last_served_name<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {

@@ -24,9 +24,11 @@
 use super::db::Sql;
 
 /// Finds the candidates for a claim. The claim may take `$4` tasks. There are four times as many
-/// candidates, because other processes may claim some of them at the same moment. `$queued` stands
-/// for the FROM and WHERE clauses that select queued tasks as `c`. `$served` stands for a SELECT of
-/// each `tenant`, with the `user_id` of the tenant's user whose task was claimed last.
+/// candidates, because other processes may claim some of them at the same moment.
+///
+/// Both arguments of the macro are parts of a statement. `$queued` is the FROM and WHERE clauses
+/// that select the queued tasks, under the name `c`. `$served` is a SELECT with one row for each
+/// tenant: the `tenant`, and the `user_id` of the user whose task was claimed last.
 ///
 /// The tables `tenants` and `users` list names in ascending order, beginning after the name that
 /// was served last, and wrapping around at the end. Each tenant gets an equal share of the

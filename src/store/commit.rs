@@ -35,8 +35,8 @@ const MAX_BATCH_CHANGES: usize = 128;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// The maximum number of lookups of a change whose commit result was lost. If a lookup does not
-/// find the change, the change is sent again before the next lookup. No lookup begins after the
-/// time limit of one statement has passed. At either limit, the outcome is reported as unknown.
+/// find the change, the change is sent again before the next lookup. The lookups also end once
+/// `Db::statement_limit` has passed. At either limit, the outcome is reported as unknown.
 const MAX_LOOKUPS: usize = 48;
 /// The pause between two attempts to write or look up a change. `send_alone` multiplies it by the
 /// number of attempts.
@@ -125,8 +125,9 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. `stopped` is the root's state after a change that stops the root, for
-    /// readers in this process. A queued change is written even if the future is dropped.
+    /// Writes one change. If the change stops the root, `stopped` is the root's state after the
+    /// change. Readers in this process get this state with the notification of the commit, and need
+    /// not read it. A queued change is written even if this future is dropped.
     pub(super) async fn commit(&self, change: Change, stopped: Option<StoppedTask>) -> CommitReply {
         let no_filters = EventFilters::default();
         let Some(rows) = rows(change, self.event_filters.get().unwrap_or(&no_filters)) else {
@@ -318,8 +319,8 @@ impl Committer {
         }
     }
 
-    /// Sends one change, and sends it again if the statement failed because of another writer's
-    /// locks. The failed statement wrote nothing.
+    /// Sends one change. If the statement fails because of another writer's locks, it has written
+    /// nothing, and the change is sent again.
     async fn send_alone(&self, rows: &Arc<Rows>) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
@@ -348,9 +349,10 @@ impl Committer {
         Err(commit_error(failure))
     }
 
-    /// Handles a lost commit result: looks the change up by its first item, and sends the change
-    /// again if the item is missing. The repeated statement cannot write the change twice: it waits
-    /// for the locks of the first statement, and finds the change stale if the first has committed.
+    /// Handles a lost commit result: looks the change up by its first item. If the item is missing,
+    /// sends the change again. This cannot write the change twice, because the second statement
+    /// waits for the locks of the first statement. If the first has committed, the second refuses
+    /// the change as stale.
     async fn find_or_repeat(&self, rows: &Arc<Rows>) -> CommitReply {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the outcome of a commit is unknown: its answer was lost");
         if !rows.is_fenced() {
@@ -421,8 +423,8 @@ impl Writer {
     }
 
     /// Takes waiting changes in order, up to the limits of a batch. The batch has at most one
-    /// change of each root. [`is_single`] returns the same for all changes of the batch, because
-    /// one statement writes the whole batch, and `is_single` decides which statement.
+    /// change of each root. One statement writes the whole batch, and [`is_single`] decides which
+    /// statement. So the batch has only changes for which `is_single` returns the same.
     fn take(&self) -> Vec<QueuedChange> {
         let mut queue = self.queue();
         let mut single = None;
@@ -466,11 +468,11 @@ fn is_lock_conflict(failure: &Failure) -> bool {
     matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
 }
 
-/// Returns the error for a statement that wrote nothing. The error is `Refused` if the data caused
-/// the failure and would cause it again: a constraint, a value that does not fit, a row that is too
-/// big. A failure without a code counts as such a failure. The error is `Unavailable` if the state
-/// of the database caused the failure: a full disk, a read-only server, a lost privilege, a
-/// statement that took too long.
+/// Returns the error for a statement that wrote nothing. If the data caused the failure and would
+/// cause it again, the error is `Refused`: a constraint, a value that does not fit, a row that is
+/// too big. If the failure has no code, the error is `Refused`, too. If the state of the database
+/// caused the failure, the error is `Unavailable`: a full disk, a read-only server, a lost
+/// privilege, a statement that took too long.
 pub(super) fn commit_error(failure: &Failure) -> CommitError {
     let code = failure.code();
     // On `SQLite`, the low byte is the primary code: 18 for a value that is too big, 19 for a

@@ -1,12 +1,12 @@
 //! Writes a batch of changes of any shape as one autocommit statement of Postgres.
 //! `commit_single.rs` has a shorter statement for changes that concern only a root.
 //!
-//! Invariant: three subqueries decide whether a change is taken. They run in this order, before any
-//! other read: `locked` locks the task rows of the batch in order of id, `held` its request rows,
-//! and `held_grants` its standing decisions. They read the rows as they are after the wait for the
-//! locks. All other reads return the rows as they were before this wait, so no other read may
-//! decide whether a change is taken. Nothing is written for a change that is not taken. Each task
-//! row is updated at most once.
+//! Invariant: three subqueries decide whether a change is taken. They run before any other read,
+//! in this order: `locked` locks the task rows of the batch in order of id, `held` locks the
+//! request rows, and `held_grants` locks the standing decisions. These three read the rows as they
+//! are after the wait for the locks. All other reads return the rows as they were before this wait,
+//! so no other read may decide whether a change is taken. Nothing is written for a change that is
+//! not taken. Each task row is updated at most once.
 
 use std::sync::OnceLock;
 

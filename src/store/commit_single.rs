@@ -2,18 +2,18 @@
 //! task, which is the root of its tree, and answers or closes at most one request (see
 //! `is_single`). Most changes are of this kind; `commit_postgres.rs` writes all others.
 //!
-//! A line of the subquery `n` is one change. `LINE_RANGES` gives, for each change, the line numbers
-//! of its items, requests, approvers, decisions and key in their lists. So the statement joins no
-//! two lists, and its cost is nearly linear in the number of changes (see `MAX_BATCH_LINES`). The
-//! update itself compares the task's version, so most batches need no lock before the update. Tasks
-//! are locked before the update only if a change of the batch answers or closes a request, or sets
-//! `asker_until` of a stored task.
+//! Each line of the subquery `n` is one change. The items of all changes are in one list, and so
+//! are their requests, approvers, decisions and keys. `LINE_RANGES` gives, for each change, the
+//! numbers of its lines in these lists. So the statement joins no two lists, and its cost is nearly
+//! linear in the number of changes (see `MAX_BATCH_LINES`). The update itself compares the task's
+//! version, so most batches need no lock before the update. Tasks are locked before the update only
+//! if a change of the batch answers or closes a request, or sets `asker_until` of a stored task.
 //!
 //! Invariant: task rows are locked in order of id, by `locked` or by the update, whose lines are
 //! sorted by id. Request rows are locked after the task rows. If tasks are locked before the
-//! update, the time of the changes is read under the locks. A change is refused if its task has
-//! another version than the change expects, or if its request is not in the state that the change
-//! requires.
+//! update, the statement reads the clock only when it has all locks. A change is refused if its
+//! task has another version than the change expects, or if its request is not in the state that the
+//! change requires.
 
 use std::sync::OnceLock;
 
@@ -276,9 +276,9 @@ const KEYS_INSERTED: &str = "
      order by y.tenant, y.path, y.key, y.user_id
 ), {stored_keys}";
 
-/// Deletes all credentials of each task that ends. No credential is missed: a commit that stores a
-/// credential after this statement's snapshot also increments the task's version, so the change
-/// that ends the task is refused as stale.
+/// Deletes all credentials of each task that ends. The statement cannot see a credential that
+/// another commit stores after the statement's snapshot. But such a commit increments the task's
+/// version, so the change that ends the task is refused as stale.
 const CREDENTIALS_DELETED: &str = "
 , deleted_credentials as (
     delete from credential s using k where k.ends and s.task_id = k.task_id
@@ -286,8 +286,8 @@ const CREDENTIALS_DELETED: &str = "
 
 /// Writes the rows of `claimable_task`. If a change takes a lease, and the task's row is due at
 /// least half a lease from now, the row stays as it is. A renewal does the same (see `claim.rs`).
-/// The row in the snapshot still exists: a commit that deletes the row increments the task's
-/// version, so the change that takes the lease would be refused as stale.
+/// The statement reads the task's row as of its snapshot. A later commit may have deleted the row.
+/// But such a commit increments the task's version, so this change would be refused as stale.
 const CLAIMABLE_STORED: &str = "
 , stored_claimable as (
     insert into claimable_task ({claimable_task.columns})

@@ -258,8 +258,9 @@ impl StoredState {
             })
     }
 
-    /// Reserves the uses of standing decisions by this change. Returns `false`, and reserves
-    /// nothing, if one of the standing decisions is revoked or expired, or has too few uses left.
+    /// Reserves uses of standing decisions for the calls that this change starts under them. If one
+    /// of the standing decisions is revoked or expired, or has too few uses left, returns `false`
+    /// and reserves nothing.
     fn reserve_grant_uses(&mut self, rows: &Rows) -> bool {
         let mut remaining = self.grants.clone();
         for line in &rows.uses {

@@ -131,9 +131,9 @@ impl managed::Manager for PostgresConnector {
             if recorded.is_ok() {
                 return Ok(connection);
             }
-            // The record of another identity reads all tasks, which may take longer than `get`
-            // waits. So the comparison goes on if this future is dropped, and a later attempt finds
-            // the identity recorded.
+            // If the server has a new identity, `compare` reads all tasks to record it. This may
+            // take longer than `get` waits. So the comparison runs in a task of its own, which goes
+            // on if this future is dropped. A later attempt then finds the identity recorded.
             let compared = Handle::current().spawn(async move {
                 identity::compare(&mut connection, &uncertain_until).await?;
                 Ok::<_, sqlx::Error>(connection)

@@ -27,9 +27,9 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[TASK_ROW, BODIES];
 
-/// The maximum number of tasks that are kept as reported, and the maximum number of ids that are
-/// remembered as logged. At the first limit, a further report is dropped. The next read of that
-/// task reports it again. At the second limit, further ids are not logged.
+/// The maximum number of tasks in the set of reported tasks. If this set is full, a further report
+/// is dropped, and the next read of the task reports it again. Also the maximum number of ids in
+/// the set of logged ids. If that set is full, a further id is not logged.
 const MAX_REPORTS: usize = 1000;
 
 /// The data of a task that can be read without decoding its journal.

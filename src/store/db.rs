@@ -59,7 +59,7 @@ pub(super) enum Engine {
         lists: Pool,
         /// The pool of the readiness probe. Load on other pools does not delay the probe.
         probe: Pool,
-        /// The relay's own connection, which it holds all the time.
+        /// The pool of the relay. It has one connection, which the relay holds all the time.
         relay: PgPool,
     },
     Sqlite(SqliteFile),
@@ -70,8 +70,8 @@ pub(super) struct Db {
     pub(super) clock: Arc<dyn Clock>,
     /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
-    /// The time up to which a restore or the promotion of a standby may have lost a part of the
-    /// history. Each new connection updates this value.
+    /// The time up to which the history is uncertain: a restore, or the promotion of a standby, may
+    /// have lost items that were written before this time. Each new connection updates this value.
     pub(super) uncertain_until: UncertainUntil,
     /// The time limit for each statement, including the time on the network.
     pub(super) statement_limit: Duration,
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Db {
 }
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The maximum number of times that a read is sent if the connection is lost each time.
+/// The maximum number of attempts at a read. Only a lost connection leads to another attempt.
 const MAX_READ_ATTEMPTS: u32 = 3;
 
 impl Db {
@@ -242,8 +242,8 @@ impl Db {
         }
     }
 
-    /// Reads on Postgres, and repeats the read if the connection is lost. Begins no further attempt
-    /// once the time limit of one statement has passed.
+    /// Reads on Postgres. If the connection is lost, repeats the read, but begins no attempt once
+    /// `statement_limit` has passed since the first attempt began.
     async fn read_postgres(
         &self,
         pool: &Pool,
@@ -268,7 +268,7 @@ impl Db {
     }
 
     /// Runs one statement on Postgres. The connection returns to its pool after a complete answer
-    /// of the server. The time limit holds even if the answer is lost on the network.
+    /// of the server. Waits at most `statement_limit`, even if the answer is lost on the network.
     async fn run_on_postgres(
         &self,
         pool: &Pool,

@@ -7,9 +7,9 @@
 //! still has the lease under which the attempt was made. So two processes send a delivery at the
 //! same time only if the first process is slower than its lease.
 //!
-//! A delivery that is not claimed may have a `lease_until`, too. If its receiver asked for a wait
-//! (`Retry-After`), `lease_until` is the end of this wait. This end is at most `due_at`, while the
-//! end of a lease is after `due_at`.
+//! A delivery that is not claimed may have a `lease_until`, too: if its receiver asked for a wait
+//! (`Retry-After`), `lease_until` is the end of this wait. A comparison with `due_at` tells the two
+//! meanings apart. The end of a wait is at most `due_at`. The end of a lease is after `due_at`.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ use crate::task::id::{ChangeId, RequestId, TaskId};
 const RETENTION: Duration = Duration::from_hours(3 * 24);
 /// How long a delivery stays listed after it has become `Dead`.
 const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
-/// How long the deliveries of a message that can be updated are kept after the last journal item
-/// about a request in the message. An update needs these deliveries. So this time is longer than
-/// all attempts at one update together.
+/// How long the deliveries of a chat message that can be changed are kept after the last journal
+/// item about a request in the message. Such an item leads to an update of the message, which needs
+/// the deliveries. So this time is longer than all attempts at one update together.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
 /// How long a due delivery is kept for other replicas if this replica's configuration does not have
 /// the delivery's entry. After this time this replica drops the delivery.
@@ -179,17 +179,17 @@ const RECORD: Sql = sql!(
 .by_key();
 
 /// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
-/// delivery waits for another attempt after a failure. If its receiver asked for a wait
-/// (`lease_until`), the delivery becomes due only after the end of this wait. Leaves out the
-/// deliveries `$3`.
+/// delivery waits for another attempt after a failure. Leaves out a delivery whose receiver asked
+/// for a wait that ends exactly at `due_at`, because it cannot become due earlier. Also leaves out
+/// the deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
 );
 
-/// Makes due earlier all deliveries that meet the condition of `HAS_WAITING`. If a delivery's
-/// receiver asked for a wait that has not ended, the delivery becomes due at the end of this wait.
-/// Any other of these deliveries becomes due now.
+/// Changes the due time of each delivery that meets the condition of `HAS_WAITING`. If the
+/// delivery's receiver asked for a wait that has not ended, the delivery becomes due at the end of
+/// this wait. Otherwise the delivery becomes due now.
 const MAKE_WAITING_DUE: Sql = sql!(
     "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
       where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0

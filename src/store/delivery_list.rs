@@ -17,8 +17,8 @@ pub enum DeliveryState {
     Due,
     /// The receiver, mail server or chat service has accepted the message.
     Sent,
-    /// The message is not sent again: the last attempt failed, the other side no longer wants the
-    /// message, or no message could be made.
+    /// The message is not sent again: the last permitted attempt failed, an attempt failed for a
+    /// reason that does not pass, or no message could be made.
     Dead,
     /// The message was not sent, because it no longer has a recipient.
     Dropped,
@@ -202,8 +202,8 @@ pub(super) const RESEND: Sql = sql!(
 )
 .by_key();
 
-/// Makes at most one batch of deliveries due now, in the order of their ids, which are greater than
-/// `$7`. Selects them by tenant, entry, state and earliest time of creation.
+/// Makes at most one batch of deliveries due now. Selects the deliveries by tenant, entry, state
+/// and earliest time of creation. Takes only deliveries with ids greater than `$7`, in order of id.
 ///
 /// The two texts differ because `SQLite` has no row locks.
 pub(super) const RESEND_ALL: Sql = Sql {
@@ -259,8 +259,8 @@ record! {
 }
 
 impl ResendFilter {
-    /// Returns the parameters of `RESEND_ALL`: the time, this filter, the maximum number of
-    /// deliveries, and the id after which they begin.
+    /// Returns the parameters of `RESEND_ALL`: the time, the values of this filter, the maximum
+    /// number of deliveries, and `after`. Only deliveries with ids greater than `after` become due.
     pub(super) fn values(&self, now: Value, limit: i64, after: Uuid) -> Vec<Value> {
         vec![
             now,
@@ -349,16 +349,17 @@ impl Store {
         Ok(!found.is_empty())
     }
 
-    /// Makes due now, as [`Self::resend`] does, every delivery that matches the filter. Returns the
-    /// number of these deliveries.
+    /// Makes every delivery that matches the filter due now, as [`Self::resend`] does for one
+    /// delivery. Returns the number of these deliveries.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some of the deliveries may have become due
     /// nevertheless.
     pub async fn resend_all(&self, filter: &ResendFilter) -> Result<usize, ReadError> {
         let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
-        // A delivery may end in the same state before the next batch, so the next batch begins
-        // after the greatest id. `returning` has no order.
+        // Before the next batch, a delivery of this batch may end in the same state again. It must
+        // not become due twice, so the next batch begins after the greatest id of this batch. The
+        // greatest id need not be the last of `found`, because `returning` has no order.
         let (mut count, mut after) = (0, Uuid::nil());
         loop {
             let values = filter.values(Value::Now, limit, after);

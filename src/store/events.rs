@@ -72,8 +72,8 @@ const EVENTS_OF_SUBTREE: Sql = sql!(
 );
 
 /// Selects the items of a request (the question, the decisions and the closing item) as of the end
-/// of one commit. The commit is given by the task and `seq` of one of its items, and by its change
-/// id. `last` is the `seq` of the commit's last item in that task.
+/// of one commit. The parameters name one item of this commit: its task (`$2`), its `seq` (`$3`)
+/// and its change (`$4`). `last` is the `seq` of the commit's last item in this task.
 const REQUEST_AFTER: Sql = sql!(
     "with change (last) as (
         select coalesce(

@@ -68,9 +68,9 @@ impl Failure {
         }
     }
 
-    /// Whether the database may not have been reached: the statement was not sent, or its outcome
-    /// is unknown (see `is_result_lost`). A failure because this process has closed the pool does
-    /// not count.
+    /// Whether the failure may mean that the database cannot be reached: the statement was not
+    /// sent, or its outcome is unknown (see `is_result_lost`). Returns `false` if this process has
+    /// closed the pool.
     pub(super) fn is_unreached(&self) -> bool {
         let closed = matches!(self.error, DriverError::Sqlx(sqlx::Error::PoolClosed));
         (!self.sent || self.is_result_lost()) && !closed

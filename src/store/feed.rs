@@ -123,7 +123,8 @@ pub(super) struct Feed {
 #[derive(Debug, Default)]
 struct Trees {
     channels: HashMap<TaskId, TreeChannels>,
-    /// The size of `channels` after the trees without readers were last removed.
+    /// The size of `channels` after the last sweep, which removed the trees without readers. The
+    /// next sweep begins when the size has about doubled.
     len_after_sweep: usize,
 }
 
@@ -441,8 +442,8 @@ impl Feed {
         self.publish_unknown_requests();
     }
 
-    /// Announces this replica's subscriptions again: before they expire on other replicas, and for
-    /// replicas that have just started.
+    /// Announces this replica's subscriptions again, so that they do not expire on other replicas.
+    /// Replicas that have just started learn of the subscriptions in this way, too.
     pub(super) fn announce_subscriptions(&self) {
         let (subscriptions, inboxes) = (self.subscribed_trees(), self.subscribed_inboxes());
         self.with_replicas(|replicas| {

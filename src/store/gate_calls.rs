@@ -1,5 +1,5 @@
-//! Reads the calls of one user at a gate: the earlier calls that a new, equal call may join, and
-//! the number of pending calls.
+//! Reads the calls of one user at a gate: the earlier calls with which a proposed call is compared,
+//! and the number of pending calls.
 //!
 //! Equal calls are one range of the index `agent_task_call_key`. Pending calls are found by their
 //! pending requests, through the index `intervention_request_gate`. An index on the status in
@@ -93,12 +93,13 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
     by_key: true,
 };
 
-/// Counts the pending requests at a gate for each spelling of the user's id, up to a limit. A
-/// pending call has exactly one pending request, so this is also the number of pending calls.
+/// Counts a user's pending requests at a gate, up to a limit. There is one count for each stored
+/// spelling of the user's id. A pending call has exactly one pending request, so the counts are
+/// also the numbers of pending calls.
 ///
 /// Postgres plans this statement once, without the values of the parameters. Because of the inner
-/// `limit`, the plan searches by the user. Without it, the plan would compare the user with each
-/// pending request of the gate.
+/// `limit`, the plan searches by the user. Without the `limit`, the plan would compare the user
+/// with each pending request of the gate.
 const OPEN: Sql = sql!(
     "select p.user_id, (select count(*) from (select 1 from intervention_request r
       where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending' limit $4) x) as calls
@@ -153,12 +154,13 @@ pub struct EqualCall {
 
 impl Store {
     /// Reads the earlier calls that affect how a new call of `tool` is handled, newest first. All
-    /// of them are calls of one user, in one session and at one gate. There are two groups, each of
-    /// at most 20 calls for each spelling of the user's id:
-    /// - the equal calls, which have one of the `keys`, and are open or have ended since `since`.
-    ///   Running calls are preferred, then ended calls whose asker has left before it got the
-    ///   result, then paused calls.
+    /// of them are calls of one user, in one session and at one gate. They form two groups:
+    /// - the equal calls: they have one of the `keys`, and are open or have ended since `since`.
+    ///   Running calls are preferred, then ended calls whose asker left before it got the result,
+    ///   then paused calls.
     /// - the other pending calls of the tool. Calls with an unknown outcome are preferred.
+    ///
+    /// For each stored spelling of the user's id, a group has at most 20 calls.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

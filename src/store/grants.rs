@@ -65,7 +65,8 @@ pub struct GrantRow {
 
 impl GrantRow {
     /// Returns the reason why the standing decision has ended; `None` if the row shows no reason. A
-    /// row from [`Store::grants_covering`] does not show whether a later message has ended it.
+    /// row from [`Store::grants_covering`] does not show whether a later message of the user has
+    /// ended the standing decision.
     #[must_use]
     pub fn ended(&self) -> Option<GrantEnd> {
         let ends = [
@@ -95,7 +96,7 @@ pub struct CoverableCall<'a> {
     pub root_agent: &'a str,
     /// The root of the call's tree.
     pub root_task_id: TaskId,
-    /// The basis of the offer that the rule makes for the call, see
+    /// The basis of the offer for this call, which the rule that holds the call makes; see
     /// [`crate::task::grant::Offer::basis`].
     pub basis: &'a str,
     /// The standing decision under which an earlier attempt of the call was started, if any.
@@ -127,8 +128,8 @@ const MAX_COVERING: i64 = 32;
 /// Finds standing decisions by their basis (see `Offer::basis`) and by the owner of their tree,
 /// newest first. Leaves out those that cannot cover the call, so that they do not fill the limit:
 /// revoked and expired ones, and those given for another agent or another tree. Also leaves out
-/// those that are used up. But if the call itself has used a standing decision (`$7`), that
-/// standing decision is found even if it is used up.
+/// those that are used up. But if an earlier attempt of the call was started under a standing
+/// decision (`$7`), that standing decision is found even if it is used up.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,
@@ -302,9 +303,10 @@ impl Store {
     }
 
     /// Reads the standing decisions that may cover a call: the newest first, at most 32. Leaves out
-    /// those that are revoked, expired or used up. But if the call itself has used a standing
-    /// decision (`used_grant`), that standing decision is returned even if it is used up. Does not
-    /// check whether a later message of the user has ended the standing decisions.
+    /// those that are revoked, expired or used up. But if an earlier attempt of the call was
+    /// started under a standing decision (`used_grant`), that standing decision is returned even if
+    /// it is used up. Does not check whether a later message of the user has ended a standing
+    /// decision.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

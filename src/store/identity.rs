@@ -117,7 +117,8 @@ impl UncertainUntil {
 }
 
 /// Compares the identity of a new connection's server with the recorded identity. If the two
-/// differ, records the server's identity. If this future is dropped before, nothing is recorded.
+/// differ, records the server's identity. If the caller drops this future before it has ended, the
+/// identity may stay unrecorded.
 ///
 /// # Errors
 /// Fails if the server does not answer, or is a standby. The connection must then not be used.
@@ -158,11 +159,11 @@ pub(super) async fn compare(
 }
 
 /// Like [`compare`], but records nothing, so that it takes no longer than one short statement. The
-/// relay uses this function alone, because its time to connect is limited: a connection of another
-/// pool records a new identity, and the relay then connects again.
+/// relay never calls [`compare`], because its time to connect is limited. If the server's identity
+/// is new, a connection of another pool records it, and the relay connects again later.
 ///
 /// # Errors
-/// Fails if the server's identity is not the recorded identity, and if [`compare`] fails.
+/// Fails if the server does not answer, is a standby, or has an identity that is not recorded.
 pub(super) async fn require_recorded(
     connection: &mut PgConnection,
     uncertain_until: &UncertainUntil,
@@ -264,10 +265,11 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 
 impl Store {
     /// Returns the time up to which the history is uncertain; `None` if the history is certain.
-    /// Needs no query, because each new connection updates the value. If the value has increased, a
-    /// call that has not run according to a task's journal may have run. Therefore a driver
-    /// compares the value before it starts a tool call. If the value has increased since the driver
-    /// read the journal, the driver must read the journal again.
+    /// Needs no query, because each new connection updates the value. The value increases when this
+    /// process notices a restore or a promotion. A call that has not run according to its task's
+    /// journal may then have run. So before a driver starts a tool call, it must compare the value
+    /// with the value at the time when it read the journal. If the value has increased, the driver
+    /// must read the journal again.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().uncertain_until.get()

@@ -96,8 +96,8 @@ pub struct InboxState {
     /// The open requests with ids greater than `after` that the inbox does not show, the oldest
     /// first.
     pub new: Vec<RequestId>,
-    /// The last id that the read has looked at, if more open requests may follow. `None` if the
-    /// read has looked at every request.
+    /// If the read ended at its limit, the last id that it looked at. More open requests may
+    /// follow, so the next read continues after this id. `None` if the read looked at all requests.
     pub more_after: Option<RequestId>,
 }
 
@@ -137,9 +137,10 @@ impl Store {
         Ok(rows)
     }
 
-    /// Returns the ids of requests that a person has answered and that are older than `before`: at
-    /// most `limit` ids, the newest first. If `all` is true, also returns requests that the person
-    /// can decide or could have decided; some of these may still be open.
+    /// Returns the ids of the requests that a person has answered. If `all` is true, also returns
+    /// the ids of requests that the person is permitted to decide. Some of these may still be open,
+    /// or have expired, so the caller must check the status. Returns only ids less than `before`:
+    /// at most `limit` ids, the newest first.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
