@@ -352,11 +352,12 @@ pub fn digest_of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> String {
 /// Returns `sha256:` and the bytes of `hash` in lower-case hex.
 #[must_use]
 pub fn format_sha256(hash: &[u8]) -> String {
-    use std::fmt::Write as _;
-    hash.iter().fold(String::from("sha256:"), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    let digits = digits.filter_map(|digit| char::from_digit(u32::from(digit), 16));
+    let mut text = String::with_capacity("sha256:".len() + 2 * hash.len());
+    text.push_str("sha256:");
+    text.extend(digits);
+    text
 }
 
 #[cfg(test)]
