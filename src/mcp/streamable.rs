@@ -150,9 +150,9 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The call is sent again only if the server certainly did not execute it. A 404 or a
-            // 401 proves this. But an answer to this request that is not a refusal shows that the
-            // server has read the call, so the status proves nothing. A 400 never proves this.
+            // The call is sent again only if the server certainly did not execute it. With the
+            // status 400, the server may have executed the call. With the status 401 or 404, it did
+            // not, unless the body answers the call with anything but a refusal.
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);

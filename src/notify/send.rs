@@ -317,8 +317,8 @@ impl Sender {
         }
     }
 
-    /// Records in a metric how long ago `since` was. `since` is the time of the commit, or the time
-    /// at which a reminder was due.
+    /// Records in a metric the time that has passed since `since`: the time of the commit, or the
+    /// time at which a reminder was due.
     pub(super) fn observe_lag(&self, state: &EntryState, since: Time) {
         let lag = self.clock.now().since(since).as_secs_f64();
         tracing::info!(target: "holdpoint::metric", metric = "delivery_lag", entry = state.entry.name, seconds = lag);

@@ -71,9 +71,9 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
     by_key: false,
 };
 
-/// Ends the claims of an earlier process when a `SQLite` file is opened: sets `next_at` to 0 where
-/// it equals the end of a delivery's lease. Runs before `deliveries::EXPIRE_LEASES`, which deletes
-/// these leases.
+/// Makes all gathered deliveries due that an earlier process had leased; runs when a `SQLite` file
+/// is opened. A process that leases deliveries sets `next_at` to the end of the lease, so an equal
+/// `next_at` shows such a row. Runs before `deliveries::EXPIRE_LEASES`, which deletes the leases.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update gathered set next_at = 0
       where exists (select 1 from delivery d

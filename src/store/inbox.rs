@@ -93,8 +93,8 @@ record! {
 pub struct InboxState {
     /// The shown requests that are still open, each with its number of answers.
     pub open: BTreeMap<RequestId, usize>,
-    /// The open requests with ids greater than `after` that the inbox does not show, the oldest
-    /// first.
+    /// The open requests with ids greater than `after` that are not among the shown requests, the
+    /// oldest first.
     pub new: Vec<RequestId>,
     /// If the read ended at its limit, the last id that it looked at. More open requests may
     /// follow, so the next read continues after this id. `None` if the read looked at all requests.

@@ -160,17 +160,14 @@ impl Store {
         tree.unreadable.extend(tree.with_gaps(after));
         // The engine checks reported tasks, and ends damaged tasks. A terminal task needs no
         // report.
-        for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
-            if tree.unreadable.contains(&row.task_id) {
-                self.report_unreadable(row.task_id);
-            }
-        }
-        if !is_complete && tree.unreadable.is_empty() {
-            // An item is missing, and its task is unknown. So every task is reported. The check of
-            // the reported tasks finds the damaged task.
-            tree.rows
-                .iter()
-                .for_each(|row| self.report_unreadable(row.task_id));
+        let live = tree.rows.iter().filter(|row| !row.status.is_terminal());
+        let (damaged, others): (Vec<_>, Vec<_>) =
+            live.partition(|row| tree.unreadable.contains(&row.task_id));
+        // If an item is missing and no live task is known to lack it, every live task is reported.
+        // The check of the reported tasks finds the damaged task.
+        let is_known = is_complete || after == 0 || !damaged.is_empty();
+        for row in if is_known { damaged } else { others } {
+            self.report_unreadable(row.task_id);
         }
         Ok(Some(tree))
     }

@@ -161,9 +161,9 @@ pub struct EditedArguments {
     pub arguments_text: String,
     /// User id of the person who wrote the replacement.
     pub by: String,
-    /// Whether other people must approve the replacement. This holds if the request in which the
-    /// person edited the call required several approvals. It also holds if the person was barred
-    /// from approving the call in this request, because of an earlier edit. Stays true even if a
+    /// Whether other people must approve the replacement. True if the request in which the
+    /// person edited the call required several approvals. Also true if the person was barred from
+    /// approving the call in that request, because of an earlier edit. Stays true even if a
     /// later request about the call requires only one approval.
     pub needs_others: bool,
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::decision::{Action, Decision};
 
-/// Maximum number of attempts at one call that may end with questions of the tool's server.
+/// For each call, the maximum number of attempts that may end with questions of the tool's server.
 pub const MAX_ROUNDS: u32 = 10;
 
 /// The questions of a tool's server that ended an attempt, and the answers so far. The server's

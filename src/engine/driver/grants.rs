@@ -22,9 +22,8 @@ pub(super) enum JudgedAt {
 
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
-    /// policy's judgement. `hold_if_uncertain` holds some calls even if a standing decision allows
-    /// them. For such a call, no standing decision is looked up, and `judged` gets the reason of
-    /// `hold_if_uncertain`.
+    /// policy's judgement. If `hold_if_uncertain` holds the call, no standing decision could allow
+    /// it. Then none is looked up, and `judged` gets the reason of `hold_if_uncertain`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

@@ -16,9 +16,10 @@ use crate::tool::credential::Credentials;
 use crate::tool::{AttemptPermit, Invocation, LateSlot, RawSlot, Tool, ToolAnswer};
 
 impl Driver<'_> {
-    /// Advances the session's `now` by the time since the uptime `began`, and returns the present
-    /// uptime. `now` has the time of the last read or commit. With this function, the duration of a
-    /// call or of a wait counts toward the limit `max_duration` even before the next commit.
+    /// Adds the time since `began` to the session's `now`, which is otherwise set only by reads and
+    /// commits. So the duration of a call or of a wait counts toward the limit `max_duration` even
+    /// before the next commit. `began` and the result are uptimes; the result is the present
+    /// uptime.
     pub(crate) fn advance_now(&mut self, began: Duration) -> Duration {
         let uptime = self.engine.clock.uptime();
         self.session.now = self.session.now + uptime.saturating_sub(began);

@@ -88,7 +88,8 @@ pub struct GateCall {
     pub edited: bool,
     /// The digest of the call in its last start or in its last request, whichever is newer. If the
     /// call has neither, the digest of the call under the current configuration; `None` if the call
-    /// is invalid or its tool is gone. Always `None` if the call is only counted.
+    /// is invalid or its tool is gone. Always `None` for a
+    /// call that the gate counts without journaling it (`record: held`).
     pub digest: Option<String>,
     pub decision: GateDecision,
     pub state: GateState,

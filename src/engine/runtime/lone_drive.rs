@@ -123,8 +123,8 @@ impl LoneDrive {
 }
 
 impl OtherTasks {
-    /// Lets this process drive other tasks again, while the present lone drive continues. The next
-    /// lone drive cannot begin before the present lone drive is over.
+    /// Lets this process drive other tasks again, although the lone drive's task is still driven.
+    /// No other lone drive can begin before that drive is over.
     pub(crate) fn admit(&self) {
         *self.slots.lock() = None;
         let mut state = self.lone_drives.state.lock();

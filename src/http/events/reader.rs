@@ -86,7 +86,8 @@ impl EventReader {
         Ok(())
     }
 
-    /// Moves the position past an event outside of `part`, which the stream does not send.
+    /// Moves the position past an event that the stream does not send, because the event is outside
+    /// of `part`.
     pub(super) fn skip(&mut self, event: &RenderedEvent) {
         self.seen = event.number;
     }

@@ -1,6 +1,6 @@
 //! The objects of the API, which are also the components of the OpenAPI document. Every conversion
-//! from a type of `task/` to an object of the API is in this module. So internal data, such as the
-//! provider's raw turn, terms and leases, cannot leak.
+//! from a type of `task/` to an object of the API is in this module. So internal data, such as
+//! leases, terms and the provider's raw turn, cannot leak.
 //!
 //! A member without a value is `null`. A few members of problems, events and webhooks are left out
 //! instead.
