@@ -233,6 +233,16 @@ impl CallState {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
     }
 
+    /// Whether an attempt was started, and no person has rejected the call since.
+    #[must_use]
+    pub fn was_let_through(&self) -> bool {
+        let is_rejected = matches!(
+            self.phase,
+            Phase::Settled(Outcome::Rejected, _) | Phase::Done(Outcome::Rejected)
+        );
+        self.attempts > 0 && !is_rejected
+    }
+
     /// Returns the task of the sub-agent that performs the call, if any.
     #[must_use]
     pub fn child(&self) -> Option<TaskId> {

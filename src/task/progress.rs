@@ -379,29 +379,35 @@ impl Progress {
                 .clone()
                 .unwrap_or_else(|| "No reason is given.".to_owned())
         };
-        let started = matches!(state.phase, Phase::Started(_));
-        state.phase = match judgement.verdict {
+        let unanswered = state
+            .start
+            .clone()
+            .filter(|_| state.unanswered_attempts() > 0);
+        state.phase = match (judgement.verdict, unanswered) {
             // An earlier attempt may have run. The refusal prevents further attempts, so the
             // outcome of the call stays unknown.
-            Verdict::Deny | Verdict::Invalid if started || state.unanswered_attempts() > 0 => {
+            (Verdict::Deny | Verdict::Invalid, Some(_)) => {
                 Phase::Settled(Outcome::Unknown, OUTCOME_UNKNOWN_TEXT.to_owned())
             }
-            // The call was started and must not happen twice. The call stays started under each of
-            // these verdicts, so that a person is asked about the outcome.
-            Verdict::Allow | Verdict::Hold | Verdict::Human
-                if started && !effect.is_repeatable() =>
+            // The call was started and must not happen twice. The call counts as started under each
+            // of these verdicts, even if a person has permitted a further attempt before. So a
+            // person is asked about the outcome.
+            (Verdict::Allow | Verdict::Hold | Verdict::Human, Some(start))
+                if !effect.is_repeatable() =>
             {
-                state.phase.clone()
+                Phase::Started(start)
             }
-            Verdict::Allow => Phase::Allowed,
-            Verdict::Hold => Phase::Held(judgement.terms.clone().unwrap_or_default()),
-            Verdict::Human => Phase::Human(judgement.terms.clone().unwrap_or_default()),
-            Verdict::Deny if let Some(text) = repeated => Phase::Settled(Outcome::Rejected, text),
-            Verdict::Deny => Phase::Settled(
+            (Verdict::Allow, _) => Phase::Allowed,
+            (Verdict::Hold, _) => Phase::Held(judgement.terms.clone().unwrap_or_default()),
+            (Verdict::Human, _) => Phase::Human(judgement.terms.clone().unwrap_or_default()),
+            (Verdict::Deny, _) if let Some(text) = repeated => {
+                Phase::Settled(Outcome::Rejected, text)
+            }
+            (Verdict::Deny, _) => Phase::Settled(
                 Outcome::Denied,
                 format!("A rule refused this call: {}", reason()),
             ),
-            Verdict::Invalid => Phase::Settled(
+            (Verdict::Invalid, _) => Phase::Settled(
                 Outcome::Invalid,
                 format!("This call was not run: {}", reason()),
             ),

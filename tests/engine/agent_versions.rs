@@ -2,6 +2,7 @@
 //! next, even if the configuration or the stored bytes change in between.
 
 use holdpoint::engine::{MessageInput, Refusal};
+use holdpoint::task::call_state::OUTCOME_UNKNOWN_TEXT;
 use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -356,6 +357,19 @@ both! {
         // The first attempt may have acted, so the call does not count as denied.
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Unknown]);
         assert_eq!(harness.executions(task, "/refund"), 1);
+    }
+
+    async fn lost_call_that_a_rule_holds_by_now_tells_the_approver_that_it_was_started(fixture) {
+        let mut harness = EngineHarness::new(fixture, TAG).await;
+        let task = killed_on_the_way(&harness).await;
+        let rule = "policy:\n  - { name: watch, tools: [tag], decide: hold, reason: Tags are watched. }\n";
+        harness.configure(|yaml| yaml.replace("policy:\n", rule));
+        harness.run().await;
+        let asked = harness.asked(task).await.remove(0);
+        let reason = asked.pending_tool_calls[0].reason.as_deref();
+        let told = format!("Tags are watched. {OUTCOME_UNKNOWN_TEXT}");
+        assert_eq!((asked.kind, reason), (RequestKind::Approval, Some(told.as_str())));
+        assert_eq!(harness.executions(task, "/tag"), 1);
     }
 
     async fn lost_call_whose_tool_is_once_by_now_is_not_repeated(fixture) {

@@ -10,6 +10,7 @@ use holdpoint::people::{Caller, Permissions};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
 use super::call_decisions::{
@@ -167,6 +168,30 @@ both! {
         process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
         driven(&harness, &known([account("bob", &["finance", "more"])])).await;
         ran(&harness, task).await;
+    }
+
+    async fn retry_by_a_person_who_lost_the_right_since_asks_again_about_the_unknown_outcome(fixture) {
+        let harness = harness(fixture, "{ groups: [finance] }").await;
+        let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
+        let (before, now) = (known([bob, carol.clone()]), known([carol]));
+        let (task, request, _) = begun(&harness).await;
+        harness.tool.answers(502, "");
+        process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
+        driven(&harness, &before).await;
+        let unknown = asked(&harness, task).await;
+        process(&harness, &before, 0).decide(&keyed("bob", &["finance"]), unknown.request_id, whole(Action::Retry, None), None).await.unwrap();
+        driven(&harness, &now).await;
+        let anew = asked(&harness, task).await;
+        assert_eq!((anew.kind, &anew.details), (RequestKind::Reconcile, &unknown.details));
+        assert!(anew.request_id != unknown.request_id && harness.executions(task, "/refund") == 1);
+        let reason = anew.pending_tool_calls[0].reason.clone().unwrap_or_default();
+        for part in ["has lost the right", "may have taken effect"] {
+            assert!(reason.contains(part), "{reason}");
+        }
+        harness.tool.answers(200, "paid");
+        process(&harness, &now, 0).decide(&keyed("carol", &["finance"]), anew.request_id, whole(Action::Retry, None), None).await.unwrap();
+        driven(&harness, &now).await;
+        assert_eq!((harness.executions(task, "/refund"), harness.status(task).await), (2, TaskStatus::Completed));
     }
 
     async fn approval_through_a_key_counts_only_while_that_key_may_speak_for_people(fixture) {

@@ -15,7 +15,7 @@ use crate::agent::gate::OtherTools;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::policy::JudgementInput;
-use crate::task::call_state::{CallState, Phase};
+use crate::task::call_state::{CallState, OUTCOME_UNKNOWN_TEXT, Phase};
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason};
 use crate::task::progress::LastMessage;
@@ -225,9 +225,15 @@ impl Driver<'_> {
             // An approval covers the effect that the approver saw in the request.
             let is_effect_approved = effect == state.effect || state.approval.is_some();
             let changed_effect = (!is_effect_approved).then(|| now.clone());
-            let Some(judgement) = self.stricter_judgement(&state, now).or(changed_effect) else {
+            let Some(mut judgement) = self.stricter_judgement(&state, now).or(changed_effect)
+            else {
                 continue;
             };
+            if judgement.verdict == Verdict::Hold && state.unanswered_attempts() > 0 {
+                // The approver of a further attempt must know that the call may have taken effect.
+                let reason = judgement.reason.map(|reason| reason + " ");
+                judgement.reason = Some(reason.unwrap_or_default() + OUTCOME_UNKNOWN_TEXT);
+            }
             self.session.push(Fact::Judged {
                 tool_call_id: *id,
                 judgement,

@@ -88,8 +88,7 @@ pub struct GateCall {
     pub edited: bool,
     /// The digest of the call in its last start or in its last request, whichever is newer. If the
     /// call has neither, the digest of the call under the current configuration; `None` if the call
-    /// is invalid or its tool is gone. Always `None` for a
-    /// call that the gate counts without journaling it (`record: held`).
+    /// is invalid, if its tool is gone, or if the gate counts it without a journal (`record: held`).
     pub digest: Option<String>,
     pub decision: GateDecision,
     pub state: GateState,
@@ -269,7 +268,7 @@ impl GateCall {
                      the same call without its key is run again."
                     .to_owned(),
             },
-            (GateState::Settled, GateDecision::Deny) => {
+            (GateState::Settled, GateDecision::Deny) if self.attempts == 0 => {
                 if self.outcome == Some(Outcome::Responded) {
                     return "The call was not run: a person gave its result.".to_owned();
                 }
@@ -355,7 +354,7 @@ impl<'c> CallView<'c> {
 
     fn decision(&self, shown: GateState, has_permit: bool) -> GateDecision {
         match shown {
-            GateState::Settled if self.state.attempts > 0 => GateDecision::Allow,
+            GateState::Settled if self.state.was_let_through() => GateDecision::Allow,
             GateState::Settled => GateDecision::Deny,
             GateState::Started if has_permit => GateDecision::Allow,
             GateState::Started | GateState::Pending | GateState::Approved | GateState::Doubtful => {

@@ -26,6 +26,7 @@ use crate::http::pages;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout;
 use crate::http::pages::link;
+use crate::http::pages::sign_in::next::local_path;
 use crate::http::pages::sign_in::sign_in_again;
 use crate::world::Ids;
 
@@ -218,8 +219,12 @@ fn problem(
         let again = |CurrentCaller(caller): CurrentCaller| {
             sign_in_again(&caller, &path, &prefix, context.language)
         };
+        let sign_in_to = |next: &str| link::sign_in_paragraph(next, &prefix, context.language);
         let sign_in_link = if problem.code == Code::LinkExpired {
-            Some(link::sign_in_paragraph(&prefix, context.language))
+            Some(sign_in_to(&format!("{prefix}/inbox")))
+        } else if problem.code == Code::Unauthorized {
+            // A session has ended while its reader had a form open.
+            local_path(&path, &prefix).map(sign_in_to)
         } else {
             caller.filter(|_| refused).map(again)
         };

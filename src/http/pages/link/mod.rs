@@ -111,10 +111,10 @@ pub(crate) fn key_needed_notice(view: &View<'_>) -> Markup {
     }
 }
 
-/// Renders the hyperlink to the sign-in page, for the page of an expired sealed link.
-pub(crate) fn sign_in_paragraph(prefix: &str, language: Language) -> Markup {
-    let inbox = format!("{prefix}/inbox");
-    html! { p { (sign_in_link(&inbox, prefix, RequestTexts::for_language(language))) } }
+/// Renders the hyperlink to the sign-in page, for the page of a problem. After the sign-in, the
+/// browser opens the path `next`.
+pub(crate) fn sign_in_paragraph(next: &str, prefix: &str, language: Language) -> Markup {
+    html! { p { (sign_in_link(next, prefix, RequestTexts::for_language(language))) } }
 }
 
 /// Renders a hyperlink to the sign-in page, which opens the path `next` after the sign-in.
