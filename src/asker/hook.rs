@@ -108,7 +108,7 @@ fn permission_answer(decision: &'static str, reason: &str, input: Option<&RawVal
     }
 }
 
-/// Returns the answer to `text`, which is the JSON that the host writes to the hook.
+/// Returns the answer to `text`, which is the JSON that the coding agent writes to the hook.
 ///
 /// # Errors
 /// Fails if the input is not understood, if there is no verdict, or if the report is not stored.

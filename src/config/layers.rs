@@ -8,8 +8,8 @@ use crate::world::Mistakes;
 
 const PREFIX: &str = "HOLDPOINT_";
 
-/// The variables that override no key. The commands of `holdpoint gate` read all of them except
-/// `HOLDPOINT_CONFIG`.
+/// The variables of this service that override no key of the configuration. The commands of
+/// `holdpoint gate` read all of these variables except `HOLDPOINT_CONFIG`.
 const OTHER_VARIABLES: &[&str] = &[
     "HOLDPOINT_CONFIG",
     "HOLDPOINT_URL",

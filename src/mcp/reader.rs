@@ -29,7 +29,8 @@ pub(super) struct Reply {
 /// The maximum number of a server's requests that wait for a reply. Further requests get no reply.
 pub(super) const MAX_QUEUED_REQUESTS: usize = 16;
 
-/// The queue of a server's requests. Each entry is the id and the method of a request.
+/// The queue of the requests that the server sends to this client. Each entry is the id and the
+/// method of a request.
 pub(super) type RequestQueue = mpsc::Sender<(Value, String)>;
 
 pub(super) struct Reader {

@@ -150,9 +150,9 @@ impl Streamable {
                 }
             };
             let status = reply.status;
-            // The call is sent again only if the server certainly did not execute it. With the
-            // status 400, the server may have executed the call. With the status 401 or 404, it did
-            // not, unless the body answers the call with anything but a refusal.
+            // The call is sent again only if the server certainly did not execute it. The server
+            // may have executed the call if the status is 400, or if the body is an answer to the
+            // call that is no refusal (`Answer::is_refusal`).
             let renewal = self.renew(&call.headers, &context, status).await;
             let was_read =
                 reply.has_request_id && !reply.answer.as_ref().is_some_and(Answer::is_refusal);
@@ -332,8 +332,9 @@ impl Streamable {
         }
     }
 
-    /// Forgets the part of `context` that the server refuses with `status`. Returns this part;
-    /// `None` if the server refuses no part with `status`.
+    /// If the server has refused the session or the token of `context` with `status`, forgets the
+    /// refused session or token, so that the next request does not use it again. Returns which of
+    /// them was refused; `None` if neither was.
     async fn renew(
         &self,
         operator: &HeaderMap,

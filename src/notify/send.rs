@@ -404,9 +404,9 @@ impl Sender {
         {
             Ok(0) => {}
             Ok(count) => {
-                // The next pass of this process claims these deliveries, so that this process makes
-                // the attempts. If the receiver refuses a message again, only the process that made
-                // the attempt learns of it.
+                // If the receiver refuses a message again, only the process that made the attempt
+                // learns of this. So this process makes the attempts itself: its next pass claims
+                // these deliveries.
                 state.expect_due();
                 tracing::info!(
                     entry = state.entry.name,

@@ -171,7 +171,8 @@ impl EntrySettings {
         !self.groups.is_empty() || !self.users.is_empty()
     }
 
-    /// Returns whether the entry sends messages about new questions, or reminders of them.
+    /// Returns whether the entry sends messages about new questions, or reminders of questions.
+    /// Both are made from the event `REQUEST_CREATED`.
     #[must_use]
     pub fn sends_new_questions(&self) -> bool {
         self.wanted_events().contains(REQUEST_CREATED)

@@ -430,7 +430,8 @@ impl Writer {
         let mut single = None;
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
-        // While a change of a root is repeated or in this batch, later changes of the root wait.
+        // A change waits while an earlier change of its root is in this batch, or is sent again by
+        // `Committer::repeat`.
         let mut roots: HashSet<TaskId> = queue.repeated_roots.clone();
         let (mut bytes, mut lines) = (0, 0);
         while let Some(waiting) = queue.waiting.pop_front() {

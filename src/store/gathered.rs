@@ -71,9 +71,10 @@ returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.even
     by_key: false,
 };
 
-/// Makes all gathered deliveries due that an earlier process had leased; runs when a `SQLite` file
-/// is opened. A process that leases deliveries sets `next_at` to the end of the lease, so an equal
-/// `next_at` shows such a row. Runs before `deliveries::EXPIRE_LEASES`, which deletes the leases.
+/// Sets `next_at` to 0 where a lease of an earlier process holds back the next message. Runs when a
+/// `SQLite` file is opened, because the earlier process has then ended. That process had set
+/// `next_at` to the end of its lease, so the statement changes each `next_at` that equals the end
+/// of a delivery's lease. Runs before `deliveries::EXPIRE_LEASES`, which deletes the leases.
 pub(super) const EXPIRE_LEASES: Sql = sql!(
     "update gathered set next_at = 0
       where exists (select 1 from delivery d
@@ -145,9 +146,9 @@ record! {
 
 impl Store {
     /// Claims the due deliveries of an entry to at most `limit` people, for the duration `lease`.
-    /// Returns one list of deliveries for each message. If a person may not get the next message
-    /// yet, puts off the person's deliveries until that message may be sent, but not by more than
-    /// `pause`, the entry's minimum time between two messages.
+    /// Returns one list of deliveries for each message. If the earliest time of a person's next
+    /// message (`next_at`) is in the future, puts off the person's deliveries until this time, but
+    /// by at most `pause`. `pause` is the entry's minimum time between two messages.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed

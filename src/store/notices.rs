@@ -130,8 +130,8 @@ pub struct NewDelivery {
     pub kind: &'static str,
     /// The event that the message is about. For a reminder, the event that opened the request.
     pub event: EventHeader,
-    /// The time from which the message may be sent; `None` if it may be sent at once. It becomes
-    /// the row's `created_at`, so that the age of a reminder counts from this time.
+    /// The time from which the message may be sent; `None` if the message may be sent at once. The
+    /// delivery's `created_at` is set to this time, so that the age of a reminder counts from it.
     pub due_at: Option<Time>,
 }
 

@@ -1,6 +1,6 @@
-//! Lists the open requests that wait for a person. A list first finds candidates by ranges of an
-//! index. Most candidates already say whether the request waits for the person. If a candidate does
-//! not say this, the list also reads the request.
+//! Lists the open requests that wait for a person. A list first finds candidates: open requests
+//! that may wait for the person, found by ranges of an index. For most candidates, the index also
+//! shows whether the request waits for the person. Each other candidate's request is then read.
 
 use uuid::Uuid;
 

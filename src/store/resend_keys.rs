@@ -139,10 +139,11 @@ const RESEND_ALL_WITH_KEY: Sql = Sql {
     by_key: false,
 };
 
-/// Deletes the expired row of the key, for the transaction on `SQLite`. With the setting
-/// `UserIds::Folded`, the row may spell the person's user id in another way, so the row is found by
-/// the folded id (`$7`). With `Exact`, `$7` is empty, and the statement deletes nothing. This is
-/// enough, because the row then has the same spelling, and `INSERT_KEY` replaces it.
+/// Deletes the expired row of the key, for the transaction on `SQLite`. `INSERT_KEY` replaces an
+/// expired row only if both rows spell the person's user id in the same way. With the setting
+/// `UserIds::Folded`, the expired row may have another spelling, so this statement finds that row
+/// by the folded id (`$7`). With `UserIds::Exact`, no row of the key has another spelling. `$7` is
+/// then empty, and this statement deletes nothing.
 const DELETE_SPENT_KEY: Sql = Sql {
     postgres: "",
     sqlite: "
@@ -271,9 +272,9 @@ fn resend_on_sqlite(
     Ok(count)
 }
 
-/// Whether the statement failed because the key has an unexpired row. A row with the same spelling
-/// of the user id violates `not null` of `task_id`. A row with another spelling violates a unique
-/// index.
+/// Whether the statement failed because the key has an unexpired row. If that row spells the user
+/// id as the inserted row does, the statement sets `task_id` to null, which violates `not null`.
+/// If that row has another spelling, the inserted row violates a unique index.
 fn is_key_used(failure: &Failure) -> bool {
     const POSTGRES: [&str; 2] = ["23502", "23505"];
     const SQLITE: [&str; 3] = ["1299", "1555", "2067"];

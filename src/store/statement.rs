@@ -24,9 +24,9 @@ use super::tables::{TABLES, TASK_CHANGES, Table};
 /// after it has locked the stored rows that it changes. `$1` is the offset that tests add.
 const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
 
-/// Makes the text for Postgres. Parameter 1 is the offset for `{now}`. The other parameters are the
-/// columns of `lists`, in order, each as an array. `words` has the replacements of other names in
-/// braces.
+/// Makes a statement's text for Postgres from `template`. Parameter 1 of the statement is the
+/// offset for `{now}`. The other parameters are the columns of `lists`, in order, each as an array.
+/// `words` has further names that the template may have in braces, each with its replacement.
 pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {

@@ -163,8 +163,9 @@ impl Store {
         let live = tree.rows.iter().filter(|row| !row.status.is_terminal());
         let (damaged, others): (Vec<_>, Vec<_>) =
             live.partition(|row| tree.unreadable.contains(&row.task_id));
-        // If an item is missing and no live task is known to lack it, every live task is reported.
-        // The check of the reported tasks finds the damaged task.
+        // If an item is missing and no live task is known to lack it, every live task is reported,
+        // because the check of the reported tasks finds the damaged task. If `after` is 0,
+        // `with_gaps` has found every task that lacks an item, so no other task is reported.
         let is_known = is_complete || after == 0 || !damaged.is_empty();
         for row in if is_known { damaged } else { others } {
             self.report_unreadable(row.task_id);

@@ -42,8 +42,8 @@ update user_spelling as u set folded = v.value ->> 2 from json_each($1) as v
     by_key: true,
 };
 
-/// The maximum number of spellings of user ids that one run of `fold_spellings` handles. The run
-/// stores the key of each spelling.
+/// The maximum number of spellings of user ids for which one run of `fold_spellings` stores the
+/// missing key (the folded form of the spelling).
 const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];

@@ -331,9 +331,9 @@ pub enum Outcome {
     Canceled,
     /// The call may have run, but its outcome is not known.
     Unknown,
-    /// A gate let the call through and requires no report, so this service does not know the
-    /// outcome. This is so at a gate with `report: optional`. It is also so for an allowed call
-    /// that a gate with `record: held` counts but does not store.
+    /// A gate let the call through, and this service does not know the outcome, because the gate
+    /// requires no report (`report: optional`). Also the outcome in the answer about an allowed
+    /// call that a gate only counts in a metric (`record: held`). Such a call is not stored.
     Released,
 }
 

@@ -75,8 +75,9 @@ pub struct CallSpec {
     /// must approve the new arguments. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
-    /// Whether `editor` is barred from approving the call even if one approval is enough. True if
-    /// an earlier request about the call required several approvals. Not on the wire.
+    /// True if an earlier request about the call required several approvals. `editor` may then not
+    /// approve the call, even if this request requires only one approval: other people must still
+    /// approve the new arguments. Not on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bars_editor: bool,
     /// The standing decision that a person may give when they approve the call, if the rule offered

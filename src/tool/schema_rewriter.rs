@@ -42,7 +42,8 @@ const CHILD_MAP_KEYWORDS: [&str; 2] = ["properties", "patternProperties"];
 const IN_PLACE_KEYWORDS: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords whose value is a list of schemas for the value that the surrounding schema describes.
 const IN_PLACE_LIST_KEYWORDS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-/// Keywords whose value maps names to schemas for the value that the surrounding schema describes.
+/// Keywords whose value maps names to schemas. Each of these schemas describes the same value as
+/// the schema that has the keyword.
 const IN_PLACE_MAP_KEYWORDS: [&str; 1] = ["dependentSchemas"];
 /// Keywords that are left out of the result, which does not need them once each `$ref` is resolved.
 const OMITTED_KEYWORDS: [&str; 6] = [

@@ -148,9 +148,9 @@ impl Engine {
         session.ok_or(Refusal::NotFound)
     }
 
-    /// Validates an answer by the request's row. If the row refuses an answer with edited
-    /// arguments, the arguments are checked, too. If they have an error, returns this error instead
-    /// of the row's error. A caller who may not decide gets the row's error without this check.
+    /// Validates an answer by the request's row. If this fails and the answer has edited arguments,
+    /// also checks these arguments. If they have an error, returns the error of the arguments
+    /// instead of the first error. If the caller may not decide, does not check the arguments.
     async fn validate_answer(
         &self,
         caller: &Caller,

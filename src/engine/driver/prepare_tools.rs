@@ -54,10 +54,10 @@ impl Driver<'_> {
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools must be compared again (see [`Tool::is_stale`]). `start`
-    /// returns the reason why a call may start, or `None` if the calls do not start now. `start` is
-    /// called with `true` for a call that a person has approved, and with `false` for any other
-    /// call.
+    /// Returns the calls whose tools must be compared again. If the calls do not start now, `start`
+    /// returns `None`. Otherwise, `start` returns the reason why a call may start, which
+    /// [`Tool::is_stale`] needs. The argument of `start` is `true` for a call that a person has
+    /// approved, and `false` for any other call.
     fn stale_tools(
         &self,
         calls: &[CallId],

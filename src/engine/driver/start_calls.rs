@@ -303,8 +303,8 @@ impl<'e> Driver<'e> {
             .unfinished()
             .filter(|state| running.contains(&state.call.tool_call_id))
             // If the last attempt at a call has ended with questions of the tool's server, the call
-            // is in another phase. It may be registered as in flight until the next commit, but no
-            // attempt at it runs.
+            // is not in the phase `Started` any more. The call may be registered as in flight until
+            // the next commit, but no attempt at the call runs.
             .filter(|state| matches!(state.phase, Phase::Started(_)));
         let attempts = attempts
             .filter_map(|state| Some((state, state.start.as_ref()?)))

@@ -144,9 +144,11 @@ impl EqualCalls<'_> {
         Ok(session.as_ref())
     }
 
-    /// Compares the proposed `call` with the equal calls. `is_doubtful` says that the outcome of an
-    /// earlier call of the same tool is unknown. A returned caution is `Hold` if there is a reason
-    /// to hold the call, and otherwise `Notice`.
+    /// Compares the proposed `call` with the earlier calls that are equal to it. `is_doubtful` says
+    /// that the outcome of an earlier call of the same tool is unknown. If the proposal is a new
+    /// call and there is a reason to hold it, the result has a [`Caution::Hold`]. If there is no
+    /// such reason, but the agent got the result of an equal call, the result has a
+    /// [`Caution::Notice`].
     async fn compare(
         &mut self,
         call: &KeyedCall,
@@ -159,9 +161,9 @@ impl EqualCalls<'_> {
                 .iter()
                 .all(|key| key.starts_with(EQUAL_PREFIX))
         });
-        // The proposal continues the first call in this order that it may continue. Ended calls
-        // come first, because their results may be undelivered. Calls that may start come next, and
-        // calls that wait for people come last.
+        // The proposal continues the first call, in this order, whose `relation` permits it. Ended
+        // calls come first, because their results may be undelivered. Calls of running tasks come
+        // next, and calls that wait for people come last.
         may_continue.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,

@@ -26,9 +26,9 @@ pub enum GateDecision {
     Allow,
     /// The call never started, and never will.
     Deny,
-    /// There is no verdict yet, for one of three reasons: a person must decide; or the call is
-    /// approved and waits for its next proposal; or the call was started and this client has no
-    /// permit.
+    /// There is no verdict for this client yet. The reason is one of these: the call is not judged;
+    /// a person must answer a request about the call; the call is approved, and starts when its
+    /// agent proposes it again; the call was started, and this client has no permit.
     Pending,
 }
 

@@ -94,8 +94,9 @@ impl Engine {
         })
     }
 
-    /// Judges a proposed call. Stores the call, unless it continues an equal call or is only
-    /// counted. `ask` has the id of the ask and the name of the runner (`""` without a runner).
+    /// Judges a proposed call. Does not store the call if the proposal continues an equal call, or
+    /// if the gate only counts the call in a metric (`record: held`). Otherwise stores the call.
+    /// `ask` has the id of the ask and the name of the runner (`""` without a runner).
     pub(super) async fn propose(
         self: &Arc<Self>,
         caller: &Caller,

@@ -276,9 +276,10 @@ impl Engine {
             () = &mut drive => return,
             () = self.sleep_leases(1) => {}
         }
-        // A call of a model or a tool may take minutes, so this process drives other tasks again
-        // after the duration of a lease. A later loss of this task's lease still counts as a
-        // takeover without progress, because the store has recorded that work on the task began.
+        // The drive has lasted for the duration of a lease. It may last minutes longer, because a
+        // call of a model or a tool may be running. So from now on, this process drives other tasks
+        // beside it. If this task's lease is lost later, the loss still counts as a takeover
+        // without progress, because the store has recorded that work on the task began.
         other_tasks.admit();
         drive.await;
     }

@@ -19,9 +19,10 @@ use crate::people::Caller;
 use crate::people::authorization::Command;
 use crate::task::id::TaskId;
 
-/// Runs the checks in the order of the module's comment, and then `command`. `authorize` loads the
-/// command's target and checks the caller's right. `read` builds the command's input from the
-/// loaded target and the body.
+/// If an earlier POST had the same `Idempotency-Key`, returns that POST's result. Otherwise awaits
+/// `authorize`, checks the form of the key, awaits `read`, and then runs `command`. `authorize`
+/// loads the command's target and checks the caller's right. `read` builds the command's input from
+/// the loaded target and the body.
 ///
 /// # Errors
 /// Fails with the problem of the first check that fails, or with the engine's refusal.

@@ -96,8 +96,8 @@ impl EventReader {
     /// gets events from the tail instead of reading the rows. Frees the cached journals.
     ///
     /// # Errors
-    /// `Corrupt` if the stream sends the whole tree and its position is before `tail_head`, because
-    /// then an event is missing.
+    /// `Corrupt` if the stream is that of the root task, and its position is before `tail_head`.
+    /// This stream sends every event of the tree, so an event up to `tail_head` is then missing.
     pub(super) fn follow(&mut self, http: &Http) -> Result<(), ReadError> {
         self.journals.clear();
         self.mark_read_to(self.tail_head)?;

@@ -121,8 +121,9 @@ impl TaskStream {
         let waiting_deltas = std::mem::take(&mut self.waiting_deltas);
         if !self.stream.ended {
             for (index, delta) in waiting_deltas.into_iter().enumerate() {
-                // These deltas waited before the `fresh` read. If the read found no event, no item
-                // in their prompts is left to send.
+                // The items in the prompts of the first `already_waiting` deltas were committed
+                // before the read. If the read found no event, these items are already sent, so
+                // these deltas are sent now.
                 if index < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {

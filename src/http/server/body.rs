@@ -145,8 +145,8 @@ impl AsRef<[u8]> for LargeBody {
 
 /// Reads the body of a request. If the body has more than `MAX_INLINE_SIZE` bytes, the function
 /// waits until memory is free for `caller`. If the request has a `Content-Length`, the wait comes
-/// before the first byte is read. Without this header, the wait comes once more than
-/// `MAX_INLINE_SIZE` bytes have arrived. The client has `BODY_TIMEOUT` to send the body. This time
+/// before the first byte is read. Without this header, the wait comes as soon as the bytes that
+/// have arrived exceed `MAX_INLINE_SIZE`. The client has `BODY_TIMEOUT` to send the body. This time
 /// begins anew after the wait.
 ///
 /// # Errors

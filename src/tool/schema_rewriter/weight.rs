@@ -11,8 +11,9 @@ use crate::tool::schema::SchemaFlaw;
 const MAX_WEIGHT: u64 = 10_000;
 
 /// Finds each schema that applies more than [`MAX_WEIGHT`] schemas to one value, and each `$ref`
-/// that leads back to itself for the same value. `copies` maps numbers to the copied targets of
-/// `$ref`. `places` maps the same numbers to the JSON Pointers of the originals.
+/// that leads back to itself for the same value. Each copied target of a `$ref` has a number.
+/// `copies` has the copy by its number. `places` has, by the same number, the JSON Pointer of the
+/// original.
 pub(super) fn flaws(
     schema: &Value,
     copies: &Map<String, Value>,

@@ -1,5 +1,6 @@
-//! `/inbox.js`: marks the rows of an open inbox page whose requests change, counts the waiting
-//! requests, and announces new requests. The page is complete without the script.
+//! `/inbox.js`: keeps an open inbox page up to date. Marks the row of each request that no longer
+//! waits, counts the waiting requests, and announces new requests. The page is complete without the
+//! script.
 //!
 //! Invariant: the script leaves each row in its place, and sends no decision.
 

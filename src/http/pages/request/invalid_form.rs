@@ -107,10 +107,9 @@ pub(crate) async fn page(
     Ok(response)
 }
 
-/// Renders the page that has the submitted form. `path_action` is the action in the path of the
-/// POST, if any. For a confirmation, a form with an action in its path is only on a page with one
-/// button, so the function renders that page. For any other kind, the request's own page has every
-/// form.
+/// Renders the page from which the form was submitted. `path_action` is the action in the path of
+/// the POST, if any. If the request is a confirmation and `path_action` is `Some`, the form was on
+/// a page with a single button. In every other case, the form was on the request's own page.
 pub(super) fn page_with_mistakes(view: &View<'_>, path_action: Option<Action>) -> Markup {
     match path_action.filter(|_| view.row.spec.kind == RequestKind::Confirmation) {
         Some(action) => request::single_action_page(view, action),
