@@ -122,9 +122,10 @@ fn annotations(effect: Effect) -> Value {
     }
 }
 
-/// Returns the schema without the keyword [`HEADER`], because only this service sends such headers
-/// to the MCP server. If `named` is true, `schema` is the value of `properties`. The keys of
-/// `schema` are then the names of arguments and not keywords, so all of them are kept.
+/// Returns the schema without the keyword [`HEADER`]. The keyword is for the MCP server's client.
+/// This service is that client, so its own callers do not need the keyword. If `named` is true,
+/// `schema` is the value of `properties`. The keys of `schema` are then the names of arguments and
+/// not keywords, so all of them are kept.
 fn without_headers(schema: &Value, named: bool) -> Value {
     match schema {
         Value::Object(members) => {

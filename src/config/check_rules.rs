@@ -68,9 +68,9 @@ fn check_name(place: &RulePlace<'_>, config: &Config, mistakes: &mut Mistakes) {
 }
 
 /// Checks the entries of `tools`. An entry that matches no tool is a mistake, because a `deny` with
-/// a misspelt name would silently deny no call. If a gate judges other tools, the entry may match a
-/// tool that the file does not name, so it is no mistake. Without `auth`, no rule may allow a tool
-/// that runs on this host.
+/// a misspelt name would silently deny no call. If a gate has `other_tools: judge`, the entry may
+/// match a tool that the file does not name, so it is no mistake. Without `auth`, no rule may allow
+/// a tool that runs on this host.
 fn check_tools(
     place: &RulePlace<'_>,
     config: &Config,

@@ -84,9 +84,9 @@ pub(super) fn never_shown(
     secrets.filter(is_hidden).cloned().collect()
 }
 
-/// Returns the credential in the value of a header such as `Authorization`, without its scheme,
-/// such as `Bearer`. `None` if the header usually holds no secret, or if the value is not two
-/// words.
+/// Returns the credential in the value of a header such as `Authorization`: the word that follows
+/// the scheme (such as `Bearer`). `None` if the header usually holds no secret, or if the value is
+/// not two words.
 #[must_use]
 pub(crate) fn header_credential<'v>(header: &str, value: &'v str) -> Option<&'v str> {
     let words: Vec<_> = value.split_whitespace().collect();

@@ -1,8 +1,11 @@
 //! Determines which credentials an agent may ask a person for, and which tools receive them.
-//! Invariants: an agent that offers `request_credentials` may ask for every credential. Any other
-//! agent, and a gate, may ask only for the credentials that its tools, or the tools of agents below
-//! it, take. The form in which a person enters a credential names all tools that take the
-//! credential; no other tool receives it.
+//! Invariants:
+//! - An agent that offers `request_credentials` may ask for every credential.
+//! - Any other agent may ask only for the credentials that its own tools take, or that the tools of
+//!   its sub-agents (at any depth) take.
+//! - A gate may ask only for the credentials that its tools take.
+//! - The form in which a person enters a credential names all tools that take the credential. No
+//!   other tool receives the credential.
 
 use std::collections::{BTreeMap, BTreeSet};
 

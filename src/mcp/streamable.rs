@@ -283,7 +283,7 @@ impl Streamable {
         let mut answer = self.probe(&newest).await?;
         if answer.as_ref().is_some_and(is_unsupported) {
             // A server may refuse the revision as unsupported, and yet list it as supported in the
-            // same error. So the probe is repeated once.
+            // same error. So the probe is repeated once with the same revision.
             answer = self.probe(&newest).await?;
         }
         let answer = answer.filter(is_stateless);

@@ -61,11 +61,12 @@ impl Health {
         }
     }
 
-    /// Records that the receiver accepted these messages at the uptime `now`. Returns `Some` if the
-    /// receiver was failing, or if there was no success in the [`ASK_INTERVAL`] before `now`. The
-    /// caller must then make all waiting messages due, except the returned messages, which the
-    /// receiver has refused. Otherwise returns `None`: the receiver was accepting messages, so the
-    /// only messages that wait are refused messages, and these keep their schedule.
+    /// Records that the receiver accepted these messages at the uptime `now`.
+    /// - If the receiver was failing, or if there was no success in the [`ASK_INTERVAL`] before
+    ///   `now`, returns the messages that the receiver has refused. The caller must then make all
+    ///   other waiting messages due.
+    /// - Otherwise returns `None`. The receiver was accepting messages, so only refused messages
+    ///   wait, and they keep their schedule.
     pub(super) fn succeeded(
         &mut self,
         messages: impl IntoIterator<Item = Uuid>,

@@ -22,7 +22,7 @@ use crate::task::id::TaskId;
 pub const LONE_DRIVE_AFTER: i32 = 2;
 
 /// Records whether work has begun under the current lease. If work has begun and the lease then
-/// expires, the lease is fruitless.
+/// expires, the lease counts as fruitless (see [`LONE_DRIVE_AFTER`]).
 const SET_BEGUN: Sql = sql!(
     "update agent_task set begun = $3 where task_id = $1 and phase = 'leased' and lease_owner = $2 returning task_id"
 )

@@ -284,10 +284,13 @@ const CREDENTIALS_DELETED: &str = "
     delete from credential s using k where k.ends and s.task_id = k.task_id
 )";
 
-/// Writes the rows of `claimable_task`. If a change takes a lease, and the task's row is due at
-/// least half a lease from now, the row stays as it is. A renewal does the same (see `claim.rs`).
-/// The statement reads the task's row as of its snapshot. A later commit may have deleted the row.
-/// But such a commit increments the task's version, so this change would be refused as stale.
+/// Writes the rows of `claimable_task`. If a change takes a lease, and the task's row in this table
+/// is due at least half a lease from now, the row stays as it is. This saves a write, as in `RENEW`
+/// (see `claim.rs`).
+///
+/// The statement reads the task's row as of its snapshot. After the snapshot, another commit may
+/// have deleted the row. But such a commit increments the task's version, so this change is refused
+/// as stale.
 const CLAIMABLE_STORED: &str = "
 , stored_claimable as (
     insert into claimable_task ({claimable_task.columns})

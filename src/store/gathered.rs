@@ -108,7 +108,8 @@ const LEASE: Sql = lite(
 );
 
 /// Sets the earliest time of the next message to a person: the end of a pause that begins now.
-/// Changes nothing if `next_at` has changed since the claim.
+/// Changes nothing if `next_at` has changed since the claim, because another sender has then
+/// claimed deliveries of the person.
 const ALLOW_NEXT_MESSAGE: Sql = sql!(
     "update gathered set next_at = " (now 1) " + $6
       where target = $2 and tenant = $3 and person = $4 and next_at = $5 returning target"

@@ -25,18 +25,18 @@ const KEY: Sql = sql!(
 )
 .by_key();
 
-/// The path under which the keys of calls at a gate are stored. A stored path that only ends like
-/// this, such as `POST /v1/gate/calls`, is treated the same.
+/// The path under which the keys of calls at a gate are stored. Any stored path that ends with this
+/// path counts as this path, for example `POST /v1/gate/calls`.
 const GATE_CALLS: &str = "/v1/gate/calls";
 
 /// Finds the unexpired row of the key of a call at a gate. Such a key also lasts while its task is
 /// open, so this statement reads the task. It is separate from `KEY`, so that commands under other
 /// paths read no task.
 ///
-/// The later commit of the command checks only the age of the key, and not the task. This is
-/// enough. If this statement finds the key, the command is answered from the key's row and commits
-/// nothing. If it does not find the key, the call has ended and does not run again, so the key
-/// stays expired.
+/// The later commit of the command checks only the age of the key, and not the task. There are two
+/// cases. If this statement has found the key, the command is answered from the key's row and
+/// commits nothing. If this statement has not found the key, the call has ended and does not run
+/// again, so the key stays expired.
 const KEY_OF_CALL: Sql = sql!(
     "select i.tenant, i.user_id, i.path, i.key, i.body_digest, i.task_id, i.request_id from idempotency i
       where i.tenant = $1 and i.user_id " (spelled 1 2 6) " and i.path = $3 and i.key = $4

@@ -123,8 +123,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the open request if the candidate is `known` and the request waits for the person.
-    /// The first answer closes a `known` request, so while it is open, it has no answers.
+    /// Returns the open request if it waits for the person and its first answer closes it
+    /// (`known`). Such a request has no answers while it is open.
     fn request(self) -> Option<OpenRequest> {
         (self.known && self.waits).then_some(OpenRequest {
             id: RequestId(self.request_id),

@@ -101,8 +101,9 @@ select count from counted"
     };
 }
 
-/// Makes one delivery due, as `RESEND` does. For Postgres only: `SQLite` has no data-modifying
-/// common table expressions, and runs several statements in a transaction instead.
+/// Makes one delivery due, as `RESEND` does, and stores the POST's idempotency key. For Postgres
+/// only: `SQLite` has no data-modifying common table expressions, and runs several statements in a
+/// transaction instead.
 const RESEND_WITH_KEY: Sql = Sql {
     postgres: resend_on_postgres!(
         "",

@@ -291,8 +291,8 @@ impl Rows {
         requests.chain(updated).map(RequestId)
     }
 
-    /// Whether Postgres can store the change: none of its texts contains a NUL. The JSON of an item
-    /// may contain an escaped NUL, because the column has the type `text` and not `jsonb`.
+    /// Whether Postgres can store the change: none of its texts contains a NUL. Postgres can store
+    /// an escaped NUL in an item's JSON, because the column has the type `text` and not `jsonb`.
     pub(super) fn is_storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(|line| {
             let immutable = line.immutable.iter().flat_map(|immutable| {

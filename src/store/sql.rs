@@ -15,8 +15,8 @@ pub struct Sql {
 }
 
 impl Sql {
-    /// Marks a statement that finds every row by its key. It is planned once, because planning at
-    /// each execution would cost more than the execution itself.
+    /// Marks a statement that finds every row by its key. Postgres plans such a statement once,
+    /// because planning at each execution would cost more than the execution itself.
     pub(super) const fn by_key(self) -> Self {
         Self {
             by_key: true,

@@ -62,9 +62,9 @@ impl TaskRecord {
         TaskId(self.task_id)
     }
 
-    /// Returns the row, and whether all of it could be decoded. If the status item cannot be
-    /// decoded, the row has no output and no error. If the agent path cannot be decoded, it
-    /// consists of the agent's own name.
+    /// Returns the row, and whether all of it could be decoded. If the task's last `task_status`
+    /// item cannot be decoded, the row has no output and no error. If the agent path cannot be
+    /// decoded, it consists of the agent's own name.
     pub(super) fn readable_row(mut self) -> Result<(TaskRow, bool), ReadError> {
         let status_readable = self
             .status_body

@@ -97,10 +97,10 @@ record! {
 }
 
 impl TreeSnapshot {
-    /// Returns the tasks that lack an item after the event `after`. If `after` is 0, finds all of
-    /// them, because the first item of each task has the `seq` 1. If `after` is greater, the `seq`
-    /// of a task's first item after `after` is not known. A task that lacks this item may then be
-    /// missed.
+    /// Returns the tasks of which the row, or an item after the event `after`, is missing. If
+    /// `after` is 0, finds all such tasks, because the first item of each task has the `seq` 1. If
+    /// `after` is greater, the `seq` of a task's first item after `after` is not known. Then a gap
+    /// before the first item that was read is not found.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
         let mut gaps = BTreeSet::new();

@@ -144,7 +144,7 @@ impl Progress {
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
             // `Folded` counts all spellings of a user id as one person. If `auth.user_ids` is
             // `exact`, each spelling is a person, so this count may be too low. This does no harm:
-            // the answer that completes the approvals has `leave`, which has set `may_run`.
+            // the answer that completes the approvals has `leave`, so `may_run` is already true.
             let people =
                 u32::try_from(open.approvers_of(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             may_run |= over || people >= open.spec.required();

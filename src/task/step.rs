@@ -56,7 +56,7 @@ pub enum AwaitedEvent {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The closing of any request. The tree has the maximum number, so no further request can open.
+    /// The closing of any request, because the tree has the maximum number of open requests.
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,
@@ -127,7 +127,7 @@ pub fn next_step(progress: &Progress, context: &StepContext) -> Step {
     let mut needs_request = !asking.is_empty();
     let mut remaining = progress.remaining_requests();
     asking.retain(|call| {
-        // Questions of an attempt that has just ended are not stored yet: waiting would lose them.
+        // Beyond the limit, asks only the questions that no item stores yet, so that none is lost.
         let is_asked = remaining > 0 || context.ended_with_questions.contains(call);
         remaining = remaining.saturating_sub(1);
         is_asked

@@ -67,8 +67,8 @@ pub(crate) enum GuardLine {
     Started(i32),
     /// The command could not be started, for this reason.
     NotStarted(String),
-    /// The command has ended. Its two outputs follow this line; `stdout` and `stderr` give the
-    /// lengths.
+    /// The command has ended. After this line, the guard writes the command's two outputs; `stdout`
+    /// and `stderr` give the lengths.
     Over {
         end: CommandEnd,
         stdout: OutputHeader,

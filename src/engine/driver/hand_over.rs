@@ -1,7 +1,8 @@
 //! Drives gate calls. The asker of a call is the client that proposed the call and waits for the
 //! verdict. Either this service runs the call, or the asker runs it elsewhere with a permit.
-//! Invariants: a permit is committed only in a session of the asker's HTTP request, because the
-//! answer to this request contains the permit. An approved call starts only while its asker waits.
+//! Invariants: a permit is committed only in a session that belongs to a waiting HTTP request of
+//! the asker, because the answer to this request contains the permit. An approved call starts only
+//! while its asker waits.
 
 use std::time::Duration;
 

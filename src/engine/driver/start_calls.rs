@@ -93,8 +93,9 @@ impl<'e> Driver<'e> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// Prepares the tools of these calls. Returns `false` if the calls may not start now. If the
-    /// service stops, the driver gives way at its next step, which queues the task.
+    /// Prepares the tools of these calls. Returns `false` if a tool cannot be prepared, or if the
+    /// service stops. The calls then do not start now. If the service stops, the driver queues the
+    /// task at its next step.
     async fn prepare_start(
         &mut self,
         calls: &[CallId],

@@ -377,9 +377,9 @@ impl Waiter<'_> {
         }
     }
 
-    /// Handles a call that this ask cannot start yet. Stores that the asker is present, and waits
-    /// for a change of the call. Once this ask's time is over, answers the asker instead. After the
-    /// answer, the asker stays present only if it asks again by itself (`returns_within`).
+    /// Handles a call that cannot start yet. Stores that the asker is present, and waits for a
+    /// change of the call. Once the time of this ask is over, answers the asker with the pending
+    /// call. The asker then counts as absent, unless it asks again by itself (`returns_within`).
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,

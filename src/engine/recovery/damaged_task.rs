@@ -53,8 +53,8 @@ impl Engine {
         };
         let may_end = !damaged.newer || damaged.takeovers >= i64::from(self.settings.takeovers);
         if !may_end && late.is_empty() {
-            // The tree is not read, because this read would report the task as unreadable again.
-            // The worker would then come here again in each round.
+            // The tree is not read, because this read would report the task as unreadable again,
+            // and the worker would then call this function again in each round.
             return Ok(true);
         }
         let tree = self

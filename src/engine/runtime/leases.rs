@@ -47,7 +47,8 @@ impl Leases {
 
     /// Registers the lease of a task that the claim with the number `claim` has taken, until the
     /// uptime `until`. Returns `None` if a lease of the task was registered after the claim took
-    /// its number: a command has found the claimed task in the database and drives it.
+    /// its number. The holder of that lease is a command that has found the claimed task in the
+    /// database and drives the task.
     pub(crate) fn hold_claimed(
         self: &Arc<Self>,
         task: TaskId,

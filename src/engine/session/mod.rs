@@ -228,8 +228,8 @@ impl TaskSession {
         self.now = journal.now;
         self.credentials.clear();
         self.received_results.clear();
-        // The connection may have ended since the last read, so only the reloaded row says whether
-        // the asker waits. A connection that still waits claims the call again.
+        // The asker's connection may have ended since the last read, so from now on only the row
+        // says whether the asker waits. If the connection still waits, it claims the call again.
         self.ask = None;
         let progress = Progress::replay(&journal.items, journal.history_uncertain_until);
         *self.own = TaskDraft::new(journal.row, progress, journal.items);

@@ -29,8 +29,8 @@ pub(crate) struct TaskDraft {
     pub guard: Option<Guard>,
     /// Whether the next commit writes the agent version of `row`.
     pub has_new_agent_version: bool,
-    /// For a gate call, the presence of its asker (the client that waits for it) that the next
-    /// commit stores; `None` keeps the stored presence.
+    /// For a gate call: the next commit stores this presence of the asker (the client that waits
+    /// for the call). `None` keeps the stored presence.
     pub asker: Option<AskerPresence>,
     /// The number of the task's own open requests at the last read or commit.
     open_requests: usize,

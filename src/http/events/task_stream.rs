@@ -76,9 +76,9 @@ impl TaskStream {
     /// Reads a portion of events and returns the number of its events. After the last portion,
     /// writes `caught_up` (once per stream) and begins to wait for notifications.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // If deltas already wait, all items in their prompts are committed, so a `fresh` read finds
-        // the events of these items. `already_waiting` does not count deltas that arrive during the
-        // read, because the read may miss items in their prompts.
+        // If deltas already wait, all items in the prompts of their model calls are committed, so a
+        // `fresh` read finds the events of these items. For a delta that arrives during the read,
+        // the read may miss such items, so `already_waiting` does not count this delta.
         let already_waiting = self.waiting_deltas.len();
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =

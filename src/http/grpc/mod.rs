@@ -438,8 +438,8 @@ fn refusal_status(refusal: &GateRefusal) -> GrpcStatus {
     GrpcStatus::new(code, text)
 }
 
-/// Returns the value of a header; `None` without the header. Refuses a repeated header, because one
-/// of the values may come from the client.
+/// Returns the value of a header; `None` without the header. Refuses a repeated header, because the
+/// client may have sent one of the values in addition to the value that the gateway has set.
 ///
 /// # Errors
 /// `PermissionDenied` for a repeated header.

@@ -22,7 +22,7 @@ const RESERVED_HEADERS: [&str; 8] = [
     "upgrade",
     "user-agent",
 ];
-/// The prefix of the signature's headers, which an operator may not set, either.
+/// The prefix of the signature's headers. An operator may not set headers with this prefix.
 const RESERVED_PREFIX: &str = "webhook-";
 
 /// A receiver of POST requests that are signed according to the specification Standard Webhooks.

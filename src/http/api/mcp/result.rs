@@ -37,9 +37,10 @@ pub(super) struct ResultWriter {
 }
 
 impl ResultWriter {
-    /// Returns the result as JSON text. If the call is pending and the client repeats the request
-    /// by itself, the text asks for the repetition. If an MCP server ran the call during this
-    /// request, the text is that server's own result with additions.
+    /// Returns the result as JSON text. If the call is pending and `next_repetition` is set, the
+    /// result is `input_required`, upon which the client repeats the request by itself. If an MCP
+    /// server ran the call during this request, the result is that server's own result with
+    /// additions.
     pub(super) fn result(
         &self,
         answer: &GateAnswer,

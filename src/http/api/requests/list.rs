@@ -117,7 +117,7 @@ async fn open_requests(
 }
 
 /// Returns whether the caller may decide the request or has already answered it. The right to
-/// decide is checked as it is now; the caller's key may limit it.
+/// decide is the right that the caller has now; the permissions of the caller's key may limit it.
 fn concerns(row: &RequestRow, caller: &Caller) -> bool {
     may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers)
         || row.state().answer_by(&caller.user_id, None).is_some()

@@ -32,8 +32,8 @@ pub(super) enum InboxChange {
 #[derive(Debug, Default)]
 pub(super) struct InboxView {
     open: BTreeMap<RequestId, usize>,
-    /// Whether requests may wait that `open` lacks. This is so if the count has reached its limit,
-    /// or if the read ended early because it had looked at many requests.
+    /// Whether requests that are not in `open` may wait, too. This is so if the count has reached
+    /// its limit, or if the read ended early because it had looked at many requests.
     more: bool,
     /// Whether the count has reached [`MAX_COUNTED`] since the inbox was read. If so, `more` is
     /// set, too.
@@ -67,8 +67,9 @@ impl InboxView {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again: more requests may wait than were counted,
-    /// and many of the counted requests no longer wait (see [`REFRESH_TENTHS`]).
+    /// Returns whether the inbox has to be read again. This is so if the count had reached its
+    /// limit, and many of the counted requests no longer wait (see [`REFRESH_TENTHS`]). Requests
+    /// that were not counted may then take their places.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         self.full && 10 * self.open.len() < REFRESH_TENTHS * MAX_COUNTED
