@@ -27,8 +27,8 @@ pub(super) type HeadersDigest = [u8; 32];
 pub(super) struct Conversation {
     pub(super) revision: Revision,
     pub(super) session: Option<HeaderValue>,
-    /// All clones of a conversation share this value. A request in flight holds a clone. So if more
-    /// than one clone exists, the conversation is in use.
+    /// All clones of a conversation share this value. A request in flight holds a clone. So if a
+    /// clone exists besides the kept conversation, the conversation is in use.
     pub(super) in_use: Arc<()>,
 }
 
