@@ -274,8 +274,9 @@ impl Config {
     /// although they are not configured under `tools`.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // An unknown sub-agent is reported at the agent that lists it. The sub-agent gets a spec
-        // all the same, so that rules that name it are not reported, too.
+        // The check of agents reports a sub-agent that is not configured. The sub-agent gets a spec
+        // here all the same, so that the check of rules does not also report each rule that names
+        // it.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs
@@ -283,9 +284,9 @@ impl Config {
             .map(spec)
             .chain(self.human_tools())
             .collect();
-        // An agent may list a `request_…` tool that cannot be offered to the agent, which is
-        // reported at the agent. The tool gets a spec all the same, so that rules that name the
-        // tool are not reported, too.
+        // The check of agents reports a `request_…` tool that cannot be offered to the agent that
+        // lists it. The tool gets a spec here all the same, so that the check of rules does not
+        // also report each rule that names it.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(placeholder_spec(kind.tool(), ToolKind::Human));

@@ -54,11 +54,11 @@ pub(super) fn find(root: &Node, inserted: &[InsertedValue]) -> Vec<(String, Secr
     values
 }
 
-/// Returns those of `secrets` that a stored definition must not insert, because people and models
-/// see the expanded text. Leaves out two kinds of values:
+/// Returns those of `secrets` that the expansion of a stored definition's `${…}` must not insert,
+/// because people and models see the expanded text. Leaves out two kinds of values:
 /// - values that are too short to be redacted;
-/// - values that a `${…}` in the file inserts at a place that is shown. A key is never left out for
-///   this reason.
+/// - values that a `${…}` in the file inserts at a place that is shown. A value that also stands at
+///   a place that is always secret (`unexpanded::is_key`) is not left out for this reason.
 pub(super) fn never_shown(
     root: &Node,
     inserted: &[InsertedValue],

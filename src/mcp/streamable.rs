@@ -177,8 +177,8 @@ impl Streamable {
         }
     }
 
-    /// Ends the sessions. The requests have the headers of the operator, because users' credentials
-    /// are not kept.
+    /// Ends the sessions of all kept conversations. The requests that end them have the headers
+    /// `operator`, because the headers with users' credentials are not kept.
     pub(super) async fn close(&self, operator: &HeaderMap) {
         let ended = self.conversations.take();
         let end = async {
@@ -189,8 +189,8 @@ impl Streamable {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, end).await;
     }
 
-    /// Returns a future that ends the sessions of `ended`, with the headers `operator` and a token;
-    /// `None` if no conversation has a session.
+    /// Returns a future that ends the sessions of `ended`. Its requests have the headers `operator`
+    /// and, if OAuth is configured, a token. `None` if no conversation of `ended` has a session.
     async fn end(
         &self,
         operator: &HeaderMap,

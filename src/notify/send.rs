@@ -61,7 +61,7 @@ impl EntryState {
         }
     }
 
-    /// Makes the next pass over the entries claim deliveries of this entry.
+    /// Sets `may_have_due`, so that the next pass over the entries claims deliveries of this entry.
     pub(super) fn expect_due(&self) {
         self.may_have_due.store(true, Ordering::Relaxed);
     }

@@ -218,8 +218,8 @@ fn compile_when(
     }
 }
 
-/// Reports the findings for each tool. Returns false if a finding is a mistake, so that the
-/// expression must not be used.
+/// Reports the findings for each tool, as mistakes or as warnings. Returns false if a mistake was
+/// reported. The rule then must not use the expression.
 fn report(
     rule: &Rule,
     place: &[&str],

@@ -344,11 +344,11 @@ impl SecretSet {
     }
 }
 
-/// Returns the strings that can stand for a value in the base64 of a longer text. There is one for
-/// each alphabet and each offset of the value modulo 3. It has only the characters that do not
-/// depend on the bytes before and after the value. If the longer text ends with the value, the last
-/// character of its base64 may depend on the value alone. Two further strings include this
-/// character: one with padding, one without.
+/// Returns the strings that can stand for a value in the base64 of a longer text. For each alphabet
+/// and each offset of the value modulo 3, there is a string of the characters that do not depend on
+/// the bytes before and after the value. If the longer text ends with the value, one more character
+/// may depend on the value alone. If so, there are two further strings with this character: one
+/// with padding, one without.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

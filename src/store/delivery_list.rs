@@ -357,9 +357,10 @@ impl Store {
     /// nevertheless.
     pub async fn resend_all(&self, filter: &ResendFilter) -> Result<usize, ReadError> {
         let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
-        // Before the next batch, a delivery of this batch may end in the same state again. It must
-        // not become due twice, so the next batch begins after the greatest id of this batch. The
-        // greatest id need not be the last of `found`, because `returning` has no order.
+        // A delivery of this batch may be sent before the next batch, and may end in the filter's
+        // state again. The next batch begins after the greatest id of this batch, so that no
+        // delivery becomes due twice. The greatest id need not be the last of `found`, because
+        // `returning` has no order.
         let (mut count, mut after) = (0, Uuid::nil());
         loop {
             let values = filter.values(Value::Now, limit, after);

@@ -46,8 +46,10 @@ const EVENTS_OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The event number of their
-/// items never equals `seq`, so the index `agent_task_item_tree` has all of them.
+/// Like `EVENTS_OF_ROOT`, for a sub-agent's task and its descendants. The index
+/// `agent_task_item_tree` has all items of these tasks: it lacks only items whose event number
+/// equals `seq`. The event number of an item of these tasks is greater than `seq`, because the
+/// first events of the tree are items of the root.
 const EVENTS_OF_SUBTREE: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5

@@ -212,8 +212,9 @@ impl Store {
         list.page(self, filter.limit, after).await
     }
 
-    /// Finds the open requests under a person's keys, at most `limit`, in the order of their ids.
-    /// `head` has the first three parameters of [`OF_KEYS`].
+    /// Finds at most `limit` open requests that have a row in `inbox` under one of `keys` (see
+    /// `Store::keys`), in the order of their ids. `head` has the first three parameters of
+    /// [`OF_KEYS`].
     async fn candidates_of_keys(
         &self,
         head: &[Value],

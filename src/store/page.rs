@@ -18,10 +18,11 @@ pub struct Page<T> {
     pub rows: Vec<T>,
     /// Whether more rows may follow.
     pub more: bool,
-    /// The id after which the next page begins; `None` if this is the id of the last row. A page
-    /// that ends early after `MAX_SCANNED_IDS` ids sets this field, because the last of these ids
-    /// may have no row in the page. [`Page::retain`] sets this field, because it may drop the last
-    /// row.
+    /// The id after which the next page begins. If `None`, the next page begins after the last row
+    /// of this page. The id is `Some` in two cases:
+    /// - The page ended early after `MAX_SCANNED_IDS` ids. The last of these ids may have no row in
+    ///   the page.
+    /// - [`Page::retain`] was called, and may have dropped the last row.
     pub scanned_to: Option<Uuid>,
 }
 

@@ -43,7 +43,8 @@ const SENT_MESSAGE: Sql = sql!(
 )
 .by_key();
 
-/// Selects a message's oldest requests, given the message's entry of `notify.to` and reference.
+/// Selects the oldest requests of a message. The message is given by its entry of `notify.to`
+/// (`$1`) and by its reference (`$2`).
 const LISTED_REQUESTS: Sql = sql!(
     "select d.request_id, d.type as kind, count(*) over () as number from delivery d
       where d.target = $1 and d.reference = $2 and d.request_id is not null

@@ -198,8 +198,10 @@ impl Rewriter<'_> {
         self.flaws.insert(SchemaFlaw::new(place, detail));
     }
 
-    /// Rewrites `schema`, the outermost of the schemas that apply to a value. If `self.close` is
-    /// true, also closes `schema` by the rules in the module's documentation.
+    /// Rewrites `schema`, which is the schema of the whole value, of a member or of an item. The
+    /// parts of such a schema, for example the elements of its `allOf`, are rewritten by
+    /// `rewrite_open` instead. If `self.close` is true, also closes `schema` by the rules in the
+    /// module's documentation.
     fn rewrite_child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.rewrite_open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else {

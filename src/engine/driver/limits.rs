@@ -104,10 +104,10 @@ impl Driver<'_> {
             self.session.task_id(),
             self.session.own.progress.turns,
         );
-        // A model call whose answer was just stored is missing in `others`. The tree is read only
-        // now, so that it has this answer. The tree may also have the answer to a call in `others`,
-        // if the answer was stored meanwhile. `is_unanswered` excludes such a call, so that it is
-        // not counted twice.
+        // `others` no longer has a call whose answer is stored. The tree is read after `others`, so
+        // that the tree has this answer. If the answer to a call in `others` was stored since, the
+        // tree has that answer, too. `is_unanswered` excludes such a call, so that the call is not
+        // counted twice.
         self.session.tree.fresh = false;
         self.engine.refresh_tree(self.session).await?;
         let is_unanswered = |call: &InFlightModelCall| {

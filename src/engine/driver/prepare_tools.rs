@@ -73,9 +73,9 @@ impl Driver<'_> {
         stale.collect()
     }
 
-    /// Compares these tools with their reviewed definitions. Returns a failed result for each call
-    /// whose tool could not be compared. Skips calls that lack a credential, because a person is
-    /// asked for the credential first.
+    /// Compares the tools in `stale` with their reviewed definitions. Returns a failed result for
+    /// each call whose tool could not be compared. Skips calls that lack a credential, because a
+    /// person is asked for the credential first.
     async fn compare_tools(
         &mut self,
         stale: Vec<StaleTool>,

@@ -267,10 +267,10 @@ impl<'e> Driver<'e> {
         }
     }
 
-    /// Returns the started calls whose last attempt may still be running. An attempt that a replica
-    /// runs counts as running until the duration of a lease after the tool's timeout. An attempt
-    /// that an asker runs counts as running until its permit ends, or until the asker returns the
-    /// permit.
+    /// Returns the started calls whose last attempt may still be running. If a replica runs the
+    /// attempt, the attempt counts as running until its timeout, and for the duration of one lease
+    /// more, because the replica may notice the timeout late. If an asker runs the attempt, the
+    /// attempt counts as running until its permit ends, or until the asker returns the permit.
     fn running_calls(&self) -> BTreeSet<CallId> {
         let engine = self.engine;
         // Whether all attempts of a replica count as ended. If no other process uses the store, all

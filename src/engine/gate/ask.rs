@@ -74,9 +74,9 @@ enum Round {
     /// The call may have changed. The next round uses this session. With `None`, the next round
     /// loads the task again.
     Retry(Option<Box<TaskSession>>),
-    /// This ask cannot answer with the call, because another client gets the call's result, or
-    /// because another proposal has stored the same idempotency key. The ask handles its proposal
-    /// again from the start, usually as a new call.
+    /// The proposal must be handled again from the start, usually as a new call. The reason is
+    /// that another client gets the result of this call, or that another proposal has stored the
+    /// same idempotency key.
     TakenByOther,
 }
 

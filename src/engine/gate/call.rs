@@ -99,8 +99,8 @@ pub struct GateCall {
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
     /// The text of a result that this service wrote because the call expired, was withdrawn, was
-    /// canceled, or failed. `None` if this service ran the call, or if the asker reported the
-    /// result.
+    /// canceled, or failed. `None` if this service had started the call, or if the asker reported
+    /// the result.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,

@@ -63,7 +63,8 @@ impl Engine {
         gates.map(|(version, _)| version.clone()).collect()
     }
 
-    /// Returns those agent versions of `rows` that are versions of gates. So a gate call is
+    /// Returns those agent versions of `rows` that are versions of gates. Reads the stored
+    /// definition of a version that the configuration does not have, so that a gate call is
     /// recognized even if its gate was removed from the configuration. A version whose stored
     /// definition is missing or unreadable counts as an agent's.
     ///

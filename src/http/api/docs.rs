@@ -42,8 +42,8 @@ const PAGE_CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(openapi_json);
 
-/// The configuration of the page. The address of the document is relative to `/docs`, and the page
-/// calls no external validator.
+/// The configuration of the page at `/docs`. The page loads the OpenAPI document from an address
+/// relative to `/docs`, and calls no external validator.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     Arc::new(
         Config::new(["openapi.json"])

@@ -112,7 +112,8 @@ struct Buffer {
 struct FollowerQuery {
     seen: i64,
     fresh: bool,
-    /// The values of [`Buffer`]'s `reads_begun` and `reads_failed` when the query was made.
+    /// The values of [`Buffer`]'s `reads_begun` and `reads_failed` when the follower made this
+    /// query.
     reads_begun: u64,
     reads_failed: u64,
 }

@@ -27,7 +27,8 @@ pub(super) type HeadersDigest = [u8; 32];
 pub(super) struct Conversation {
     pub(super) revision: Revision,
     pub(super) session: Option<HeaderValue>,
-    /// Shared by all clones. A request in flight holds a clone, so its conversation is in use.
+    /// All clones of a conversation share this value. A request in flight holds a clone. So if a
+    /// clone exists besides the kept conversation, the conversation is in use.
     pub(super) in_use: Arc<()>,
 }
 

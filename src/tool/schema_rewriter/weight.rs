@@ -39,7 +39,8 @@ struct Weights<'s> {
     places: &'s BTreeMap<String, String>,
     /// The weights computed so far, by the copies' numbers.
     known: BTreeMap<&'s str, u64>,
-    /// The numbers of the copies that are being counted, the outermost first.
+    /// The copies whose weights are being computed, the outermost first. Each copy is named by its
+    /// key in `copies`.
     path: Vec<&'s str>,
     flaws: BTreeSet<SchemaFlaw>,
 }

@@ -19,8 +19,9 @@ pub(crate) struct WaitingAsks(Arc<Mutex<Asks>>);
 #[derive(Debug, Default)]
 struct Asks {
     next: u64,
-    /// The waiting proposals by number, each with its caller. The proposal of a client that can
-    /// cancel its request also has the name of this request, and the token that ends the wait.
+    /// The waiting proposals by number, each with its caller. If the client can cancel, the entry
+    /// also has the name by which [`WaitingAsks::cancel`] finds the proposal, and the token that
+    /// ends the wait.
     open: HashMap<u64, (PersonKey, Option<(String, CancellationToken)>)>,
 }
 

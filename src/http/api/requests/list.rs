@@ -93,8 +93,9 @@ pub(crate) async fn list_requests(
 }
 
 /// Returns the number of requests that wait for the caller and fit `filter`. The second value is
-/// whether more such requests wait than were counted. With `roots`, counts all such requests of
-/// these trees. Without `roots`, counts those of [`InboxFilter::open_for`].
+/// whether more such requests may wait than were counted. With `roots`, counts all such requests of
+/// these trees. Without `roots`, counts only the oldest such requests, up to the limit of
+/// [`InboxFilter::open_for`].
 async fn open_requests(
     http: &Http,
     caller: &Caller,

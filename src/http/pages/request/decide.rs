@@ -48,8 +48,8 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
 
 /// Returns the call that the forms have to name; `None` if they decide the whole request. If this
 /// reader has approved a call that is still undecided, a rejection of the whole request is refused.
-/// So the forms then name the only open call. If several calls are open, only the form with a
-/// choice for each call can reject.
+/// In this case, the forms name the open call if only one call is open. If several calls are open,
+/// the forms name none of them, and only the form with a choice for each call can reject.
 fn call_to_name<'v>(view: &'v View<'_>) -> Option<&'v RequestedCall> {
     match view.open_calls().as_slice() {
         [call] if view.has_approved_undecided_call() => Some(*call),
