@@ -87,9 +87,9 @@ pub struct GateCall {
     /// Whether a person replaced the arguments.
     pub edited: bool,
     /// The digest of the call in its last start or in its last request, whichever is newer. If the
-    /// call has neither, the digest of the call under the current configuration; `None` if the call
-    /// is invalid or its tool is gone. Always `None` for a
-    /// call that the gate counts without journaling it (`record: held`).
+    /// call has neither, this is its digest under the current configuration, or `None` if the call
+    /// is invalid or its tool is gone. Always `None` for a call that the gate counts without
+    /// journaling it (`record: held`).
     pub digest: Option<String>,
     pub decision: GateDecision,
     pub state: GateState,
