@@ -216,9 +216,9 @@ fn check_recipients(
         return mistakes.add(&place, "`groups` or `users` is missing");
     }
     let of_rules = || all.iter().filter(|terms| terms.rule.is_some());
-    // The owner of a task decides calls that no rule matches, and any person may be an owner. If
-    // the check always used the terms of such calls, it would accept every person in `to` who has a
-    // mail address. So it uses these terms only if no rule holds calls.
+    // Any person may be the owner of a task, and the owner decides the calls that no rule matches.
+    // With the terms of these calls, this check would accept every person in `to` who has a mail
+    // address. So if any rule opens questions, the check uses the terms of rules alone.
     let decisive: Vec<&QuestionTerms<'_>> = if of_rules().next().is_some() {
         of_rules().collect()
     } else {

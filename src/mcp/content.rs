@@ -72,8 +72,8 @@ fn is_json_of(text: &str, value: &Value) -> bool {
         && serde_json::from_str::<Value>(text).is_ok_and(|parsed| parsed == *value)
 }
 
-/// Returns the whole text of a block. The caller redacts the whole result first, and cuts the
-/// result afterwards.
+/// Returns the whole text of a block, uncut. The caller redacts the whole result before it cuts the
+/// result, because a secret that is cut in two would not be found.
 fn block_text(block: &Value) -> String {
     let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default();
     match text("type") {

@@ -59,7 +59,8 @@ pub(super) struct Streamable {
     hint: Option<Revision>,
     probe_timeout: Duration,
     conversations: Conversations,
-    /// The server's `serverInfo`, as of the conversation that began last. Only a review reads it.
+    /// The server's `serverInfo`, as of the conversation that began last. Only the review of the
+    /// server's tools (`review.rs`) uses it.
     server: Mutex<Value>,
     changes: watch::Sender<u64>,
 }

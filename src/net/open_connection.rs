@@ -85,8 +85,8 @@ impl OpenConnection {
         match select(pin!(answered), driver).await {
             Either::Left((read, _)) => read,
             Either::Right((_, answered)) => {
-                // The driver may have ended without taking the request. When the driver is dropped,
-                // `answered` fails. Otherwise `answered` could wait forever.
+                // The driver may have ended without taking the request. `answered` could then wait
+                // forever, so the driver is dropped, which makes `answered` fail.
                 self.driver = None;
                 answered.await
             }

@@ -252,10 +252,10 @@ impl Net {
         may_keep.then_some(key)
     }
 
-    /// Keeps the connection if it can be used again. Fails if the connection was reused, and the
-    /// response is an error that may not be an answer to this request. For example, a peer sends
-    /// such an error when it closes an idle connection while the request is on its way, or when it
-    /// takes a part of an earlier request for a new request.
+    /// Keeps the connection if it can be used again. If the connection was reused, fails for an
+    /// error response that perhaps belongs to no request. For example, a peer sends such a response
+    /// when it closes an idle connection while the request is on its way, or when it takes a part
+    /// of an earlier request for a new request.
     fn received(
         &self,
         key: Option<KeptKey>,

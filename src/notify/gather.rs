@@ -29,8 +29,8 @@ const NO_ADDRESS: &str = "no mail reaches this person any more";
 /// these requests are removed from memory before the next requests are read.
 const REQUESTS_PER_READ: usize = 20;
 
-/// A delivery that is to be sent, with the time at which the entry's message about the delivery's
-/// request was due.
+/// A delivery that is to be sent, and the time at which a message about its request was due. The
+/// lag of the message counts from this time.
 type Due<'c> = (&'c ClaimedDelivery, Time);
 
 /// The deliveries that were claimed for one recipient, divided into two lists, with the message

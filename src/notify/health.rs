@@ -18,7 +18,8 @@ const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Health {
-    /// Whether a message's first attempt has failed since the last success.
+    /// Whether the receiver counts as failing: from the start of the process, from a failed first
+    /// attempt at a message, or from an outage, until the next success.
     failing: bool,
     /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,

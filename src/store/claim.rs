@@ -219,8 +219,9 @@ impl Store {
     /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired,
     /// and parked tasks whose wake time has come. Among them is at most one task that must be
     /// driven alone ([`Drive::Alone`]), and none if `alone` is false. Increments the version of
-    /// each claimed task, so that the commits of the task's old driver fail. For an expired lease,
-    /// increments `takeovers`, and also `fruitless` if work had begun.
+    /// each claimed task, so that the commits of the task's old driver fail. If a task's lease
+    /// expired, increments `takeovers`. If work on the task had begun under this lease
+    /// ([`Store::set_begun`]), also increments `fruitless`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.

@@ -126,10 +126,10 @@ const BATCH: usize = 1000;
 const MAX_COVERING: i64 = 32;
 
 /// Finds standing decisions by their basis (see `Offer::basis`) and by the owner of their tree,
-/// newest first. Leaves out those that cannot cover the call, so that they do not fill the limit:
-/// revoked and expired ones, and those given for another agent or another tree. Also leaves out
-/// those that are used up. But if an earlier attempt of the call was started under a standing
-/// decision (`$7`), that standing decision is found even if it is used up.
+/// newest first. Leaves out standing decisions that cannot cover the call, so that they do not fill
+/// the limit: those that are revoked, expired or used up, and those given for another agent or
+/// another tree. Exception: `$7` is the standing decision under which an earlier attempt of the
+/// call was started. It is found even if it is used up.
 const COVERING: Sql = sql!(
     "select grant_id, tenant, owner, root_task_id, scope, agent, tool, rule, basis, given_by, via, given_groups, door,
             request_id, created_at, expires_at, uses, used, revoked_by, false as superseded,

@@ -177,8 +177,9 @@ macro_rules! cell {
     };
 }
 
-/// Declares a [`List`]. The arguments are the list's name, the function that takes the lines from a
-/// batch, and the columns. Each column has a type and an expression for its value in a line.
+/// Declares a [`List`]. The arguments are the list's name, the function that returns the lines of a
+/// batch, and the columns. Each column has a type, and an expression that computes its value from a
+/// line.
 macro_rules! list {
     ($name:literal, $lines:ident($($from:ident)?), |$of:ident| $($column:ident: $kind:ident = $value:expr),* $(,)?) => {
         List {

@@ -172,8 +172,8 @@ impl Relay {
                 () = feed.wait_for_outgoing(), if !waiting => waiting = true,
                 () = sleep_until(next_send), if waiting => {
                     waiting = false;
-                    // Nothing is left if an earlier send, for example of an announcement, has
-                    // already taken the notification that ended the wait.
+                    // Since then, an announcement may have been sent together with all pending
+                    // notifications. If so, nothing is left to send.
                     if feed.has_outgoing() {
                         self.send(&mut listener, false).await?;
                         next_send = Instant::now() + SEND_INTERVAL;

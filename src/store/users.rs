@@ -98,7 +98,8 @@ impl Store {
         Ok(own.into_iter().collect())
     }
 
-    /// Stores the missing keys of at most `BATCH` spellings. Returns whether more may be missing.
+    /// Stores the key (the folded form) of up to `BATCH` spellings that have no key yet. Returns
+    /// whether more such spellings may be left.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -151,8 +151,9 @@ impl CallAnswer {
         }
     }
 
-    /// Whether this answer alone decides the call for its request. False for an approval or a retry
-    /// without `leave`: only the count of the approvals then says whether the call is decided.
+    /// Whether this answer alone decides the call for its request. True for every answer that lets
+    /// the call run (`leave`), and for every answer but an approval or a retry. For any other
+    /// approval or retry, the count of the approvals says whether the call is decided.
     #[must_use]
     pub fn settles(&self) -> bool {
         self.leave || !matches!(self.action, Action::Approve | Action::Retry)

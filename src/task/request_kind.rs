@@ -68,10 +68,10 @@ pub struct RequestKindProperties {
     pub counts_approvers: bool,
     /// Whether a request of this kind asks about a call whose outcome is unknown.
     pub outcome_unknown: bool,
-    /// Whether the answers to a request of this kind depend on the tool's definition. If true, and
-    /// if the definition has changed since the request was opened, an answer withdraws the request
-    /// instead of deciding it. If false, only the answer `retry` does so, because it runs the tool
-    /// again.
+    /// Whether every answer to a request of this kind depends on the tool's definition. If false,
+    /// only the answer `retry` does, because it runs the tool again. If the definition has changed
+    /// since the request was opened, an answer that depends on the definition withdraws the request
+    /// instead of deciding it.
     pub depends_on_tool: bool,
 }
 

@@ -45,9 +45,9 @@ impl<'a> RequestState<'a> {
     }
 
     /// Returns the answer that decided `call`, if any. This is the first answer that settles the
-    /// call alone or completes the required approvals. A service without accounts closes a request
-    /// after a single approval, even if the request requires several. Then no answer completes the
-    /// approvals, and the last answer about the call has decided it.
+    /// call alone or completes the required approvals. If no answer does so, but the request was
+    /// closed and the task continues, it is the last answer about the call. For example, a service
+    /// without accounts closes a request after one approval, even if the request requires several.
     #[must_use]
     pub fn deciding_answer(&self, call: CallId) -> Option<&'a TimedDecision> {
         let required = self.spec.required().max(1) as usize;

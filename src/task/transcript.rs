@@ -125,8 +125,9 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
 }
 
 /// Returns the edited arguments of the calls that ran with a person's edit. An edit counts if the
-/// call was started after the edit. If a request asked the API's client for the result of a call,
-/// the journal shows no start. Then the edit counts if the result was supplied after the edit.
+/// call was started after the edit. A call whose result the API's client supplied
+/// (`ExternalResult`) has no start in the journal. Its edit counts if the result was supplied after
+/// the edit.
 fn executed_edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut external) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {

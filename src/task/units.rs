@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::de::{Error, Expected, Unexpected};
 
-/// Parses a duration for a serde visitor. `expected` is this visitor. The error about a malformed
-/// text quotes the visitor's description of a duration.
+/// Parses a duration for the serde visitor `expected`. If the text is malformed, the error quotes
+/// this visitor's description of a duration.
 ///
 /// # Errors
 /// Fails if [`parse_duration`] returns `None`. If the duration is too long, the error names the

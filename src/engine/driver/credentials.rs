@@ -129,10 +129,10 @@ impl<'e> Driver<'e> {
             .find(|name| !self.received_service(name).is_some_and(has))
     }
 
-    /// Returns the service called `name`, if tools of this agent receive its credential. A task may
-    /// be pinned to an earlier version of its agent, whose tools today's agent may no longer have.
-    /// If only such a tool takes the credential, the form would name no receiver, so the service is
-    /// not returned.
+    /// Returns the service called `name`, if a tool that the agent has today receives its
+    /// credential. A task may be pinned to an earlier version of the agent, with a tool that the
+    /// agent no longer has. If only this tool needs the credential, returns `None`, because the
+    /// form for the credential could name no receiver.
     fn received_service(&self, name: &str) -> Option<&'e Service> {
         let services = self.engine.catalog.services(&self.agent.name);
         let mut received = services

@@ -61,9 +61,10 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns the time at which the asker of this gate call becomes `Late`. If the call has not
-    /// started, it can start until then. If it was started, its outcome can be reported or its next
-    /// attempt can start until then. `None` if the call's phase allows no start.
+    /// Returns the time at which the asker of this gate call becomes `Late`. If the call is allowed
+    /// or approved, this is the end of the time in which the call can start. If the call was
+    /// started, it is the end of the time in which the outcome can be reported or the next attempt
+    /// can start. `None` if the call's phase allows no start.
     fn startable_until(&self, state: &CallState) -> Option<Time> {
         let own = &self.session.own;
         let from = match &state.phase {

@@ -336,8 +336,8 @@ impl Waiter<'_> {
         let delivery = is_undelivered.then(|| {
             let mut guard = AskerGuard::new(self.engine, self.task);
             if reserved {
-                // If the result is not delivered, this guard is dropped. The drop ends the
-                // reservation, so that the next ask gets the result at once.
+                // This ask has reserved the result. If the result is not delivered, the drop of
+                // this guard ends the reservation, and the next ask gets the result at once.
                 guard.set_present();
             }
             Delivery::new(guard, session)
@@ -439,8 +439,8 @@ impl Waiter<'_> {
         Ok(Round::Retry(None))
     }
 
-    /// Adds the idempotency key of the proposal to the next commit, if the key is new and the
-    /// proposal continues an equal call.
+    /// If the proposal has a new idempotency key, and continues an equal stored call, adds the key
+    /// to the next commit.
     fn record_key(&self, session: &mut TaskSession) {
         if !self.by_key && self.continues {
             let key = self.engine.gate_key(&self.agent.name, self.proposal);

@@ -87,11 +87,11 @@ impl AskProgress {
 /// Says which earlier call a proposed call repeats, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The proposal repeats an earlier call of the same owner, session and tool, if both calls have
-    /// arguments that are equal as JSON values.
+    /// If an earlier call of the same owner, session and tool has arguments that are equal as JSON
+    /// values, the proposal repeats that call.
     Value,
-    /// The proposal repeats an earlier call of the same owner, session and tool, if both calls have
-    /// arguments of the same bytes. Used for gateways, which forward the client's own bytes after
+    /// If an earlier call of the same owner, session and tool has arguments of the same bytes, the
+    /// proposal repeats that call. Used for gateways, which forward the client's own bytes after
     /// the verdict.
     Bytes,
     /// The proposal repeats the call that was proposed with the same idempotency key.
@@ -105,9 +105,9 @@ pub enum Identity {
     },
     /// The proposal repeats no call.
     New,
-    /// The proposal names the task of an earlier call, whose id the client got in an earlier
-    /// answer. The proposal repeats that call if caller, gate, session, tool and arguments are the
-    /// same. Otherwise, the id is ignored, and the proposal counts as a proposal with `Value`.
+    /// The proposal names an earlier call by the id of its task, which the client got in an earlier
+    /// answer. If caller, gate, session, tool and arguments are the same, the proposal repeats that
+    /// call. Otherwise, the gate ignores the id and treats the proposal as `Value`.
     Call(TaskId),
 }
 

@@ -296,9 +296,9 @@ impl Engine {
         }
     }
 
-    /// Sleeps for `count` times the duration of a lease. The time counts from this call, not from
-    /// the first poll of the returned future: `select!` polls a driver before this future, and the
-    /// driver may then already have called a model.
+    /// Sleeps for `count` times the duration of a lease. The time counts from this call, because
+    /// the first poll of the returned future may come late: `select!` polls a driver before the
+    /// future, and time may pass in this poll of the driver.
     fn sleep_leases(&self, count: u32) -> impl Future<Output = ()> + Send + '_ {
         let end = self.clock.uptime() + self.settings.lease * count;
         async move {

@@ -31,8 +31,8 @@ impl TaskSession {
     }
 
     /// Cancels the tasks in `tasks` that have not ended, so that no further call of these tasks
-    /// starts. Does not cancel the session's own task. Queues a task that this driver cannot read,
-    /// instead of canceling it.
+    /// starts. Does not cancel the session's own task. If this driver cannot read a task, it queues
+    /// the task instead, so that the worker that claims the task ends it.
     pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
         let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
         stopped.remove(&self.task_id());

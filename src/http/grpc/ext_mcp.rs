@@ -116,8 +116,9 @@ pub(super) async fn check_request(
 /// Returns the call in a request, and the tool's name at the gate: `<service>__<tool>`.
 fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), RefusalReason> {
     let service = match checked.services.as_slice() {
-        // The tool `b` of the service `a_` and the tool `_b` of the service `a` would both be named
-        // `a___b` at the gate.
+        // A service's name with `__`, or with `_` at its end, is refused, because two tools could
+        // then have one name at the gate: the tool `b` of the service `a_`, and the tool `_b` of
+        // the service `a`, would both be `a___b`.
         [service] if !service.is_empty() && !service.contains("__") && !service.ends_with('_') => {
             service
         }
@@ -173,7 +174,7 @@ fn attempt_id(task: TaskId, attempt: u32) -> String {
 }
 
 /// Returns the task and the number of an attempt. If `text` is the id of the task alone, the number
-/// is `None`: the text may be the value of [`CALL_HEADER`], which is the same for every attempt.
+/// is `None`, because `text` may be the value of [`CALL_HEADER`], which names no attempt.
 fn parse_attempt_id(text: &str) -> Option<(TaskId, Option<u32>)> {
     match text.split_once('.') {
         Some((task, attempt)) => Some((task.parse().ok()?, Some(attempt.parse().ok()?))),

@@ -104,8 +104,8 @@ impl McpRequest<'_> {
         let waiting = &self.http.waiting_asks;
         let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
         let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
-        // Without a slot, the client is not asked to repeat the request, because repetitions would
-        // add to the load.
+        // If there is no slot, too many proposals already wait. The client is then not asked to
+        // repeat the request, because repetitions would add to the load.
         let client_repeats =
             self.revision.is_stateless() && repetition < MAX_REPETITIONS && slot.is_some();
         Ok(PreparedCall {

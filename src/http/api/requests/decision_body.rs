@@ -190,7 +190,8 @@ fn read_per_call(
     for (call, answer) in decisions {
         let place = pointer(at, &call);
         if place == at {
-            // `pointer` returns `at` for a name that is too long. No id of a call is that long.
+            // `pointer` returns `at` if the name is too long for a pointer. Every id of a call is
+            // shorter, so this name is no id.
             errors.add(at, "answers by `tool_call_id`");
             continue;
         }

@@ -32,10 +32,10 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::NotFound, Code::Invalid],
 };
 
-/// The maximum number of reads for one page without the calls at gates. A read may still return
-/// calls at gates that the configuration no longer has. The page is then read again, without the
-/// agent versions of these calls. If even the last read returns such calls, they are removed from
-/// the page, so the page may be shorter than its limit.
+/// The maximum number of reads of one page, if the list leaves out calls at gates. A read may still
+/// return calls at gates that the configuration no longer has. The page is then read again, without
+/// the agent versions of these calls. If even the last read returns such calls, they are removed
+/// from the page, so the page may be shorter than its limit.
 const MAX_READS: u32 = 8;
 
 /// List tasks

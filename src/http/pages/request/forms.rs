@@ -65,9 +65,10 @@ pub(super) fn folded_form(view: &View<'_>, form: FormName, head: &str, body: &Ma
     html! { details.other open[open] { summary { (head) } (body) } }
 }
 
-/// Renders a form that also posts the digest of the request. `path` is `/` and the action, or empty
-/// if a field in `body` names the action. On the page of a sealed link, all forms post to the path
-/// of the link, so a hidden field has the action from `path`.
+/// Renders a form that also posts the digest of the request. `path` is the action after a slash,
+/// such as `/reject`. If a field in `body` names the action, `path` is empty. On the page of a
+/// sealed link, every form posts to the path of the link. There, a hidden field names the action
+/// from `path`.
 pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     let (to, action) = if let Some(link) = view.link {
         (link.path.clone(), path.strip_prefix('/'))

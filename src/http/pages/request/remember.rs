@@ -66,8 +66,8 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     })
 }
 
-/// Returns the open calls in their stored form. This form has the standing decision that the call's
-/// rule offers (`offer`).
+/// Returns the open calls as the request stores them, each with the standing decision that its rule
+/// offers (`offer`).
 fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
     let open = view.open_calls();
     let is_open = |call: &&CallSpec| {
