@@ -113,8 +113,8 @@ mod armed {
             rustix::process::Signal::KILL
         };
         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-        // If another thread receives the signal, the process stops a moment later. Until the
-        // process stops, this thread must do nothing more.
+        // If another thread of this process receives the signal that was just sent, the process is
+        // killed or frozen a moment later. Until then, this thread must do nothing more.
         if !point.freezes {
             std::process::abort();
         }

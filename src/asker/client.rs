@@ -78,8 +78,8 @@ pub struct ServiceAnswer {
     pub arguments_text: String,
     /// Whether a person changed the arguments.
     pub edited: bool,
-    /// The digest of the call. `None` if the call can never run, or if the gate only counts the
-    /// call (`record: held`).
+    /// The digest of the call. `None` if the call can never run, or if the gate counts the call in
+    /// a metric without storing the call (`record: held`).
     pub digest: Option<String>,
     pub decision: Decision,
     /// The outcome of the call; `None` until the call has an outcome.

@@ -45,9 +45,10 @@ impl Health {
     /// - If `is_outage` is true, the receiver counts as failing. The failure tells nothing about
     ///   the messages.
     /// - If this was the first attempt at a message, the receiver counts as failing.
-    /// - If an earlier attempt had failed, the message counts as refused, unless the receiver was
-    ///   failing. This failure does not make the receiver count as failing: a success makes many
-    ///   messages due at once, and the receiver may refuse each of them while it accepts others.
+    /// - If an earlier attempt at the message had failed, the receiver does not begin to count as
+    ///   failing. The reason: a success makes many failed messages due at once, and the receiver
+    ///   may refuse each of them while it accepts others. If the receiver did not count as failing
+    ///   before, the message counts as refused.
     pub(super) fn failed(
         &mut self,
         messages: impl IntoIterator<Item = (Uuid, bool)>,

@@ -124,8 +124,8 @@ pub enum Drive {
     /// The process drives the task alone: no other task at the same time. The process must call
     /// [`Store::set_begun`] when work begins.
     Alone,
-    /// The claim has put the task to sleep, because the expired lease was fruitless, and so was
-    /// an earlier lease. The process must not drive the task yet.
+    /// The claim has put the task to sleep, because the expired lease and an earlier lease were
+    /// fruitless (see [`LONE_DRIVE_AFTER`]). The process must not drive the task yet.
     Asleep,
 }
 

@@ -187,9 +187,9 @@ const HAS_WAITING: Sql = sql!(
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
 );
 
-/// Changes the due time of each delivery that meets the condition of `HAS_WAITING`. If the
-/// delivery's receiver asked for a wait that has not ended, the delivery becomes due at the end of
-/// this wait. Otherwise the delivery becomes due now.
+/// Makes deliveries of an entry due earlier, if they wait for another attempt after a failure (the
+/// condition is that of `HAS_WAITING`). If a delivery's receiver asked for a wait that has not
+/// ended, the delivery becomes due at the end of this wait. Otherwise it becomes due now.
 const MAKE_WAITING_DUE: Sql = sql!(
     "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
       where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0

@@ -191,9 +191,9 @@ impl Store {
         Ok(messages)
     }
 
-    /// Sets the earliest time of the next message to the person of a claimed delivery: now plus
-    /// `wait`. If another process has claimed deliveries to this person after the claim of
-    /// `claimed`, changes nothing and returns `false`.
+    /// Sets the earliest time of the next message to the person of the delivery `claimed`: now plus
+    /// `wait`. If another sender has claimed deliveries to this person since `claimed` was claimed,
+    /// changes nothing and returns `false`.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -215,7 +215,8 @@ impl Store {
         Ok(!closed.is_empty())
     }
 
-    /// Removes the rows whose `next_at` passed more than an hour ago.
+    /// Removes the rows of the table `gathered` whose `next_at` passed more than an hour ago. These
+    /// rows delay no message any more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -159,8 +159,9 @@ pub(super) async fn compare(
 }
 
 /// Like [`compare`], but records nothing, so that it takes no longer than one short statement. The
-/// relay never calls [`compare`], because its time to connect is limited. If the server's identity
-/// is new, a connection of another pool records it, and the relay connects again later.
+/// relay of notifications (`relay.rs`) never calls [`compare`], because the relay's time to connect
+/// is limited. If the server's identity is new, the relay's connection fails. A connection of
+/// another pool records the identity, and the relay connects again later.
 ///
 /// # Errors
 /// Fails if the server does not answer, is a standby, or has an identity that is not recorded.

@@ -27,8 +27,9 @@ pub(super) const TABLES: &[Table] = &[
     STANDING_GRANT,
 ];
 
-/// The new value of the column `asker_until`; null if a change does not set it. `n.asker` is the
-/// number that `lists::asker` computes.
+/// The new value of the column `asker_until`; null if a change does not set the column. `n.asker`
+/// is a number from `lists::asker`: the time in microseconds that the asker waits from `{at}` on,
+/// -1 if the asker has left, or the maximum if the result or a permit was delivered.
 macro_rules! asker_until {
     () => {
         "case n.asker when -1 then 0 when 9223372036854775807 then n.asker else {at} + n.asker end"

@@ -57,8 +57,8 @@ pub struct Progress {
     /// The last turn's requests that a decision has closed. The decision takes effect once no
     /// request blocks the turn.
     pub responded: Vec<RequestId>,
-    /// The end of the task that a decision or a deadline demands. `CancelRoot` also ends the other
-    /// tasks of the tree. `None` if no end is demanded, and once the task has ended.
+    /// `Cancel` or `CancelRoot` if a decision or a deadline demands that the task ends. With
+    /// `CancelRoot`, the other tasks of the tree end, too. `None` again once the task has ended.
     pub ending: Option<Then>,
     /// The conversation's last message.
     pub last_message: LastMessage,

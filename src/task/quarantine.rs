@@ -51,8 +51,9 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
-            // In other tasks, a reconcile request quarantines the tool of a started `once` call. A
-            // failed task opens no reconcile requests, so these tools are quarantined here.
+            // In a task that has not failed, a reconcile request quarantines the tool of a started
+            // `once` call. A failed task opens no reconcile requests, so the tools of its started
+            // `once` calls are quarantined here.
             Fact::TaskStatus {
                 status: TaskStatus::Failed,
                 ..

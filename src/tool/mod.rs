@@ -82,11 +82,12 @@ pub trait Tool: Send + Sync {
         false
     }
 
-    /// Updates the result of [`Tool::definition_change`].
+    /// Compares the tool's reviewed definition with the definition at the tool's server, unless the
+    /// last comparison is recent enough. [`Tool::definition_change`] then returns the difference.
     ///
     /// # Errors
-    /// Fails if the result could not be updated. The error is the reason, for the model. After an
-    /// error, the call must not start.
+    /// Fails if the definitions could not be compared. The error is the reason, for the model.
+    /// After an error, the call must not start.
     async fn prepare(
         &self,
         _start: Option<StartReason>,
@@ -112,8 +113,8 @@ pub enum StartReason {
 /// A difference between a tool's present definition at its server and the reviewed definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefinitionChange {
-    /// The digest over both definitions. It replaces [`ToolSpec::definition`] in the digests of the
-    /// tool's calls, so a further change of the tool changes these digests.
+    /// A digest over the reviewed and the present definition. It replaces [`ToolSpec::definition`]
+    /// in the digests of the tool's calls, so a further change of the tool changes these digests.
     pub definition: String,
     /// The explanation for an approver, in whole sentences.
     pub reason: String,

@@ -48,9 +48,10 @@ impl Driver<'_> {
     }
 
     /// Whether the asker waits for a call that this service performs. The row's `asker_until` is
-    /// the time until which the asker waits. If the row has no such time, the asker is assumed to
-    /// wait if the call needed no person. If the call needed a person, the asker may have left,
-    /// because a person may answer hours later.
+    /// the time until which the asker waits. If the row has no such time, there are two cases:
+    /// - If the call needed no person, the asker counts as waiting.
+    /// - If the call needed a person, the asker counts as absent, because the person may have
+    ///   answered hours later.
     fn is_awaited(&self, state: &CallState) -> bool {
         let own = &self.session.own;
         let needed_person =

@@ -29,9 +29,11 @@ impl Driver<'_> {
 
     /// Takes a slot. Returns `None` if no slot is free, or if another task is driven alone
     /// (`LoneDrives`). Also returns `None` while tasks are queued in the database, because the
-    /// worker gives free slots to the queued tasks, and lets their tenants take turns. A command
-    /// whose facts are not stored yet waits up to [`SLOT_WAIT`], because a queued task costs more:
-    /// a worker must claim it and read its journal again.
+    /// worker gives free slots to the queued tasks, and lets their tenants take turns.
+    ///
+    /// A driver that gets no slot queues its task. If a command waits for its facts to be stored,
+    /// the driver first waits up to [`SLOT_WAIT`] for a slot, because a worker would have to claim
+    /// the queued task and read the task's journal again.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         let engine = self.engine;
         let admitted =

@@ -102,8 +102,9 @@ impl<'e> Driver<'e> {
         connects_before_commit: bool,
     ) -> Result<bool, Stop> {
         if connects_before_commit {
-            // The connections may take seconds. Results and answers to commands must not wait for
-            // them.
+            // Commits the pending facts before the tools connect, because the connections may take
+            // seconds. Pending results, and commands that wait for this commit, must not wait for
+            // the connections.
             self.save(self.engine.take_lease()).await?;
         }
         Ok(self.prepare_tools(calls).await? && !self.engine.stop.is_cancelled())
@@ -273,9 +274,10 @@ impl<'e> Driver<'e> {
     /// attempt counts as running until its permit ends, or until the asker returns the permit.
     fn running_calls(&self) -> BTreeSet<CallId> {
         let engine = self.engine;
-        // Whether all attempts of a replica count as ended. If no other process uses the store, all
-        // other replicas are dead, so their attempts have ended. The attempts of this process also
-        // count as ended here, because its calls in flight are added below.
+        // Whether all attempts of a replica count as ended here. If no other process uses the
+        // store, all other replicas are dead, so their attempts count as ended. The attempts of
+        // this process always count as ended here, because the calls that this process has in
+        // flight are added to the result below.
         let has_ended = |replica: &str| engine.store.is_sole() || replica == engine.replica;
         let may_run = |state: &&CallState| {
             let Phase::Started(start) = &state.phase else {

@@ -56,8 +56,8 @@ struct Waiter<'w> {
     local_commits: Option<Listener>,
     /// Listens to the commits of every replica; `None` before the first `pause`.
     replica_commits: Option<Listener>,
-    /// The id of this ask, and the name of the runner from the proposal (`""` if the proposal names
-    /// no runner).
+    /// The id of this ask (one HTTP request that proposes the call), and the runner that the
+    /// proposal names (`""` if the proposal names no runner).
     ask: (Uuid, String),
     /// Whether the client names the call by key or id. Every ask that names the call gets the
     /// call's result. Of the asks that do not name the call, only a single ask gets the result.
@@ -159,8 +159,8 @@ impl Engine {
     }
 
     /// Returns the task of the earlier call that the proposal names by key or id; `None` if there
-    /// is no such call. If the tool, arguments, caller, gate or session of a call that is named by
-    /// id differ from the proposal's, also returns `None`.
+    /// is no such call. A call that is named by id must have the proposal's caller, gate, session,
+    /// tool and arguments. Otherwise, the call counts as unknown.
     async fn find_known_call(
         &self,
         caller: &Caller,

@@ -77,8 +77,8 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
 /// The key prefix of a call that a later proposal may continue if both calls are equal. The
 /// proposal need not name the call.
 const EQUAL_PREFIX: &str = "b:";
-/// The key prefix of a call that a later proposal continues only by naming it: by the caller's
-/// idempotency key, or by the call's id.
+/// The key prefix of a call that a later proposal may continue only if the proposal names the call,
+/// either by the caller's idempotency key or by the call's id.
 const NAMED_PREFIX: &str = "k:";
 
 impl Engine {
@@ -201,8 +201,8 @@ impl EqualCalls<'_> {
     async fn ended_in_doubt(&mut self, tool: &str) -> Result<bool, Refusal> {
         let mut ended = self.rows.clone();
         ended.retain(|row| row.status.is_terminal());
-        // The newest call comes first. `updated_at` would be another order, because a late answer
-        // sets it. The ids of tasks ascend with time.
+        // The newest call comes first, because the ids of tasks ascend with time. The order is not
+        // by `updated_at`, because a late answer to an older call changes `updated_at`.
         ended.sort_by_key(|row| Reverse(row.task_id));
         for row in ended {
             let Some(session) = self.session(row.task_id).await? else {

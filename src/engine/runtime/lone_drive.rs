@@ -37,8 +37,8 @@ enum State {
 }
 
 /// The right to drive a task alone; a process has at most one such right. The worker takes the
-/// right before a claim that may include a task to be driven alone. Dropping this value frees the
-/// slots and ends the lone drive.
+/// right before a claim that may include a task to be driven alone. Dropping this value ends the
+/// lone drive, and frees the slots that the lone drive withholds from other tasks.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     lone_drives: Arc<LoneDrives>,

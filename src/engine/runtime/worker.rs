@@ -208,8 +208,9 @@ impl Engine {
         {
             // If there is no lease, a command has taken the task from the claim and drives it.
             let lease = || self.leases.hold_claimed(task, claim, until);
-            // A command may have taken a slot since `free` was counted. A driver that gets no slot
-            // before its next call of a model or a tool queues its task again.
+            // A command may have taken a slot since `free` was counted, so a driver may begin
+            // without a slot. If the driver gets no slot before its next call of a model or a tool,
+            // the driver queues its task again.
             let mut slot = || first.take().or_else(|| self.free_slot());
             let engine = Arc::clone(self);
             match drive {

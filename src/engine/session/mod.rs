@@ -141,9 +141,9 @@ impl TaskSession {
             && let Some(key) = self.key_if_held.take()
         {
             new.call = Some(key);
-            // `Absent` gives the row a presence that has ended already. The ask that waits for this
-            // call stores its own presence right after this commit, but only if the row has a
-            // presence.
+            // `Absent` gives the row a presence that has ended already. This is needed because the
+            // waiting ask (the HTTP request that proposed the call) stores its own presence right
+            // after this commit, but only if the row has a presence.
             self.own.asker = Some(AskerPresence::Absent);
         }
     }

@@ -28,7 +28,8 @@ impl TaskSession {
         results.cloned().collect()
     }
 
-    /// Pushes a result that came from outside the process, so that a reload keeps it.
+    /// Pushes a result that came from outside the process, and marks the result as received. A
+    /// reload of the task keeps received results, because they cannot be computed again.
     fn push_received(&mut self, fact: Fact) {
         self.push(fact);
         let pushed = self.own.pending_items().last();

@@ -247,9 +247,10 @@ impl TaskTree {
         let ancestors = self.ancestors(&own.row);
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
-        // When a task starts a child and waits for it, the counters of the ancestors may stay the
-        // same. With an entry in `sums`, the commit checks an ancestor's version all the same,
-        // because a concurrent commit may have used up a limit of the ancestor.
+        // If a child starts, the commit must check the version of each ancestor, because a
+        // concurrent commit may have used up a limit of the ancestor. The commit checks only the
+        // ancestors that it changes or that have an entry in `sums`. So each ancestor gets an
+        // entry, even if its counters stay the same.
         let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &ancestors {

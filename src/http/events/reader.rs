@@ -25,10 +25,11 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// If the tail cannot give the next events, the stream reads the rows itself. Before each such
-    /// read, `tail_head` becomes the number of the tail's last event; 0 before the first such read.
-    /// When the stream joins the tail again, [`Self::follow`] checks that `seen` has reached
-    /// `tail_head`.
+    /// If the tail (the tree's newest events in memory, see `tail.rs`) cannot give the next events,
+    /// the stream reads the rows itself. Before each such read, `tail_head` becomes the number of
+    /// the tail's last event; 0 before the first such read. When the stream of a root task joins
+    /// the tail again, [`Self::follow`] checks that `seen` has reached `tail_head`, because
+    /// otherwise an event is missing.
     tail_head: i64,
 }
 

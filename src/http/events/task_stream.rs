@@ -83,9 +83,9 @@ impl TaskStream {
         let fresh = already_waiting > 0;
         let RenderedEvents { part, events, more } =
             self.reader.read(&self.stream.http, fresh).await?;
-        // By now, every delta that was published before these events has arrived. It joins the
-        // waiting deltas. The `for` loop then sends each waiting delta in its place: after the
-        // events in the prompt of its model call, and before any later event.
+        // By now, all deltas that were published before these events have arrived. They join the
+        // waiting deltas. The `for` loop below sends each waiting delta after the events of the
+        // items in the prompt of the delta's model call, and before any later event.
         while let Some(delta) = self.listener.try_next_delta() {
             if self.is_in_part(delta.task_id).await?
                 && self.waiting_deltas.len() < MAX_WAITING_DELTAS

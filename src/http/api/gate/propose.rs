@@ -94,8 +94,8 @@ pub(crate) async fn propose_gate_call(
     let slot = http
         .waiting_asks
         .take_slot(&posted.caller, &http.settings, None);
-    // If too many asks wait already, this ask gets no slot. It then does not wait, whatever the
-    // client prefers.
+    // If too many asks wait already, this ask gets no slot and does not wait. The client's
+    // preference then counts as not applied, unless the client prefers not to wait.
     let is_applied = slot.is_some() || proposal.wait.is_zero();
     let proposal = Proposal {
         wait: slot.as_ref().map_or(Duration::ZERO, |_| proposal.wait),

@@ -57,8 +57,8 @@ impl FormName {
         single_call_forms: bool,
     ) -> Self {
         // A form that the agent wrote, or a call's arguments, may also have a field `action`. A
-        // browser submits it as `field.action` or `call.{id}.field.action`, so it does not match
-        // here.
+        // browser submits such a field under the name `field.action` or `call.{id}.field.action`.
+        // These names do not match here.
         let is_action_field = |name: &str| {
             name == "action" || call_part(name).is_some_and(|(_, part)| part == "action")
         };
