@@ -70,8 +70,8 @@ pub struct RequestKindProperties {
     pub outcome_unknown: bool,
     /// Whether the answers to a request of this kind depend on the tool's definition. If true, and
     /// if the definition has changed since the request was opened, an answer withdraws the request
-    /// instead of deciding it. If false, only the answer `retry` does so, because it runs the tool
-    /// again.
+    /// instead of deciding it. If false, a changed definition matters only to the answer `retry`:
+    /// this answer then withdraws the request, because a retry runs the tool again.
     pub depends_on_tool: bool,
 }
 
