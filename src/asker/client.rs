@@ -187,7 +187,8 @@ impl GateClient {
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
     /// `wait` has passed. If the service cannot be reached, and no earlier answer was `pending`,
     /// the client returns an error at once. After a `pending`, the client tries again. The last
-    /// request may end up to a second late, because a request waits for whole seconds.
+    /// answer may come up to a second after `wait`, because a request asks for a wait in whole
+    /// seconds, rounded up.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.

@@ -91,8 +91,8 @@ pub(super) struct CallOptions {
     #[arg(default_value = "{}")]
     arguments: String,
     /// The idempotency key: proposals with the same key are the same call. Without a key, the
-    /// command continues an equal earlier call, if the answer to that call has reached no process
-    /// and no process waits for it.
+    /// command continues an equal earlier call if no process has received the answer to that call
+    /// and no process waits for the answer.
     #[arg(long)]
     key: Option<String>,
     /// Your own name for the conversation that the call belongs to. Default: `gate`.

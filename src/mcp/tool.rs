@@ -191,10 +191,10 @@ impl Tool for McpTool {
     fn is_stale(&self, start: Option<StartReason>) -> bool {
         let server = &self.server;
         if server.sends_user_credentials() {
-            // Comparisons are kept by the request headers, which contain the user's credentials.
-            // This function does not get the credentials, so it cannot find the comparison. It
-            // returns `true`, so that `prepare` is called and checks whether the comparison is
-            // stale.
+            // The key of a comparison is a digest of the request headers, which contain the user's
+            // credentials. This function does not get the credentials, so it cannot find the
+            // comparison. After the result `true`, the caller calls `prepare`, which checks whether
+            // the comparison is stale.
             return true;
         }
         let comparison = server.comparisons.last_used_by(None);

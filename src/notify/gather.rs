@@ -226,9 +226,9 @@ impl Sender {
             all.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
-        // The deliveries with the most attempts are recorded first, those without an attempt last.
-        // A failed first attempt makes the receiver count as failing. While the receiver counts as
-        // failing, a delivery whose attempt fails again does not count as refused (`health.rs`).
+        // The deliveries with the most attempts are recorded first, those without an attempt last,
+        // because a failed first attempt makes the receiver count as failing (`health.rs`). In the
+        // other order, the deliveries that had failed before would then not count as refused.
         for (attempts, claimed) in by_attempts.into_iter().rev() {
             let next = schedule::next(result, attempts);
             if let NextState::Again(wait) = next {

@@ -64,9 +64,9 @@ struct Thin<'m> {
 }
 
 impl Sender {
-    /// Returns the message of a delivery about `message_event`. For a reminder, `reminder_request`
-    /// is the request of which it reminds. A reminder shows the request's present state, and its
-    /// time is the time at which the reminder was due.
+    /// Returns the message of a delivery about `message_event`. If the message is a reminder,
+    /// `reminder_request` is the request of which the message reminds people. A reminder shows the
+    /// request's present state. The time of a reminder is the time at which the reminder was due.
     ///
     /// # Errors
     /// Fails if the database does not answer, or if the event cannot be read.

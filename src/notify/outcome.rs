@@ -47,7 +47,8 @@ impl Outcome {
     }
 }
 
-/// Describes the approvals of an open request; `None` before the first answer.
+/// Describes the answers to an open request; `None` if there is no answer. If every undecided call
+/// has an approval, the text gives the number of approvals of the call that has the fewest.
 fn approvals_text(state: &RequestState<'_>, ids: UserIds) -> Option<String> {
     let required = state.spec.required();
     let calls = state.spec.own_calls();

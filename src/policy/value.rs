@@ -139,8 +139,8 @@ impl<'a> Val<'a> {
 
     /// Replaces the spelling of a user id by its `UserKey`, so that another spelling of an id does
     /// not evade a rule. In a list, replaces each text. In a map, and in an object of the shape
-    /// `Free`, replaces each text by which a value is found, but no value. If the user's id is one
-    /// side of a comparison, an index or a text search, the evaluator does this for both sides.
+    /// `Free`, replaces the keys, but not the values. If one operand of a comparison, an index or a
+    /// text search is the user's id, the evaluator calls this function for every operand.
     pub(super) fn with_user_keys(self, ids: UserIds, fuel: &Fuel) -> Result<Self, Fault> {
         let key = |text: &str| -> Result<Self, Fault> {
             fuel.spend(1)?;

@@ -390,9 +390,10 @@ impl Store {
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
-    /// Makes an entry's deliveries due now if they wait for another attempt after a failure, except
-    /// the deliveries `except`. A delivery whose receiver asked to wait becomes due at the end of
-    /// that wait. Returns the number of deliveries that become due earlier than before.
+    /// Changes the due time of an entry's deliveries that wait for another attempt after a failure,
+    /// except the deliveries `except`. If the receiver asked for a pause (`Retry-After`) that has
+    /// not ended, the delivery becomes due at the end of the pause. Otherwise the delivery becomes
+    /// due now. Returns the number of deliveries that become due earlier than before.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -48,11 +48,11 @@ const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
 
-/// Returns two parameters of the parts `(people …)` and `(spelled …)` of a statement (see `sql!`).
-/// The first has the spellings that are known without a read: the given ids and their keys. The
-/// second has the keys by which the statement finds the other spellings. A statement with such a
-/// part also accepts spellings whose key is not stored yet, and so may return rows of other people.
-/// So the caller must drop each row for which [`UserId::is`] returns false.
+/// Returns the parameters `n` and `k` of a placeholder `(people t n k)` or `(spelled t n k)` in a
+/// statement (see `sql!`). The first parameter has the spellings that are known without a read: the
+/// given ids and their keys. The second has the keys by which the statement finds the other
+/// spellings. The statement also accepts spellings whose key is not stored yet. These may belong to
+/// other people, so the caller must drop each row for which [`UserId::is`] returns false.
 pub(super) fn spelled(users: &[UserId]) -> [Value; 2] {
     let keys = users.iter().filter_map(UserId::folded);
     let keys: Vec<String> = keys.map(|key| key.as_str().to_owned()).collect();

@@ -209,17 +209,17 @@ impl RequestSpec {
     }
 
     fn computed_seal(&self) -> String {
-        // The seal does not cover `bars_editor`, because older versions compute the seal without
-        // this member. The check of the votes before a call starts protects against a changed
-        // `bars_editor` instead (see `EditedArguments`).
+        // This digest does not cover `bars_editor`, because older versions compute the digest
+        // without this member. The check of the votes before a call starts protects against a
+        // changed `bars_editor` instead (see `EditedArguments`).
         let calls: Vec<_> = self
             .pending_tool_calls
             .iter()
             .map(|call| (call.tool_call_id, call.needs_decision, &call.editor))
             .collect();
-        // The seal covers `details` and `form` if the decision depends on them. In a credentials
-        // request, the `details` name the service whose login is asked for. In an elicitation, the
-        // `details` and the `form` belong to the question of the tool's server.
+        // The digest covers `details` and `form` only if the decision depends on them. In a
+        // credentials request, the `details` name the service whose login is asked for. In an
+        // elicitation, the `details` and the `form` belong to the question of the tool's server.
         let elicitation = self.elicitation.as_ref();
         let asked = elicitation.map(|asked| json!([self.details, self.form, asked]));
         let service = self.details.clone();

@@ -124,9 +124,9 @@ impl Credentials {
 
     /// Decrypts the credentials in `rows` for the calls of one task. `path` holds this task, then
     /// its ancestors, the nearest first. If several tasks in `path` have a credential of the same
-    /// name, the calls use the credential of the first of these tasks. The calls use no other
-    /// credentials, but the values of these are redacted, too. A credential that cannot be
-    /// decrypted is left out.
+    /// name, the calls use the credential of the first of these tasks. The calls do not use the
+    /// remaining credentials in `rows`, but the values of the remaining credentials are redacted,
+    /// too. A credential that cannot be decrypted is left out.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
         let distance = |row: &CredentialRow| path.iter().position(|task| *task == row.task_id);

@@ -171,8 +171,9 @@ impl CheckedSettings {
     }
 
     /// Returns the target of the tool's calls, which the digest of each call covers. The target is
-    /// the method with the scheme, host and port, or with the group of builtin endpoints. The path
-    /// is no part of the target: the digest of the tool's definition covers the whole `url`.
+    /// the method and the origin (scheme, host and port) of the `url`. For a built-in endpoint,
+    /// `builtin:refunds` stands in place of the origin. The path is no part of the target, because
+    /// the digest of the tool's definition covers the whole `url`.
     pub(super) fn target(&self) -> String {
         match &self.destination {
             Destination::Url(template) => format!("{} {}", self.method, template.origin),

@@ -381,8 +381,8 @@ impl Rewriter<'_> {
     }
 }
 
-/// Returns the schema inside `schema` that has this anchor, preceded by the JSON Pointer of the
-/// schema with the anchor. `at` is the JSON Pointer of `schema`.
+/// Finds the schema that has this anchor: `schema` itself or a schema inside it. Returns the JSON
+/// Pointer of the found schema, and the found schema. `at` is the JSON Pointer of `schema`.
 fn find_anchor<'s>(schema: &'s Value, at: &str, anchor: &str) -> Option<(String, &'s Value)> {
     match schema {
         Value::Object(members) => {

@@ -403,8 +403,8 @@ impl Waiter<'_> {
                 Ok(()) => {}
                 Err(error) => {
                     if matches!(error, CommitError::Stale | CommitError::Refused) {
-                        // This presence was not stored, so the row may have the presence of another
-                        // asker. After `mark_answered`, dropping the guard does not end that
+                        // The commit failed, so the row may have the presence of another asker.
+                        // After `mark_answered`, dropping the guard does not end the other asker's
                         // presence.
                         self.guard.mark_answered();
                     }

@@ -131,7 +131,8 @@ impl Engine {
 struct EqualCalls<'r> {
     engine: &'r Engine,
     rows: Vec<&'r EqualCall>,
-    /// The tasks that a comparison has loaded. Several rules read the same task.
+    /// The tasks that were loaded so far. They are kept, because several of the methods below need
+    /// the same task.
     sessions: BTreeMap<TaskId, Option<TaskSession>>,
 }
 

@@ -317,7 +317,9 @@ fn state_of(session: &TaskSession, call: CallId) -> Result<CallState, Refusal> {
     state.ok_or(Refusal::Internal)
 }
 
-/// Changes the pending judgement of a call: `caution` denies or holds the call, or adds a notice.
+/// Changes the pending judgement of a call. `Reject` denies the call, and `Hold` holds an allowed
+/// call. If the call is held already, `Hold` and `Notice` add their text to the reason, and no
+/// standing decision is offered. `Notice` does not change the judgement of an allowed call.
 fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> Result<(), Refusal> {
     let state = state_of(session, call)?;
     let Some(judgement) = state.judgement.clone() else {

@@ -45,10 +45,10 @@ impl Leases {
         self.holders.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Registers the lease of a task that the claim with the number `claim` has taken, until the
-    /// uptime `until`. Returns `None` if a lease of the task was registered after the claim took
-    /// its number. The holder of that lease is a command that has found the claimed task in the
-    /// database and drives the task.
+    /// Registers a lease until the uptime `until`, for a task that the claim with the number
+    /// `claim` has taken. Returns `None` if another lease of the task was registered after the
+    /// claim took its number. The holder of that other lease is a command that has found the
+    /// claimed task in the database and drives the task.
     pub(crate) fn hold_claimed(
         self: &Arc<Self>,
         task: TaskId,

@@ -75,8 +75,9 @@ impl Engine {
     }
 
     /// Replaces a change that the database refused, because the database would refuse the same
-    /// change again. Replaces the text of each pending result by a note that the result could not
-    /// be stored. Fails the task if this replica still has the task's lease.
+    /// change again. In each pending result that came from outside the process, replaces the text
+    /// by a note that the result could not be stored. Fails the task if this replica still has the
+    /// task's lease.
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact

@@ -345,8 +345,9 @@ impl TaskSession {
     }
 
     /// Returns the requests whose decisions take effect with the next commit. Looks at the
-    /// session's own task, and at each other task that the commit ends. The decisions of such a
-    /// task take effect if no request blocks the task's turn any more (`Progress::is_blocked`).
+    /// session's own task, and at each other task that the commit ends. The decisions of any of
+    /// these tasks take effect if no request blocks that task's turn any more
+    /// (`Progress::is_blocked`).
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
         let ended = self
             .tree

@@ -174,9 +174,9 @@ async fn with_session_fallback(
     }
 }
 
-/// Authenticates the request by its key. The inner result is that of the authentication. If the key
-/// is wrong, the function also counts the wrong key for the client's network. The outer result is
-/// the error of this count.
+/// Authenticates the request by its key. The inner result is the result of the authentication. If
+/// the key is wrong, the function also counts the wrong key for the client's network. If this count
+/// is over its limit, the outer result is an error, and there is no inner result.
 ///
 /// # Errors
 /// `too_many` after too many wrong keys from one client's network. A correct key is never refused

@@ -39,7 +39,7 @@ pub(super) enum Sent {
     AsRecorded,
     /// The answers are sent a few bytes at a time.
     InCrumbs,
-    /// The answers are sent unstreamed, if the file has their unstreamed form.
+    /// An answer is sent unstreamed if the file has its unstreamed form, otherwise as recorded.
     Whole,
 }
 

@@ -110,9 +110,10 @@ impl ResultWriter {
     }
 
     /// Writes the result of a call that succeeded from its stored text `content`. If the whole text
-    /// fits the tool's `outputSchema`, the text becomes the structured content. Otherwise, the last
-    /// line does if it fits, because `mcp/content.rs` puts structured content there. If neither
-    /// fits, the result has no structured content, but still says that the call has succeeded.
+    /// fits the tool's `outputSchema`, the text becomes the structured content. Otherwise, if the
+    /// last line fits, this line becomes the structured content, because `mcp/content.rs` appends
+    /// structured content as the last line. If neither the text nor the line fits, the result has
+    /// no structured content, but still says that the call has succeeded.
     fn tool_result(&self, content: &str) -> Value {
         let mut result = json!({"content": [text_block(content)], "isError": false});
         let last_line = || content.rsplit_once('\n').map(|(_, line)| line);

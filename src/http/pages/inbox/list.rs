@@ -82,8 +82,8 @@ struct InboxPage {
     /// waiting.
     open: usize,
     has_more: bool,
-    /// The number of counted requests that come after this page. The next page begins after the id
-    /// `next`, which is `None` on the last page.
+    /// The number of waiting requests that come after this page. Requests beyond [`MAX_COUNTED`]
+    /// are not counted. The next page begins after the id `next`, which is `None` on the last page.
     remaining: usize,
     next: Option<RequestId>,
     has_urgent: bool,

@@ -12,8 +12,8 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
 use crate::store::RequestRow;
 
-/// Returns the line; `None` if the reader has not answered the request in `row`. If no other
-/// request waits, the line says so and has no link to a question.
+/// Returns the line that leads to the next question. If no other request waits, the line says so
+/// and has no link to a question. `None` if the reader has not answered the request in `row`.
 ///
 /// # Errors
 /// `unavailable` or `internal` when the inbox cannot be read.

@@ -22,8 +22,8 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
         return None;
     }
     let path = |word| format!("{}/resume/{}/{word}", view.prefix, view.request.request_id);
-    // All buttons post to the same path on the page of a sealed link, and if the form names a call.
-    // The value of each button then names the action.
+    // If this is the page of a sealed link, or if the form names a call, both buttons post to the
+    // same path. The value of each button then names the action.
     let same_path = view.link.is_some() || call.is_some();
     let name = same_path.then(|| field_name(call, "action"));
     let value = |word| same_path.then_some(word);
@@ -61,8 +61,8 @@ fn may_reject(view: &View<'_>, call: Option<&RequestedCall>) -> bool {
     view.allows_whole(Action::Reject) || (call.is_some() && view.allows(Action::Reject))
 }
 
-/// Returns the name of a form's field. If the form names a call, this is the name of the field
-/// `name` of that call. Otherwise this is `name` itself.
+/// Returns the name by which a form submits the field `name`. If the form names `call`, the result
+/// also contains the id of the call. Otherwise the result is `name` itself.
 fn field_name(call: Option<&RequestedCall>, name: &str) -> String {
     call.map_or_else(
         || name.to_owned(),
