@@ -195,9 +195,9 @@ impl EqualCalls<'_> {
         Ok(EarlierCalls::Requires(caution))
     }
 
-    /// Whether an ended call has left its tool in quarantine (see `task/quarantine.rs`), so that the
-    /// call may have acted. Looks at the newest call first. Ignores all calls that are older than a
-    /// call that has run or that a person has decided.
+    /// Whether an ended call has put its tool into quarantine (see `task/quarantine.rs`), because
+    /// the call may have acted. Looks at the newest call first. Ignores all calls that are older
+    /// than a call that has run or that a person has decided.
     async fn ended_in_doubt(&mut self, tool: &str) -> Result<bool, Refusal> {
         let mut ended = self.rows.clone();
         ended.retain(|row| row.status.is_terminal());
