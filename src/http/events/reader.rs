@@ -25,10 +25,10 @@ pub(crate) struct EventReader {
     pub status: TaskStatus,
     journals: JournalCache,
     follower: Option<Follower>,
-    /// If the tail cannot give the next events, the stream reads the rows itself. Before each such
-    /// read, `tail_head` becomes the number of the tail's last event; 0 before the first such read.
-    /// When the stream joins the tail again, [`Self::follow`] checks that `seen` has reached
-    /// `tail_head`.
+    /// The number of the tail's last event when the tail last failed to give the next events; 0 if
+    /// the tail never failed. After such a failure, the stream reads the rows itself. Before the
+    /// stream joins the tail again, [`Self::follow`] checks that the stream has reached
+    /// `tail_head`, because every event up to this number exists.
     tail_head: i64,
 }
 
