@@ -28,8 +28,9 @@ pub enum Phase {
     ServerAsks,
     /// An open request asks people to decide the call.
     AwaitsDecision(RequestId),
-    /// The call may run. Either enough people approved the call, or the retry of a call with an
-    /// unknown outcome; or a person edited the call, and the edit needs no further approval.
+    /// The call may run, for one of three reasons. Enough people approved the call. Or the outcome
+    /// of the call was unknown, and enough people approved a retry. Or a person edited the call,
+    /// and the edit needs no further approval.
     Approved(Approval),
     /// The call will not run, or not run again. Its result is known but not written yet.
     Settled(Outcome, String),
