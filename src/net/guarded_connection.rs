@@ -31,7 +31,8 @@ pub(super) struct SendGate(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// The permit to send the present request. `None` once the first write has asked for it.
+    /// The function that permits or refuses the present request. The first write of the request
+    /// takes the function out, so the function is called at most once.
     may_send: Mutex<Option<MaySend>>,
     /// Whether an earlier request has used the connection.
     is_reused: AtomicBool,

@@ -209,8 +209,8 @@ impl Directory {
     /// request with these approvers. If [`Directory::has_service_decider`] is true, a client can
     /// name any user with any groups. Then every user in `approvers.users` counts, even without a
     /// key. If `approvers.groups` is not empty, the number is unlimited (`usize::MAX`). `owner` is
-    /// `None` if the owner is not known yet. If the approvers include such an owner, the owner
-    /// counts as one more person.
+    /// `None` if the owner is not known yet. If `owner` is `None` and the owner is an approver, the
+    /// owner counts as one more person.
     #[must_use]
     pub fn possible_approver_count(
         &self,

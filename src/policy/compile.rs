@@ -22,9 +22,9 @@ const HEAVY_ARGUMENT_BYTES: usize = 16 * 1024;
 pub struct Policy {
     pub(super) rules: Vec<CompiledRule>,
     shapes: Vec<(ToolSpec, Shape)>,
-    /// The bases of the standing decisions that the rules offer. There is one for each rule with
-    /// `remember` and each tool that the rule covers. It is the part of `Offer::basis` that is the
-    /// same for all arguments of a call.
+    /// Tells which standing decisions the rules still offer (see [`Policy::offers`]). For each rule
+    /// with `remember` and each tool that the rule covers, the set has the part of `Offer::basis`
+    /// that does not depend on the arguments of a call.
     pub(super) offered: BTreeSet<String>,
 }
 

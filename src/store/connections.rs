@@ -50,8 +50,9 @@ impl ConnectionFailures {
     }
 
     /// Whether a connection that was idle for `idle_for` may be used. If another connection did not
-    /// answer in time during this idle time, returns `false` at once. If another connection broke
-    /// during the idle time, or the idle time is at least `CHECK_AFTER_IDLE`, sends a ping first.
+    /// answer in time during this idle time, returns `false` without a ping. Otherwise, if another
+    /// connection broke during the idle time, or if the idle time is at least `CHECK_AFTER_IDLE`,
+    /// sends a ping and waits for the answer.
     ///
     /// # Errors
     /// Fails if the connection does not answer the ping. The connection must then be discarded.

@@ -26,11 +26,11 @@ const MAX_SCANNED_ROWS: i64 = 1000;
 
 /// Selects the two groups of calls that [`Store::equal_calls`] returns.
 ///
-/// The two texts differ because `SQLite` has no lateral join. On `SQLite`, correlated subqueries
-/// replace the join, and row numbers replace the limit for each spelling. On Postgres, each lateral
-/// subquery has a `limit`, even if it finds at most one row. Because of the `limit`, the planner
-/// searches by the values of the outer row. Without it, the planner might walk a whole index
-/// instead.
+/// The texts for Postgres and `SQLite` differ because `SQLite` has no lateral join. On `SQLite`,
+/// correlated subqueries replace the join, and row numbers limit the rows for each spelling of the
+/// user's id. On Postgres, each lateral subquery has a `limit`, even if it finds at most one row.
+/// Because of the `limit`, the planner searches by the values of the outer row. Without the
+/// `limit`, the planner might walk a whole index.
 const EQUAL: Sql = Sql {
     postgres: sql!(@pg []
         "

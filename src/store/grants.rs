@@ -96,8 +96,8 @@ pub struct CoverableCall<'a> {
     pub root_agent: &'a str,
     /// The root of the call's tree.
     pub root_task_id: TaskId,
-    /// The basis of the offer for this call, which the rule that holds the call makes; see
-    /// [`crate::task::grant::Offer::basis`].
+    /// The basis of a standing decision for this call (see [`crate::task::grant::Offer::basis`]).
+    /// The rule that holds the call offers this standing decision.
     pub basis: &'a str,
     /// The standing decision under which an earlier attempt of the call was started, if any.
     pub used_grant: Option<GrantId>,

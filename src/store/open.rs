@@ -139,7 +139,7 @@ async fn postgres(
             .options([("plan_cache_mode", "force_custom_plan")])
     };
     Ok(Engine::Postgres {
-        // A change that exceeds this `lock_timeout` is sent again on another connection.
+        // A change that exceeds this `lock_timeout` is sent again on `keyed`, which waits longer.
         writers: pool(
             planned_once().options([("lock_timeout", "500ms")]),
             writers(),

@@ -148,9 +148,8 @@ pub struct RequestFilter {
     /// The tenant of the requests.
     pub tenant: String,
     /// Selects the requests that this person may decide: as a named user, as a member of a group,
-    /// or as the owner if the owner is an approver. If `statuses` is anything but `Pending` alone,
-    /// also selects the requests that the person has answered. `None` selects the requests of all
-    /// people.
+    /// or as the owner if the owner is an approver. Also selects the requests that the person has
+    /// answered, unless `statuses` is `Pending` alone. `None` selects the requests of all people.
     pub person: Option<Viewer>,
     /// The statuses of the requests; empty for all statuses.
     pub statuses: Vec<RequestStatus>,

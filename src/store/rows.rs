@@ -78,8 +78,9 @@ pub(super) struct TaskLine {
     pub(super) agent_version: Option<String>,
     pub(super) lease: i64,
     pub(super) lease_owner: Option<String>,
-    /// If the change takes the lease, the duration of the lease; if it parks the task, the time
-    /// until the task wakes. In microseconds. `None` if the change sets neither.
+    /// A number of microseconds. If the change takes the lease, this is the duration of the lease.
+    /// If the change parks the task, this is the time until the task wakes; `None` without such a
+    /// time. For any other change, `None`.
     pub(super) lease_time: Option<i64>,
     /// Whether the asker, the client that proposed a gate call, still waits. `None` if unchanged.
     pub(super) asker: Option<AskerPresence>,
@@ -148,9 +149,9 @@ pub(super) struct RequestUpdateLine {
     pub(super) required_state: RequiredState,
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
-    /// Whether the request's decisions have taken effect. If so, `resumed` takes the place of the
-    /// status `responded`. If `status` is `Some`, this concerns the new status. If `status` is
-    /// `None`, this concerns the stored status. Any other status stays as it is.
+    /// Whether the request's decisions have taken effect. If so, the status `responded` becomes
+    /// `resumed`, whether this change sets `responded` or the stored request already has it. Any
+    /// other status stays as it is.
     pub(super) resumed: bool,
 }
 

@@ -96,8 +96,8 @@ pub struct UpgradeCursor {
 }
 
 impl Store {
-    /// Corrects the next page of `claimable_task` and the next page of `inbox`. Returns whether
-    /// more pages follow.
+    /// Corrects the next page of `claimable_task` and the next page of `inbox`, because replicas of
+    /// an older version do not write these tables. Returns whether more pages follow.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

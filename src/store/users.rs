@@ -20,8 +20,9 @@ use super::record::record;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
-/// Selects the stored spellings of user ids. A spelling whose key is not stored yet is also
-/// selected, if it may belong to one of these ids. So the caller must check each spelling.
+/// Selects the stored spellings of the given user ids. If the key (the folded form) of a spelling
+/// is not stored yet, the spelling may be selected although it belongs to another person. So the
+/// caller must check each spelling.
 const SPELLINGS: Sql = sql!("select p.user_id as spelling from " (people 1 2 3) " p").by_key();
 
 const UNFOLDED: Sql = sql!(

@@ -49,6 +49,7 @@ impl Progress {
         for call in spec.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id) {
                 state.phase = if spec.kind.properties().outcome_unknown {
+                    state.is_attempt_over = true;
                     Phase::OutcomeUnknown(spec.request_id)
                 } else {
                     Phase::AwaitsDecision(spec.request_id)

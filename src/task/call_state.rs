@@ -28,8 +28,9 @@ pub enum Phase {
     ServerAsks,
     /// An open request asks people to decide the call.
     AwaitsDecision(RequestId),
-    /// The call may run. Either enough people approved the call, or the retry of a call with an
-    /// unknown outcome; or a person edited the call, and the edit needs no further approval.
+    /// The call may run, for one of three reasons. Enough people approved the call. Or the outcome
+    /// of the call was unknown, and enough people approved a retry. Or a person edited the call,
+    /// and the edit needs no further approval.
     Approved(Approval),
     /// The call will not run, or not run again. Its result is known but not written yet.
     Settled(Outcome, String),
@@ -138,9 +139,10 @@ pub struct CallState {
     pub attempts: u32,
     /// The last started attempt; `None` before the first attempt.
     pub start: Option<AttemptStart>,
-    /// Whether the asker has returned its permit for the last attempt. It does so by reporting that
-    /// the outcome is unknown. The attempt then no longer counts as in flight.
-    pub is_permit_returned: bool,
+    /// Whether the last attempt is known to be over although it has no result: its asker has
+    /// returned the permit by reporting an unknown outcome, or a request has asked people about the
+    /// outcome. The attempt then no longer counts as in flight.
+    pub is_attempt_over: bool,
     /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
     /// Whether the call was proposed before the last restore of a backup or promotion of a standby.

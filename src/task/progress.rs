@@ -237,7 +237,7 @@ impl Progress {
         if let Some(state) = self.call_mut(result.tool_call_id)
             && matches!(&state.phase, Phase::Started(start) if start.is_run_by_asker())
         {
-            state.is_permit_returned = result.outcome == Outcome::Unknown;
+            state.is_attempt_over = result.outcome == Outcome::Unknown;
         }
     }
 
@@ -268,7 +268,7 @@ impl Progress {
             state.used_grant = grant.map(|used| used.grant_id).or(state.used_grant);
             state.attempts = start.attempt;
             state.start = Some(start.clone());
-            state.is_permit_returned = false;
+            state.is_attempt_over = false;
             state.phase = Phase::Started(start);
         }
     }
@@ -348,7 +348,7 @@ impl Progress {
                 approval: None,
                 attempts: 0,
                 start: None,
-                is_permit_returned: false,
+                is_attempt_over: false,
                 elicitation: None,
                 in_uncertain_history: uncertain,
                 is_approval_certain: false,

@@ -53,7 +53,8 @@ static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// Replaces each emoji by a dot, so that joiners inside of an emoji cause no warning.
+/// Replaces each emoji by a dot, so that invisible characters inside of an emoji cause no warning.
+/// A text without such characters is returned unchanged.
 fn without_emoji(text: &str) -> Cow<'_, str> {
     let may_have = text.contains(['\u{200d}', '\u{fe0e}', '\u{fe0f}']);
     EMOJI

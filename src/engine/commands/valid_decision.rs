@@ -176,10 +176,11 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the consequence of rejections (`None` if this answer has none), and whether the
-    /// answer closes the request. If the answer closes an approval request whose calls are all
-    /// rejected, the consequence is the one that a person named in this or an earlier answer. If no
-    /// person named one, it is the request's `on_reject`.
+    /// Returns the consequence of rejections, and whether the answer closes the request. If the
+    /// answer ends the task or leaves the request open, the consequence is `self.then`. If the
+    /// answer closes an approval request whose calls are all rejected, the consequence is
+    /// `self.then`, else that of an earlier answer, else the request's `on_reject`. In any other
+    /// case, the consequence is `Continue` if this answer rejects a call, and `None` otherwise.
     fn consequence(
         &self,
         open: &RequestProgress,

@@ -417,7 +417,7 @@ impl Engine {
         let heavy = policy.is_heavy(text.len());
         let user = self.roster.ids().id(row.user_id.as_str());
         let at_gate = agent.gate.is_some();
-        // `offered` borrows the entry of a listed tool, and builds the entry of any other tool.
+        // `offered` returns an owned entry only for a tool that the gate does not list.
         let is_listed = matches!(entry, Cow::Borrowed(_));
         let judge = move || {
             policy.judge(&JudgementInput {

@@ -159,7 +159,7 @@ impl Driver<'_> {
             let is_elsewhere = start.is_some_and(AttemptStart::is_run_by_asker);
             let usual_problem = if state.is_ready_but_uncertain() {
                 MAY_HAVE_RUN_TEXT
-            } else if is_elsewhere && state.is_permit_returned {
+            } else if is_elsewhere && state.is_attempt_over {
                 REPORTED_UNKNOWN_TEXT
             } else if is_elsewhere {
                 NOT_REPORTED_TEXT

@@ -90,8 +90,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Records that an attempt was not sent. `waited` begins when the attempt's permit was decided,
-    /// and ends when the tool's answer is recorded. Returns whether the call gets another attempt.
+    /// Records that an attempt was not sent. `waited` is the range of uptimes from the decision
+    /// about the attempt's permit until the tool's answer is recorded. Returns whether the call
+    /// gets another attempt.
     fn record_unsent(&mut self, tool: &dyn Tool, call: CallId, waited: Range<Duration>) -> bool {
         let mut in_flight = self.session.in_flight_calls.iter();
         let is_canceled = in_flight.any(|one| one.call == call && one.is_canceled());

@@ -30,9 +30,10 @@ type Attempt = (Arc<dyn Tool>, Invocation);
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
 
 impl<'e> Driver<'e> {
-    /// Starts and sends the calls that get a slot of their tool. If one of these calls may no
-    /// longer run or lacks a credential, or if the service stops, starts none of them. After this
-    /// function, whether or not it has started calls, the driver asks `next_step` again.
+    /// Starts and sends those of `calls` whose tool has a free slot or no limit of concurrent calls
+    /// (see [`Tool::slots`]). If one of these calls may no longer run or lacks a credential, or if
+    /// the service stops, starts none of them. After this function, the driver asks `next_step`
+    /// again, even if no call was started.
     pub(crate) async fn start_calls(&mut self, calls: &[CallId]) -> Result<(), Stop> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
@@ -285,7 +286,7 @@ impl<'e> Driver<'e> {
             };
             let is_process_gone = !start.is_run_by_asker() && has_ended(&start.replica);
             let end = start.ends_at(engine.settings.lease);
-            !is_process_gone && !state.is_permit_returned && self.session.now < end
+            !is_process_gone && !state.is_attempt_over && self.session.now < end
         };
         let started = self.session.own.progress.unfinished().filter(may_run);
         started

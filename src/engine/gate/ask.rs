@@ -281,9 +281,7 @@ impl Waiter<'_> {
             (GateState::Approved, _) if self.is_late() => self.wait_pending(session, call).await,
             (GateState::Approved, _) => self.claim(session, call).await,
             (GateState::Started, _) if call.runs_elsewhere => {
-                if call.expires_at.is_some_and(|end| end > call.now)
-                    && !is_permit_returned(&session)
-                {
+                if call.expires_at.is_some_and(|end| end > call.now) && !is_attempt_over(&session) {
                     return Err(GateRefusal::InHand(Box::new(call)));
                 }
                 if self.is_late() {
@@ -489,9 +487,9 @@ pub(super) async fn next_commit(listener: &mut Listener) {
     while listener.next().await != Notification::Commit {}
 }
 
-fn is_permit_returned(session: &TaskSession) -> bool {
+fn is_attempt_over(session: &TaskSession) -> bool {
     let calls = &session.own.progress.calls;
-    calls.first().is_some_and(|state| state.is_permit_returned)
+    calls.first().is_some_and(|state| state.is_attempt_over)
 }
 
 fn is_equal_json(one: &str, other: &str) -> bool {

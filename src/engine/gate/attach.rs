@@ -196,9 +196,9 @@ impl EqualCalls<'_> {
         Ok(EarlierCalls::Requires(caution))
     }
 
-    /// Whether an ended call has left its tool in quarantine (see `task/quarantine.rs`), so that the
-    /// call may have acted. Looks at the newest call first. Ignores all calls that are older than a
-    /// call that has run or that a person has decided.
+    /// Whether an ended call has put its tool into quarantine (see `task/quarantine.rs`), because
+    /// the call may have acted. Looks at the newest call first. Ignores all calls that are older
+    /// than a call that has run or that a person has decided.
     async fn ended_in_doubt(&mut self, tool: &str) -> Result<bool, Refusal> {
         let mut ended = self.rows.clone();
         ended.retain(|row| row.status.is_terminal());
@@ -345,7 +345,7 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
     };
     let is_over = |start: &AttemptStart| {
         start.is_run_by_asker()
-            && (state.is_permit_returned || session.now >= start.ends_at(Duration::ZERO))
+            && (state.is_attempt_over || session.now >= start.ends_at(Duration::ZERO))
     };
     let may_start = match &state.phase {
         Phase::Approved(_) => true,

@@ -373,7 +373,7 @@ impl<'c> CallView<'c> {
         };
         let is_holder = ask == permitted_ask || (!runner.is_empty() && runner == permitted_runner);
         let is_running =
-            matches!(self.state.phase, Phase::Started(_)) && !self.state.is_permit_returned;
+            matches!(self.state.phase, Phase::Started(_)) && !self.state.is_attempt_over;
         // A released call has its result at once, although the asker may still run the call. So the
         // permit stays open until the asker reports the outcome.
         let is_released =

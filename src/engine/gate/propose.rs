@@ -304,8 +304,8 @@ impl Engine {
     }
 }
 
-/// Whether a gate with `record: held` counts the call but does not store it. Such a call is
-/// allowed, is `read_only`, and does not run in this service.
+/// Whether a gate with `record: held` counts the call in the metrics and does not store it. The
+/// gate does so if the call is allowed, is `read_only`, and does not run in this service.
 fn is_only_counted(state: &CallState) -> bool {
     state.phase == Phase::Allowed
         && state.effect == Effect::ReadOnly

@@ -183,7 +183,7 @@ fn apply_report(
         reported: true,
     };
     match (&call.phase, outcome) {
-        (Phase::Started(_), Outcome::Unknown) if call.is_permit_returned => ReportEffect::Nothing,
+        (Phase::Started(_), Outcome::Unknown) if call.is_attempt_over => ReportEffect::Nothing,
         (Phase::Started(_), Outcome::Unknown) => {
             session.push(Fact::LateResult(result));
             ReportEffect::Stores

@@ -67,9 +67,9 @@ impl InFlightCalls {
         }
     }
 
-    /// Records that a call of this tool was not ready to be sent within [`SEND_WINDOW`], although
-    /// the commit of its start left time to send it. The tool's next calls connect before their
-    /// start is committed.
+    /// Records that this tool was too slow: it was not ready to send a call within [`SEND_WINDOW`],
+    /// although the commit that started the call was fast enough. From now on, the tool connects
+    /// before the start of its calls is committed.
     pub(crate) fn mark_late(&self, tool: &str) {
         self.late_tools.lock().insert(tool.to_owned());
     }

@@ -22,9 +22,9 @@ pub(crate) fn observe(draft: &TaskDraft, at: Time, is_configured: &impl Fn(&str)
     for item in draft.pending_items() {
         measure(draft, &item.fact, at);
         if let Fact::ToolResult(result) | Fact::LateResult(result) = &item.fact {
-            // A name that the configuration does not have is hidden only for a gate call, which a
-            // rule can let through under a made-up name. If a model makes up a name, its call is
-            // invalid, and the log line of an invalid call has no name.
+            // At a gate, a rule can let a call with a made-up tool name run. So if the name in a
+            // gate call is not in the configuration, the log line hides the name. In any other
+            // task, a call with a made-up name is invalid, and its log line has no name.
             let is_known = is_configured(&result.name) || !draft.is_gate_call();
             let tool = if is_known {
                 result.name.as_str()

@@ -76,8 +76,8 @@ pub(crate) struct TaskSession {
     /// The attempts of this process that were provably never sent: the call, and the number of the
     /// attempt. Other attempts at the same call may have been sent.
     pub not_sent: BTreeMap<CallId, u32>,
-    /// The `seq` of each pending result that this session received from outside the process. All
-    /// other pending results are computed again after a reload.
+    /// The `seq` of each pending result that this session received from outside the process. Such
+    /// results must survive a reload, because the engine can compute only the other results again.
     pub received_results: BTreeSet<i64>,
     /// The registrations of the started calls whose results are not committed yet. While a call is
     /// registered, no other driver of this process opens a reconcile request about the call.

@@ -176,8 +176,8 @@ impl Buffer {
     /// `commits_at_read` is the number of notifications that had arrived when the read began.
     fn add(&mut self, after: i64, read: RenderedEvents, commits_at_read: u64) {
         // All followers may have left during the read, and a new follower may have restarted the
-        // buffer at another event number. If the events of the read therefore do not follow the
-        // buffer's last event, they are not added.
+        // buffer at another event number. The events of the read then do not follow the buffer's
+        // last event, so they are not added.
         if after != self.last {
             return;
         }

@@ -70,8 +70,8 @@ impl Findings {
             >= MAX_PLACES_PER_CODE
     }
 
-    /// Returns all warnings, the most serious first. If some places were left out for a code, a
-    /// warning about the arguments as a whole says so.
+    /// Returns all warnings, the most serious first. If [`Self::add`] left out warnings of a code,
+    /// a warning of this code about the arguments as a whole says so.
     pub fn warnings(mut self) -> Vec<Warning> {
         const MORE: &str = "There are more such places.";
         for code in self.more {

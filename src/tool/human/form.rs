@@ -378,9 +378,10 @@ fn secret_error(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text names a secret. The text is folded, and only its letters and digits are kept. A
-/// name from [`SECRET_NAMES`] then counts anywhere, even inside a word, but not inside a word from
-/// [`HARMLESS_WORDS`]. A name from [`SECRET_WORDS`] counts only as a whole word of the text.
+/// Whether a text names a secret. A name from [`SECRET_NAMES`] counts anywhere in the letters and
+/// digits of the folded text, even inside a word. The words of [`HARMLESS_WORDS`] contain such a
+/// name, so they are removed before this search. A name from [`SECRET_WORDS`] counts only as a
+/// whole word of the text.
 pub(crate) fn names_secret(text: &str) -> bool {
     // The harmless words are removed before the words are joined. Otherwise `secret aria` would
     // become `secretaria`, which begins with the harmless word `secretari`.

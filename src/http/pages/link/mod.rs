@@ -58,8 +58,8 @@ impl FromRequestParts<Arc<Http>> for CurrentLink {
 ///
 /// # Errors
 /// `not_found` if the person to whom the link was sent is no longer an approver of the request. The
-/// guard gives the same error for a text that is not a link. `unavailable` or `internal` if the
-/// request cannot be read.
+/// guard (`server/guard.rs`) gives the same error for a text that is not a link. `unavailable` or
+/// `internal` if the request cannot be read.
 async fn linked_request(
     http: &Http,
     caller: &Caller,
