@@ -97,10 +97,9 @@ pub enum Identity {
     /// The proposal repeats the call that was proposed with the same idempotency key.
     Key {
         key: String,
-        /// Whether a proposal with a new key may repeat an earlier call that is equal under the
-        /// conditions of `Value`. The earlier call must have been proposed as `Value` or `Call`, or
-        /// with its own key and `attach`. If `attach` is `false`, a proposal with a new key is a
-        /// new call.
+        /// Whether a proposal with a new key may repeat an earlier call that is equal as in
+        /// `Value`. If `true`, the earlier call must have been proposed as `Value` or `Call`, or
+        /// with its own key and `attach`. If `false`, the proposal is a new call.
         attach: bool,
     },
     /// The proposal repeats no call.
