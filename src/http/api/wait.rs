@@ -82,8 +82,8 @@ async fn when_stopped(
     let follows_commit = news.is_some();
     // Subscribes before the first read, so that no commit after the read is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
-    // A new subscription begins with an older commit. Another replica may have changed the task
-    // since then, so this commit does not end the wait.
+    // A new subscription begins with the news of the last commit, which may have stopped the task.
+    // Another replica may have continued the task since then. So only a later commit ends the wait.
     let outdated = (!follows_commit).then(|| news.borrow().commits);
     let end = Instant::now() + max_wait;
     let mut poll = FIRST_POLL;

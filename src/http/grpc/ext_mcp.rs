@@ -44,10 +44,10 @@ const PERMISSION_DENIED: u64 = 1;
 const INVALID: u64 = 3;
 /// A header with the id of the call's task. The header [`CALL_HEADER`] has the same value.
 const TASK_HEADER: &str = "holdpoint-task";
-/// The metadata key that names an attempt. The service answers agentgateway's question about a
-/// request with the attempt's id under this key (see [`attempt_id`]). Agentgateway's later question
-/// about the response repeats the key. Depending on agentgateway's configuration, the value is then
-/// this id or the value of the header [`CALL_HEADER`].
+/// The metadata key for the id of an attempt (see [`attempt_id`]). When agentgateway asks about a
+/// request, the service's answer has the attempt's id under this key. When agentgateway later asks
+/// about the response, its question has a value under this key. Depending on agentgateway's
+/// configuration, this value is the attempt's id or the value of the header [`CALL_HEADER`].
 const METADATA_KEY: &str = "holdpoint_call";
 /// The maximum length of the content of a report, in bytes. Longer content is truncated.
 const MAX_CONTENT_BYTES: usize = 1024 * 1024;
