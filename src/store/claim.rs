@@ -118,14 +118,15 @@ pub struct ClaimedTask {
 pub enum Drive {
     /// The process drives the task concurrently with other tasks.
     Fresh,
-    /// Like `Fresh`, but a lease has expired since the task's last item. The process must call
-    /// [`Store::set_begun`] when work begins, so that the new lease is fruitless if it expires.
+    /// Like `Fresh`, but a lease has expired since the task's last item. When work begins, the
+    /// process must call [`Store::set_begun`]. If the new lease then expires, too, it counts as
+    /// fruitless (see [`LONE_DRIVE_AFTER`]).
     Takeover,
     /// The process drives the task alone: no other task at the same time. The process must call
     /// [`Store::set_begun`] when work begins.
     Alone,
-    /// The claim has put the task to sleep, because the expired lease was fruitless, and so was
-    /// an earlier lease. The process must not drive the task yet.
+    /// The expired lease was at least the second fruitless lease since the task's last item. So the
+    /// claim has put the task to sleep, and the process must not drive the task yet.
     Asleep,
 }
 

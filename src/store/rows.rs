@@ -148,9 +148,9 @@ pub(super) struct RequestUpdateLine {
     pub(super) required_state: RequiredState,
     /// The new status; `None` if this change does not close the request.
     pub(super) status: Option<RequestStatus>,
-    /// Whether the request's decisions have taken effect. If so, `resumed` takes the place of the
-    /// status `responded`. If `status` is `Some`, this concerns the new status. If `status` is
-    /// `None`, this concerns the stored status. Any other status stays as it is.
+    /// Whether the request's decisions have taken effect. If so, and if the request would have the
+    /// status `responded` after this change, it gets the status `resumed` instead. The status after
+    /// this change is `status`, or the stored status if `status` is `None`.
     pub(super) resumed: bool,
 }
 
@@ -237,8 +237,8 @@ impl RequestUpdateLine {
 }
 
 impl TaskLine {
-    /// Returns the [`KeyedCall`] by which the service recognizes a later equal gate call. `None` if
-    /// this line creates no gate call with such an identity.
+    /// Returns the [`KeyedCall`] by which the service recognizes a later equal call at a gate.
+    /// `None` if this line creates no gate call, or a gate call without a [`KeyedCall`].
     pub(super) fn call(&self) -> Option<&KeyedCall> {
         self.immutable
             .as_ref()
