@@ -98,8 +98,8 @@ pub struct ServiceAnswer {
 }
 
 impl ServiceAnswer {
-    /// Whether the gate only counts the call (`record: held`). The service stores no such call, so
-    /// no report of its outcome is due.
+    /// Whether the gate counted the call in its metrics and did not store it (`record: held`). No
+    /// report of the outcome of such a call is due.
     #[must_use]
     pub fn is_only_counted(&self) -> bool {
         self.outcome.as_deref() == Some("released") && self.digest.is_none()

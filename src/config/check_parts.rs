@@ -100,10 +100,10 @@ fn json_noun(value: &Value) -> &'static str {
     }
 }
 
-/// Checks each `{{credential:NAME.FIELD}}` in the headers, `url` and `env` of tools, and in the
-/// headers of MCP servers. If `env` passes on a variable of the service's own environment, the
-/// value of that variable is checked, too. The credential and the field must exist, and
-/// `secrets.keys` must have a key to seal the credential.
+/// Checks each `{{credential:NAME.FIELD}}`: the credential and the field must exist, and
+/// `secrets.keys` must have a key to seal the credential. Looks in the headers, `url` and `env` of
+/// tools, and in the headers of MCP servers. If `env` passes on a variable of the service's own
+/// environment, also looks in the value of that variable.
 pub(crate) fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root

@@ -105,9 +105,9 @@ fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
     all
 }
 
-/// Returns the approvers of a rule's questions. If all questions are of one kind, this kind also
-/// decides whether the approvers may answer by link (see [`approvers_of`]). If there are several
-/// kinds, only the rule decides that.
+/// Returns the approvers of a rule's questions. If all questions are of one kind, the rule and this
+/// kind decide whether the approvers may answer by link (see [`approvers_of`]). If there are
+/// several kinds, the rule alone decides whether they may.
 fn question_approvers(rule: &Rule) -> Approvers {
     let kinds = question_kinds(rule);
     match kinds.first() {

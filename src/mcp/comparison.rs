@@ -54,7 +54,7 @@ struct Cache {
 }
 
 impl Comparisons {
-    /// Returns the comparison that the task used last; `None` if there is none.
+    /// Returns the [`Comparison`] that `task` used last; `None` if `task` has used none.
     pub(super) fn last_used_by(&self, task: Option<TaskId>) -> Option<Arc<Comparison>> {
         let kept = self.lock();
         let (_, comparison) = kept.by_task.get(&task)?;
@@ -93,7 +93,8 @@ impl Comparisons {
     }
 }
 
-/// The results of all comparisons that asked the server with one set of request headers.
+/// The latest results of comparing the server's tools with their reviewed definitions, for one set
+/// of request headers.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     state: Mutex<State>,

@@ -265,7 +265,9 @@ impl Streamable {
         }
     }
 
-    /// Finds out the server's revision. For an older revision, initializes a session.
+    /// Begins a conversation in the stateless revision (2026-07-28). If the server does not speak
+    /// that revision, initializes a session in an older revision. If `hint` is an older revision,
+    /// tries the older revision first.
     async fn begin(&self, unbegun: &Context) -> Result<Conversation, ClientError> {
         let older_first = self.hint.is_some_and(|hint| !hint.is_stateless());
         if !older_first && let Some(conversation) = self.discover(unbegun).await? {

@@ -137,8 +137,9 @@ impl<P: Protocol> Endpoint<P> {
         ))
     }
 
-    /// Sends one request. Returns the outcome of the attempt, and how the attempt ended. The
-    /// [`AttemptEnd`] has the HTTP status. If no answer began, it has the reason instead.
+    /// Sends one request. Returns the [`AttemptOutcome`], which says whether the client asks again,
+    /// and the [`AttemptEnd`] for logs. The [`AttemptEnd`] has the HTTP status. If no answer began,
+    /// it has the reason instead.
     async fn attempt(
         &self,
         body: Bytes,

@@ -288,8 +288,9 @@ impl Net {
     }
 }
 
-/// The maximum length of a request's body, in bytes. If the body is longer, the connection is not
-/// kept after the response.
+/// The maximum length of a request's body, in bytes, for a connection that is kept after the
+/// response. A part of a longer body may then still wait in the connection's buffers, and would
+/// delay the next request.
 const MAX_KEPT_BODY_BYTES: usize = 16 * 1024;
 
 const STRAY_ANSWER: &str = "an error on a used connection may belong to no request";

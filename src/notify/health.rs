@@ -13,7 +13,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// If this time has passed since the last success, the next success makes the waiting messages due,
-/// even if this process has seen no failure.
+/// because another process may have seen failures in this time.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]

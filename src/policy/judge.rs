@@ -1,7 +1,7 @@
 //! Judges a call, once for each agent on the path from the root's agent to the agent that made the
-//! call. Invariants: of the agents' verdicts, the strictest counts: deny, then hold, then allow. A
-//! rule that cannot be evaluated allows no call, and no later rule allows the call, either. No
-//! judgement quotes an argument.
+//! call. Invariants: of the agents' verdicts, the strictest counts: deny, then hold, then allow. If
+//! a rule cannot be evaluated, neither this rule nor a later rule allows the call. No judgement
+//! quotes an argument.
 
 use super::JudgementInput;
 use super::compile::{CompiledRule, Policy, When};

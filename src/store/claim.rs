@@ -118,8 +118,9 @@ pub struct ClaimedTask {
 pub enum Drive {
     /// The process drives the task concurrently with other tasks.
     Fresh,
-    /// Like `Fresh`, but a lease has expired since the task's last item. The process must call
-    /// [`Store::set_begun`] when work begins, so that the new lease is fruitless if it expires.
+    /// Like `Fresh`, but a lease has expired since the task's last item. When work begins, the
+    /// process must call [`Store::set_begun`]. If the new lease then expires, too, it counts as
+    /// fruitless (see [`LONE_DRIVE_AFTER`]).
     Takeover,
     /// The process drives the task alone: no other task at the same time. The process must call
     /// [`Store::set_begun`] when work begins.

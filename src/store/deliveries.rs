@@ -178,10 +178,10 @@ const RECORD: Sql = sql!(
 )
 .by_key();
 
-/// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
-/// delivery waits for another attempt after a failure. Leaves out a delivery whose receiver asked
-/// for a wait that ends exactly at `due_at`, because it cannot become due earlier. Also leaves out
-/// the deliveries `$3`.
+/// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` would make due earlier. Such a
+/// delivery waits for another attempt after a failure. If its receiver asked for a wait,
+/// `lease_until` is the end of this wait. If this end equals `due_at`, the delivery cannot become
+/// due earlier, so the statement leaves it out. Also leaves out the deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
     "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"

@@ -28,9 +28,9 @@ include!(concat!(env!("OUT_DIR"), "/migrations.rs"));
 pub(super) enum Schema {
     Migrate,
     /// Migrates, for a command that does not use the database afterwards. Does not record the
-    /// identity of the server, because the service may connect with another Postgres role. If the
-    /// server hides its identity from that role, the service would find a different identity, and
-    /// would take the database for a restored backup.
+    /// identity of the server. The service may connect with another Postgres role, from which the
+    /// server hides its identity. The recorded identity would then differ from the identity that
+    /// the service reads, and the service would take the database for a restored backup.
     MigrateOnly,
     Check,
 }

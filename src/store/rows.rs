@@ -238,8 +238,8 @@ impl RequestUpdateLine {
 }
 
 impl TaskLine {
-    /// Returns the [`KeyedCall`] by which the service recognizes a later equal gate call. `None` if
-    /// this line creates no gate call with such an identity.
+    /// Returns the [`KeyedCall`] by which the service recognizes a later equal call at a gate.
+    /// `None` if this line creates no gate call, or a gate call without a [`KeyedCall`].
     pub(super) fn call(&self) -> Option<&KeyedCall> {
         self.immutable
             .as_ref()

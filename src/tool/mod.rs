@@ -260,8 +260,8 @@ impl PermitDecision {
         }));
     }
 
-    /// Returns once the attempt waits for the permit, which is after its connection is made. Also
-    /// returns if the attempt ends without a connection.
+    /// Returns once the attempt has made its connection and waits for the permit. Also returns if
+    /// the attempt ends without a connection.
     pub(crate) async fn awaited(&self) {
         self.awaited.notified().await;
     }

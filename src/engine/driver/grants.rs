@@ -22,8 +22,9 @@ pub(super) enum JudgedAt {
 
 impl Driver<'_> {
     /// Allows a held call if a standing decision covers it. Otherwise returns `judged`, the
-    /// policy's judgement. If `hold_if_uncertain` holds the call, no standing decision could allow
-    /// it. Then none is looked up, and `judged` gets the reason of `hold_if_uncertain`.
+    /// policy's judgement. If `hold_if_uncertain` would hold the call even if a standing decision
+    /// covered it, no standing decision is looked up, and `judged` gets the reason of
+    /// `hold_if_uncertain`.
     ///
     /// # Errors
     /// `Lost` when the service goes down before the database answers.

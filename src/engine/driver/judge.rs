@@ -146,8 +146,9 @@ impl Driver<'_> {
         let spec = entry.as_deref().map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.is_repeatable());
         let later = self.session.own.progress.message_uncertain && !state.in_uncertain_history;
-        // An unreadable task of the tree may have run an equal call, and its journal may hold a
-        // person's rejection of an equal call.
+        // If a task of the tree is unreadable, this call may be equal to a call that the task has
+        // run, or to a call that a person rejected in that task. So the call is held, unless it
+        // starts a sub-agent or a person approved it.
         let alone =
             spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && state.approval.is_none();
         let damaged = alone && self.session.tree.is_damaged();

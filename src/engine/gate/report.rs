@@ -202,12 +202,13 @@ fn apply_report(
     }
 }
 
-/// Applies a report about a settled call. Compares the report with earlier reports, which do not
-/// include results of this service or of a person:
-/// - A report that equals an earlier report adds nothing.
-/// - A different report conflicts if an earlier report has a known outcome. A report of an unknown
-///   outcome also conflicts with an earlier such report about the same attempt.
-/// - Any other report is stored as a late result.
+/// Applies a report about a settled call. Compares the report with the asker's earlier reports. Of
+/// those with an unknown outcome, only reports about the same attempt count. The first case that
+/// applies decides:
+/// - If the report equals an earlier report, it adds nothing.
+/// - If an earlier report has a known outcome, the report conflicts.
+/// - If the report and an earlier report both have an unknown outcome, the report conflicts.
+/// - Otherwise, the report is stored as a late result.
 fn apply_late_report(session: &mut TaskSession, result: ToolResult) -> ReportEffect {
     let is_unknown = result.outcome == Outcome::Unknown;
     let (mut answers, mut unknown) = (Vec::new(), Vec::new());

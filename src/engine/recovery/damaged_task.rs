@@ -31,10 +31,10 @@ impl Engine {
     }
 
     /// Ends a task whose journal cannot be read, and its descendants. A task that has already ended
-    /// stays as it is. Writes `late` as late results of the task's calls. If a newer version of
-    /// this program may have written the journal, a replica of that version may be able to read it,
-    /// so the task ends only after `Settings::takeovers` takeovers. Returns `false`, with nothing
-    /// written, if the journal can be read after all.
+    /// stays as it is. If a newer version of this program may have written the journal, the task
+    /// ends only after `Settings::takeovers` takeovers, because a replica of that version may be
+    /// able to read it. Writes `late` as late results of the task's calls, even if the task does
+    /// not end yet. Returns `false`, with nothing written, if the journal can be read after all.
     ///
     /// # Errors
     /// Fails if a read fails or the commit fails.

@@ -260,9 +260,9 @@ impl Engine {
         }
     }
 
-    /// Drives a task alone: until the drive ends, but for at most the duration of a lease, this
-    /// process drives no other task. If other tasks still have slots after the duration of a lease,
-    /// postpones the drive.
+    /// Drives a task alone: this process drives no other task meanwhile. If other tasks still have
+    /// slots after the duration of a lease, postpones the drive. If the drive itself lasts longer
+    /// than the duration of a lease, the process drives other tasks beside it.
     async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
         let other_tasks = lone.other_tasks();
         let slot = tokio::select! {

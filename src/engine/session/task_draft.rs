@@ -136,8 +136,8 @@ impl TaskDraft {
         self.asker
     }
 
-    /// Replaces the pending judgement of a call. The task must not be stored yet, because its
-    /// progress is built again from `items` alone.
+    /// Replaces the pending judgement of a call. The task must not be stored yet. For a stored
+    /// task, the progress would be wrong: `Progress::from_items` counts no item as uncertain.
     pub(crate) fn replace_judgement(&mut self, call: CallId, by: &Judgement) {
         let pending = self.items.iter_mut().skip(self.committed);
         for item in pending {
@@ -303,9 +303,9 @@ impl TaskDraft {
         }
     }
 
-    /// Makes the same changes to `row` that a commit of the pending facts and `lease`, at the time
-    /// `at`, makes to the stored row. `sums` are the increments of the counters. Does not change
-    /// `next_event`, the lease's owner, the lease's end, and the counts of takeovers.
+    /// Applies to `row` the effects of a commit of the pending facts and `lease` at the time `at`.
+    /// `sums` are the increments of the counters. Does not change `next_event`, `takeovers`,
+    /// `fruitless`, and the owner and the end of the lease.
     pub(crate) fn advance(&self, row: &mut TaskRow, lease: &LeaseChange, sums: Counters, at: Time) {
         if self.guard.is_some() {
             row.created_at = at;

@@ -43,9 +43,10 @@ pub(crate) struct RelatedDraft {
     pub begins: bool,
 }
 
-/// The order of tasks in a commit. First come the descendants and the tasks of other branches, then
-/// the session's own task, then the tasks that the session's own task starts, and last the
-/// ancestors.
+/// The order of tasks in a commit, and so the order of their events. First come the descendants and
+/// the tasks of other branches, then the session's own task, then the tasks that the own task
+/// starts, and last the ancestors. So a child's end comes before its parent's events, and a child's
+/// start comes after its parent's events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ChangeOrder {
     Other,

@@ -95,8 +95,8 @@ fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     }
 }
 
-/// Reads a stream with `calls` calls. Returns two values: the number of calls that were read
-/// (including a call that caused an error), and the outcome.
+/// Reads a stream with `calls` calls. Returns the number of calls that were read (including a call
+/// that caused an error). Also returns the number of calls in the answer, or the error.
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
     let (heard, mut reading) = (CollectingSink::default(), P::stream_reader(&cleaner()));
     let mut emitter = PieceEmitter::new(&heard);

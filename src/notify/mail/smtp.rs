@@ -38,8 +38,8 @@ const SESSION_REPLY_CODES: [&str; 4] = ["530", "534", "535", "538"];
 
 pub(super) struct Server {
     address: MailServerAddress,
-    /// The parameters of TLS. `None` for a server on loopback, which needs no TLS. Also `None` if
-    /// TLS cannot be set up on this machine. Each attempt then fails, except on loopback.
+    /// The parameters of TLS. `None` for a server on loopback, which needs no TLS. For any other
+    /// server, `None` means that TLS cannot be set up on this machine. Each attempt then fails.
     tls: Option<TlsParameters>,
     credentials: Option<Credentials>,
     ehlo_name: ClientId,

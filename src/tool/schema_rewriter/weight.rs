@@ -46,9 +46,9 @@ struct Weights<'s> {
 }
 
 impl<'s> Weights<'s> {
-    /// Returns the weight of a copy: the number of schemas that the copy applies to one value. A
-    /// copy with a flaw has the weight 1, so that a schema that refers to the copy is not reported
-    /// as well.
+    /// Returns the weight of a copied `$ref` target: the number of schemas that the copy applies to
+    /// one value. A copy with a flaw has the weight 1, so that the flaw is not reported once more
+    /// for each schema that refers to the copy.
     fn of_copy(&mut self, number: &'s str, copy: &'s Value) -> u64 {
         if let Some(weight) = self.known.get(number) {
             return *weight;

@@ -14,8 +14,9 @@ use crate::task::status::RequestStatus;
 
 /// The maximum number of requests that are counted for one inbox.
 pub(crate) const MAX_COUNTED: usize = 1000;
-/// When more requests may wait than were counted, and fewer than this many tenths of the counted
-/// requests still wait, the inbox is read again.
+/// If the count of an inbox has reached [`MAX_COUNTED`], further requests may wait. Once fewer than
+/// this many tenths of the counted requests still wait, the inbox is read again, so that the count
+/// includes the further requests.
 const REFRESH_TENTHS: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

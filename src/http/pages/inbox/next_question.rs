@@ -26,8 +26,8 @@ pub(crate) async fn next_question_line(
         return Ok(None);
     };
     let open = open_requests(http, site.caller, &InboxFilter::default(), None).await?;
-    // Leaves out this request. If some of its calls still wait for the reader, the page shows these
-    // calls below the line.
+    // Leaves out the request of this page, even if some of its calls still wait for the reader: the
+    // page itself shows these calls.
     let mut others: Vec<_> = open.iter().map(|request| request.id).collect();
     others.retain(|id| *id != row.spec.request_id);
     let count = others.len().saturating_sub(1);

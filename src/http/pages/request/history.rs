@@ -127,8 +127,8 @@ pub(crate) struct RequestHistory {
     /// The reason why the request was closed without a decision; `None` if the request is open or
     /// decided.
     pub closed: Option<CloseReason>,
-    /// The first terminal status of the task since the request was closed without a decision.
-    /// `None` if the task has not ended since then, or if the request was not closed in this way.
+    /// The first terminal status that the task got after `closed` was set. `None` if `closed` is
+    /// `None`, or if the task has not ended since then.
     pub status_at_close: Option<TaskStatus>,
     /// The task's last status, if it is terminal.
     pub final_status: Option<TaskStatus>,

@@ -216,8 +216,8 @@ fn call_state(view: &View<'_>, call: &RequestedCall) -> Markup {
 
 /// Returns the sum of a column. `None` if the column has a single row, a row without a number, or
 /// numbers that [`sum`] cannot add. Also `None` if the column's name suggests identifiers
-/// ([`is_identifier`]) and the schema does not give the column the type `number`. Identifiers are
-/// integers, so a column of that type has none.
+/// ([`is_identifier`]), unless the schema gives the column the type `number`, because identifiers
+/// are integers.
 fn column_sum(name: &str, schema: &Value, rows: &[ArgumentRow]) -> Option<String> {
     let is_integer = schema
         .get("properties")
