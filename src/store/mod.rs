@@ -203,9 +203,14 @@ impl Store {
         let db = Arc::new(open::open(settings, schema, clock).await?);
         identity::load_uncertain_until(&db, settings.restored).await?;
         if matches!(db.engine, Engine::Sqlite(_)) {
-            db.write::<claim::LeasedTask>(open::EXPIRE_LEASES, Vec::new())
-                .await
-                .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
+            for (over, values) in [
+                (open::EXPIRE_LEASES, Vec::new()),
+                (open::END_PRESENCE, vec![Value::Now]),
+            ] {
+                db.write::<claim::LeasedTask>(over, values)
+                    .await
+                    .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
+            }
             for over in [gathered::EXPIRE_LEASES, deliveries::EXPIRE_LEASES] {
                 db.write::<deliveries::Target>(over, Vec::new())
                     .await
@@ -446,6 +451,7 @@ impl Store {
             READY,
             commit::FIND,
             open::EXPIRE_LEASES,
+            open::END_PRESENCE,
         ]
         .into_iter()
         .chain(commit_postgres::statements())

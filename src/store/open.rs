@@ -423,6 +423,15 @@ fn is_outage(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(_) | sqlx::Error::Tls(_))
 }
 
+/// Ends the presence of all askers when a `SQLite` file is opened, because their connections ended
+/// with the process that served them. The next equal proposal then continues the call. Postgres
+/// keeps the presence, because another replica may serve the asker.
+pub(super) const END_PRESENCE: Sql = sql!(
+    "update agent_task set asker_until = 0
+      where call_key is not null and asker_until > $1 and asker_until < 9223372036854775807
+     returning task_id"
+);
+
 /// Expires the leases of all tasks when a `SQLite` file is opened, because the process that took
 /// them has ended. The next claim of each of these tasks counts as a takeover.
 pub(super) const EXPIRE_LEASES: Sql =

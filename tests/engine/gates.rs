@@ -2,6 +2,7 @@
 //! leaves, comes back or crashes. Meanwhile people decide, clocks advance, rules change and
 //! replicas compete.
 
+mod crashes;
 mod failures;
 mod guards;
 mod questions;

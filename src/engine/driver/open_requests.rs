@@ -179,6 +179,9 @@ impl Driver<'_> {
                 "replica": replica,
                 "problem": problem.as_deref().unwrap_or(usual_problem),
             });
+            if start.is_some_and(|start| !is_elsewhere && start.replica != self.engine.replica) {
+                self.session.end_lost_presence();
+            }
             let calls = vec![self.requested_call(&state, true)];
             let spec = self.new_request(RequestKind::Reconcile, calls, state.terms());
             let spec = RequestSpec {

@@ -27,8 +27,8 @@ use super::runtime::lone_drive::LoneDrive;
 use super::runtime::metrics;
 use crate::store::{CommitError, TreeSnapshot};
 use crate::task::change::{
-    AskerPresence, Change, Committed, Counters, Guard, IdempotencyRow, Journal, KeyedCall,
-    LeaseChange, TaskChange, TaskRow,
+    ASKER_UNTIL_DELIVERED, AskerPresence, Change, Committed, Counters, Guard, IdempotencyRow,
+    Journal, KeyedCall, LeaseChange, TaskChange, TaskRow,
 };
 use crate::task::credential::SealedCredential;
 use crate::task::elicitation::Elicitation;
@@ -130,6 +130,17 @@ impl TaskSession {
             slot: None,
             lone_drive: None,
             has_saved_items: false,
+        }
+    }
+
+    /// Ends the presence of the asker of a gate call that another replica ran and lost, because the
+    /// asker's connection was most likely lost with that replica. The next equal proposal then
+    /// continues the call and learns that it may have run. A connection that does still wait claims
+    /// the call again once a person has permitted another attempt.
+    pub(crate) fn end_lost_presence(&mut self) {
+        let until = self.own.row.asker_until;
+        if until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED) {
+            self.own.asker = Some(AskerPresence::Absent);
         }
     }
 
