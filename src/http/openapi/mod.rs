@@ -78,6 +78,7 @@ pub(crate) fn document() -> Value {
     }
     let mut document = serde_json::to_value(routes.into_openapi()).unwrap_or_default();
     describe_authentication(&mut document);
+    operations::add_act_as_headers(&mut document);
     put(
         &mut document,
         &["info", "description"],

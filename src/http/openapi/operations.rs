@@ -23,15 +23,53 @@ pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     }
 }
 
+/// The headers with which a key that has `act_as` speaks for another user. Each entry has the name,
+/// the description, and the constraint.
+const ACT_AS_HEADERS: [(&str, &str, &str); 2] = [
+    (
+        "Holdpoint-User",
+        "The user for whom the key speaks. The operation is then this user's. Only a key with \
+        `act_as` may send this header; a session may not.",
+        "1 to 128 visible characters in NFC, without blanks and commas",
+    ),
+    (
+        "Holdpoint-Groups",
+        "The groups of the user in `Holdpoint-User`, separated by commas. Without this header, \
+        the user has no groups.",
+        "names of 1 to 128 visible characters, beside `Holdpoint-User`",
+    ),
+];
+
+/// Adds the components of the headers in `ACT_AS_HEADERS`.
+pub(super) fn add_act_as_headers(document: &mut Value) {
+    for (name, description, constraint) in ACT_AS_HEADERS {
+        let header = json!({
+            "name": name, "in": "header", "required": false, "description": description,
+            "schema": { "type": "string", "x-constraint": constraint }
+        });
+        put(document, &["components", "parameters", name], header);
+    }
+}
+
+/// Refers to the headers in `ACT_AS_HEADERS` from the operation's parameters.
+fn take_act_as_headers(operation: &mut Map<String, Value>) {
+    let references = ACT_AS_HEADERS
+        .map(|(name, _, _)| json!({ "$ref": format!("#/components/parameters/{name}") }));
+    let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
+    if let Some(parameters) = parameters.as_array_mut() {
+        parameters.extend(references);
+    }
+}
+
 /// Adds the operation's problems, its authentication and the headers of its responses. Removes
 /// `null` from the types of the operation's parameters, because a client cannot send `null` in a
 /// path, a query or a header.
 pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
-    if matches!(
-        op.auth,
-        AuthClass::Open | AuthClass::Link | AuthClass::Gateway | AuthClass::Health
-    ) {
-        operation.insert("security".to_owned(), json!([]));
+    match op.auth {
+        AuthClass::Key | AuthClass::SignOut => take_act_as_headers(operation),
+        AuthClass::Open | AuthClass::Link | AuthClass::Gateway | AuthClass::Health => {
+            operation.insert("security".to_owned(), json!([]));
+        }
     }
     for parameter in operation
         .get_mut("parameters")

@@ -94,6 +94,29 @@ fn operation_with_an_idempotency_key_names_the_problem_of_a_reused_key() {
 }
 
 #[test]
+fn operation_that_takes_a_key_names_the_headers_of_a_key_that_speaks_for_others() {
+    let mut document = document();
+    let names = ["Holdpoint-User", "Holdpoint-Groups"];
+    for name in names {
+        let header = &document["components"]["parameters"][name];
+        assert_eq!(
+            (&header["name"], &header["required"]),
+            (&json!(name), &json!(false))
+        );
+    }
+    for (_, operation) in every_operation(&mut document) {
+        let takes_key = operation.get("security").is_none();
+        let parameters = operation.get("parameters").and_then(Value::as_array);
+        let parameters = parameters.cloned().unwrap_or_default();
+        for name in names {
+            let reference = json!({ "$ref": format!("#/components/parameters/{name}") });
+            let id = &operation["operationId"];
+            assert_eq!(parameters.contains(&reference), takes_key, "{id} {name}");
+        }
+    }
+}
+
+#[test]
 fn problem_about_a_call_at_a_gate_has_the_whole_call() {
     let (document, settings) = (document(), sample::settings());
     let call = GateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
