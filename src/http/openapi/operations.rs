@@ -174,6 +174,7 @@ fn common_problems(auth: AuthClass) -> &'static [Code] {
             Code::BadRequest,
             Code::Unauthorized,
             Code::Forbidden,
+            Code::TooLarge,
             Code::TooMany,
             Code::Internal,
             Code::Unavailable,
@@ -183,11 +184,18 @@ fn common_problems(auth: AuthClass) -> &'static [Code] {
             Code::Forbidden,
             Code::NotFound,
             Code::LinkExpired,
+            Code::TooLarge,
             Code::Internal,
             Code::Unavailable,
         ],
-        AuthClass::Open => &[Code::BadRequest, Code::Forbidden, Code::Internal],
-        AuthClass::Gateway | AuthClass::Health => &[Code::Internal],
+        AuthClass::Open => &[
+            Code::BadRequest,
+            Code::Forbidden,
+            Code::TooLarge,
+            Code::Internal,
+        ],
+        AuthClass::Health => &[Code::TooLarge, Code::Internal],
+        AuthClass::Gateway => &[Code::Internal],
     }
 }
 

@@ -80,6 +80,19 @@ fn every_operation_has_one_id_and_names_its_problems() {
 }
 
 #[test]
+fn every_operation_names_the_problem_of_a_body_that_is_too_large() {
+    let mut document = document();
+    for (_, operation) in every_operation(&mut document) {
+        let refused = operation["responses"]["413"].to_string();
+        assert!(
+            refused.contains("`too_large`"),
+            "{}",
+            operation["operationId"]
+        );
+    }
+}
+
+#[test]
 fn operation_with_an_idempotency_key_names_the_problem_of_a_reused_key() {
     let mut document = document();
     for (_, operation) in every_operation(&mut document) {

@@ -40,7 +40,6 @@ pub(crate) const OP: Op = Op {
         Code::BadRequest,
         Code::Forbidden,
         Code::NotFound,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
     ],
 };

@@ -40,7 +40,6 @@ pub(crate) const PROBLEMS: &[Code] = &[
     Code::AlreadyDecided,
     Code::RequestExpired,
     Code::DigestMismatch,
-    Code::TooLarge,
     Code::UnsupportedMediaType,
     Code::Invalid,
     Code::IdempotencyKeyReused,
