@@ -104,6 +104,10 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
             "description": "The id of this HTTP request", "schema": { "type": "string", "format": "uuid" }
         });
         put(response, &["headers", "X-Request-Id"], id);
+        if op.auth == AuthClass::Link {
+            let noindex = json!({ "description": "`noindex`", "schema": { "type": "string" } });
+            put(response, &["headers", "X-Robots-Tag"], noindex);
+        }
     }
 }
 

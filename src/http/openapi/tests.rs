@@ -130,6 +130,21 @@ fn operation_that_takes_a_key_names_the_headers_of_a_key_that_speaks_for_others(
 }
 
 #[test]
+fn operation_on_a_link_keeps_search_engines_out_and_has_no_limit_of_requests() {
+    let document = document();
+    for method in ["get", "post"] {
+        let responses = document["paths"]["/l/{token}"][method]["responses"].as_object();
+        for (status, response) in responses.unwrap() {
+            assert!(
+                response["headers"]["X-Robots-Tag"].is_object(),
+                "{method} {status}"
+            );
+            assert_ne!(status, "429", "{method}");
+        }
+    }
+}
+
+#[test]
 fn problem_about_a_call_at_a_gate_has_the_whole_call() {
     let (document, settings) = (document(), sample::settings());
     let call = GateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);

@@ -43,7 +43,6 @@ pub(crate) const PROBLEMS: &[Code] = &[
     Code::UnsupportedMediaType,
     Code::Invalid,
     Code::IdempotencyKeyReused,
-    Code::TooMany,
 ];
 
 #[derive(IntoResponses)]
