@@ -130,7 +130,7 @@ fn operation_that_takes_a_key_names_the_headers_of_a_key_that_speaks_for_others(
 }
 
 #[test]
-fn operation_on_a_link_keeps_search_engines_out_and_has_no_limit_of_requests() {
+fn operation_on_a_link_names_its_header_and_no_problem_that_cannot_occur() {
     let document = document();
     for method in ["get", "post"] {
         let responses = document["paths"]["/l/{token}"][method]["responses"].as_object();
@@ -140,6 +140,10 @@ fn operation_on_a_link_keeps_search_engines_out_and_has_no_limit_of_requests() {
                 "{method} {status}"
             );
             assert_ne!(status, "429", "{method}");
+            assert!(
+                !response.to_string().contains("bad_json"),
+                "{method} {status}"
+            );
         }
     }
 }

@@ -31,7 +31,6 @@ pub(crate) const OP: Op = Op {
     // below the limit.
     max_body_bytes: 16 * 1024,
     problems: &[
-        Code::BadJson,
         Code::BadRequest,
         Code::UnsupportedMediaType,
         Code::Invalid,
