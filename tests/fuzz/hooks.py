@@ -96,7 +96,7 @@ def sent(path: str, body: dict | None = None, key: str = "FUZZ_KEY") -> dict:
 def knock(case, operation: str) -> None:
     """Makes a case a call at the gate of an agent, or points it at such a call."""
     if case.headers is not None:
-        for name in ("Idempotency-Key", "Holdpoint-Runner"):
+        for name in ("Idempotency-Key", "Holdpoint-Runner", "MCP-Protocol-Version"):
             case.headers.pop(name, None)
     call = None if operation == "propose_gate_call" else sent("/v1/gate/calls", FILE, "FUZZ_AGENT_KEY")
     if operation == "get_gate_call":

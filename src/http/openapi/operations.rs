@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::put;
+use crate::http::api::mcp;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
 
@@ -82,13 +83,9 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
         }
     }
     optional_body(operation);
-    response_headers(operation);
-    let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
-    for code in common_problems(op.auth).iter().chain(op.problems) {
-        let found = codes_by_status.entry(code.status().as_u16()).or_default();
-        if !found.contains(code) {
-            found.push(*code);
-        }
+    // A message of the Model Context Protocol is answered without the header `Preference-Applied`.
+    if op.id != mcp::OP.id {
+        response_headers(operation);
     }
     let Some(responses) = operation
         .get_mut("responses")
@@ -96,9 +93,7 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     else {
         return;
     };
-    for (status, codes) in codes_by_status {
-        responses.insert(status.to_string(), problem_response(&codes));
-    }
+    add_problems(responses, op);
     for response in responses.values_mut() {
         let id = json!({
             "description": "The id of this HTTP request", "schema": { "type": "string", "format": "uuid" }
@@ -108,6 +103,31 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
             let noindex = json!({ "description": "`noindex`", "schema": { "type": "string" } });
             put(response, &["headers", "X-Robots-Tag"], noindex);
         }
+    }
+}
+
+/// Adds a response for each status of the operation's problems. If the operation itself describes a
+/// JSON body for such a status, the response has both content types.
+fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
+    let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
+    for code in common_problems(op.auth).iter().chain(op.problems) {
+        let found = codes_by_status.entry(code.status().as_u16()).or_default();
+        if !found.contains(code) {
+            found.push(*code);
+        }
+    }
+    for (status, codes) in codes_by_status {
+        let status = status.to_string();
+        let mut response = problem_response(&codes);
+        let described = responses.get(&status);
+        if let Some(json) = described.and_then(|old| old.pointer("/content/application~1json")) {
+            put(
+                &mut response,
+                &["content", "application/json"],
+                json.clone(),
+            );
+        }
+        responses.insert(status, response);
     }
 }
 

@@ -149,6 +149,39 @@ fn operation_on_a_link_names_its_header_and_no_problem_that_cannot_occur() {
 }
 
 #[test]
+fn message_to_an_mcp_server_names_its_headers_and_both_kinds_of_errors() {
+    let document = document();
+    let operation = &document["paths"]["/mcp/{gate}"]["post"];
+    let parameters = operation["parameters"].as_array().unwrap();
+    for name in [
+        "MCP-Protocol-Version",
+        "Mcp-Method",
+        "Mcp-Name",
+        "Holdpoint-Session",
+        "Prefer",
+    ] {
+        let header = parameters.iter().find(|one| one["name"] == name).unwrap();
+        assert_eq!(
+            (&header["in"], &header["required"]),
+            (&json!("header"), &json!(false))
+        );
+    }
+    for status in ["400", "404"] {
+        let content = operation["responses"][status]["content"]
+            .as_object()
+            .unwrap();
+        let kinds: Vec<_> = content.keys().collect();
+        assert_eq!(
+            kinds,
+            ["application/json", "application/problem+json"],
+            "{status}"
+        );
+    }
+    let success = &operation["responses"]["200"];
+    assert!(success["headers"].get("Preference-Applied").is_none());
+}
+
+#[test]
 fn problem_about_a_call_at_a_gate_has_the_whole_call() {
     let (document, settings) = (document(), sample::settings());
     let call = GateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
