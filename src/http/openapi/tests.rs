@@ -182,6 +182,21 @@ fn message_to_an_mcp_server_names_its_headers_and_both_kinds_of_errors() {
 }
 
 #[test]
+fn pages_of_problems_and_forms_of_requests_are_described_in_words() {
+    let document = document();
+    let description = document["info"]["description"].as_str().unwrap();
+    assert!(description.contains("`text/html`"), "{description}");
+    for action in ["", "/approve", "/reject"] {
+        let operation = &document["paths"][format!("/resume/{{request_id}}{action}")]["post"];
+        let description = operation["description"].as_str().unwrap();
+        assert!(
+            description.contains("`application/x-www-form-urlencoded`"),
+            "{description}"
+        );
+    }
+}
+
+#[test]
 fn problem_about_a_call_at_a_gate_has_the_whole_call() {
     let (document, settings) = (document(), sample::settings());
     let call = GateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
