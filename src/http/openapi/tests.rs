@@ -197,6 +197,17 @@ fn pages_of_problems_and_forms_of_requests_are_described_in_words() {
 }
 
 #[test]
+fn page_of_a_list_says_that_an_empty_parameter_counts_as_left_out() {
+    let document = document();
+    for path in ["/inbox", "/inbox/decided", "/tasks", "/grants"] {
+        let description = document["paths"][path]["get"]["description"]
+            .as_str()
+            .unwrap();
+        assert!(description.contains("without a value"), "{description}");
+    }
+}
+
+#[test]
 fn problem_about_a_call_at_a_gate_has_the_whole_call() {
     let (document, settings) = (document(), sample::settings());
     let call = GateCall::from_call(&sample::gate_call(), &sample::caller(), &settings);
