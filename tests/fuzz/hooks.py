@@ -43,6 +43,10 @@ def before_call(context, case, kwargs) -> None:
     operation = case.operation.definition.raw["operationId"]
     if not is_positive(case):
         return
+    if case.headers is not None:
+        # The fuzzer's keys may not speak for other users: each request with these headers would be refused.
+        for name in ("Holdpoint-User", "Holdpoint-Groups"):
+            case.headers.pop(name, None)
     if operation in NEEDS and not any(status < 400 for status in SEEN[operation]):
         aim(case, *NEEDS[operation])
         if operation == "decide_request":
@@ -92,7 +96,7 @@ def sent(path: str, body: dict | None = None, key: str = "FUZZ_KEY") -> dict:
 def knock(case, operation: str) -> None:
     """Makes a case a call at the gate of an agent, or points it at such a call."""
     if case.headers is not None:
-        for name in ("Idempotency-Key", "Holdpoint-Runner"):
+        for name in ("Idempotency-Key", "Holdpoint-Runner", "MCP-Protocol-Version"):
             case.headers.pop(name, None)
     call = None if operation == "propose_gate_call" else sent("/v1/gate/calls", FILE, "FUZZ_AGENT_KEY")
     if operation == "get_gate_call":
@@ -193,15 +197,15 @@ def is_blamed(case, parameter: dict, detail: str) -> bool:
 
 
 def parameters(case) -> list[dict]:
-    return case.operation.definition.raw.get("parameters", [])
+    return [resolved(case, one) for one in case.operation.definition.raw.get("parameters", [])]
 
 
-def resolved(case, schema: dict) -> dict:
-    """A schema, or the component that it names."""
-    while "$ref" in schema:
-        component = schema["$ref"].removeprefix("#/components/schemas/")
-        schema = case.operation.schema.raw_schema["components"]["schemas"][component]
-    return schema
+def resolved(case, part: dict) -> dict:
+    """A schema or a parameter, or the component that it names."""
+    while "$ref" in part:
+        kind, component = part["$ref"].removeprefix("#/components/").split("/")
+        part = case.operation.schema.raw_schema["components"][kind][component]
+    return part
 
 
 def is_excused(case, pointer: str) -> bool:

@@ -36,10 +36,8 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
         .split(';')
         .next()
         .unwrap_or_default();
-    // The document describes the messages of the Model Context Protocol only in prose.
-    let is_message =
-        kind == "text/event-stream" || (reply.status >= 400 && kind == "application/json");
-    if path.starts_with("/mcp/") && is_message {
+    // The document describes the event stream of a gate's MCP server only in prose.
+    if path.starts_with("/mcp/") && kind == "text/event-stream" {
         return;
     }
     // The document describes the event stream of a POST in prose. If it listed a second response

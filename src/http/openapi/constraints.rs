@@ -121,11 +121,28 @@ const PARAMETER_CONSTRAINTS: &[(&str, &str)] = &[
 
 /// The constraints on parameters of one operation. Each entry has the operation, the parameter, and
 /// the constraint.
-const OPERATION_PARAMETER_CONSTRAINTS: &[(&str, &str, &str)] = &[(
-    "stream_task_events",
-    "after",
-    "the number of an existing event",
-)];
+const OPERATION_PARAMETER_CONSTRAINTS: &[(&str, &str, &str)] = &[
+    (
+        "stream_task_events",
+        "after",
+        "the number of an existing event",
+    ),
+    (
+        "post_mcp_message",
+        "MCP-Protocol-Version",
+        "a revision that the gate speaks, and the revision in `_meta` if it is there too",
+    ),
+    (
+        "post_mcp_message",
+        "Mcp-Method",
+        "in the revision 2026-07-28: the `method` of the body",
+    ),
+    (
+        "post_mcp_message",
+        "Mcp-Name",
+        "in the revision 2026-07-28: the `name` of the called tool in the body",
+    ),
+];
 
 /// The constraints on operations whose action is in the path. Each entry has the operation and the
 /// constraint.

@@ -149,7 +149,7 @@ mod tests {
             {
                 known.push((
                     operation["operationId"].as_str().unwrap().into(),
-                    parameter["name"].as_str().unwrap().into(),
+                    parameter["name"].as_str().unwrap_or_default().into(),
                 ));
             }
         }

@@ -29,6 +29,11 @@ use crate::http::wire::problem::ProblemDocument;
 
 const SUMMARY: &str = "Runs AI-agent tasks and stops them at the point where a human must agree.";
 
+/// The description of problems that are shown as pages. It describes the pages in words: if a
+/// problem had a second content type, code generators would lose its type.
+const ERROR_PAGE_DESCRIPTION: &str = "Outside `/v1` and `/mcp`, a problem is a page (`text/html`) with the same status if `Accept` \
+    prefers `text/html`.";
+
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
@@ -78,11 +83,12 @@ pub(crate) fn document() -> Value {
     }
     let mut document = serde_json::to_value(routes.into_openapi()).unwrap_or_default();
     describe_authentication(&mut document);
+    operations::add_act_as_headers(&mut document);
     put(
         &mut document,
         &["info", "description"],
         json!(format!(
-            "{SUMMARY}\n\n{}",
+            "{SUMMARY}\n\n{}\n\n{ERROR_PAGE_DESCRIPTION}",
             constraints::CONSTRAINT_DESCRIPTION
         )),
     );

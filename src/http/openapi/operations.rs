@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::put;
+use crate::http::api::mcp;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
 
@@ -23,15 +24,53 @@ pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     }
 }
 
+/// The headers with which a key that has `act_as` speaks for another user. Each entry has the name,
+/// the description, and the constraint.
+const ACT_AS_HEADERS: [(&str, &str, &str); 2] = [
+    (
+        "Holdpoint-User",
+        "The user for whom the key speaks. The operation is then this user's. Only a key with \
+        `act_as` may send this header; a session may not.",
+        "1 to 128 visible characters in NFC, without blanks and commas",
+    ),
+    (
+        "Holdpoint-Groups",
+        "The groups of the user in `Holdpoint-User`, separated by commas. Without this header, \
+        the user has no groups.",
+        "names of 1 to 128 visible characters, beside `Holdpoint-User`",
+    ),
+];
+
+/// Adds the components of the headers in `ACT_AS_HEADERS`.
+pub(super) fn add_act_as_headers(document: &mut Value) {
+    for (name, description, constraint) in ACT_AS_HEADERS {
+        let header = json!({
+            "name": name, "in": "header", "required": false, "description": description,
+            "schema": { "type": "string", "x-constraint": constraint }
+        });
+        put(document, &["components", "parameters", name], header);
+    }
+}
+
+/// Refers to the headers in `ACT_AS_HEADERS` from the operation's parameters.
+fn take_act_as_headers(operation: &mut Map<String, Value>) {
+    let references = ACT_AS_HEADERS
+        .map(|(name, _, _)| json!({ "$ref": format!("#/components/parameters/{name}") }));
+    let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
+    if let Some(parameters) = parameters.as_array_mut() {
+        parameters.extend(references);
+    }
+}
+
 /// Adds the operation's problems, its authentication and the headers of its responses. Removes
 /// `null` from the types of the operation's parameters, because a client cannot send `null` in a
 /// path, a query or a header.
 pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
-    if matches!(
-        op.auth,
-        AuthClass::Open | AuthClass::Link | AuthClass::Gateway | AuthClass::Health
-    ) {
-        operation.insert("security".to_owned(), json!([]));
+    match op.auth {
+        AuthClass::Key | AuthClass::SignOut => take_act_as_headers(operation),
+        AuthClass::Open | AuthClass::Link | AuthClass::Gateway | AuthClass::Health => {
+            operation.insert("security".to_owned(), json!([]));
+        }
     }
     for parameter in operation
         .get_mut("parameters")
@@ -44,13 +83,9 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
         }
     }
     optional_body(operation);
-    response_headers(operation);
-    let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
-    for code in common_problems(op.auth).iter().chain(op.problems) {
-        let found = codes_by_status.entry(code.status().as_u16()).or_default();
-        if !found.contains(code) {
-            found.push(*code);
-        }
+    // A message of the Model Context Protocol is answered without the header `Preference-Applied`.
+    if op.id != mcp::OP.id {
+        response_headers(operation);
     }
     let Some(responses) = operation
         .get_mut("responses")
@@ -58,14 +93,41 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     else {
         return;
     };
-    for (status, codes) in codes_by_status {
-        responses.insert(status.to_string(), problem_response(&codes));
-    }
+    add_problems(responses, op);
     for response in responses.values_mut() {
         let id = json!({
             "description": "The id of this HTTP request", "schema": { "type": "string", "format": "uuid" }
         });
         put(response, &["headers", "X-Request-Id"], id);
+        if op.auth == AuthClass::Link {
+            let noindex = json!({ "description": "`noindex`", "schema": { "type": "string" } });
+            put(response, &["headers", "X-Robots-Tag"], noindex);
+        }
+    }
+}
+
+/// Adds a response for each status of the operation's problems. If the operation itself describes a
+/// JSON body for such a status, the response has both content types.
+fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
+    let mut codes_by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
+    for code in common_problems(op.auth).iter().chain(op.problems) {
+        let found = codes_by_status.entry(code.status().as_u16()).or_default();
+        if !found.contains(code) {
+            found.push(*code);
+        }
+    }
+    for (status, codes) in codes_by_status {
+        let status = status.to_string();
+        let mut response = problem_response(&codes);
+        let described = responses.get(&status);
+        if let Some(json) = described.and_then(|old| old.pointer("/content/application~1json")) {
+            put(
+                &mut response,
+                &["content", "application/json"],
+                json.clone(),
+            );
+        }
+        responses.insert(status, response);
     }
 }
 
@@ -136,6 +198,7 @@ fn common_problems(auth: AuthClass) -> &'static [Code] {
             Code::BadRequest,
             Code::Unauthorized,
             Code::Forbidden,
+            Code::TooLarge,
             Code::TooMany,
             Code::Internal,
             Code::Unavailable,
@@ -145,11 +208,18 @@ fn common_problems(auth: AuthClass) -> &'static [Code] {
             Code::Forbidden,
             Code::NotFound,
             Code::LinkExpired,
+            Code::TooLarge,
             Code::Internal,
             Code::Unavailable,
         ],
-        AuthClass::Open => &[Code::BadRequest, Code::Forbidden, Code::Internal],
-        AuthClass::Gateway | AuthClass::Health => &[Code::Internal],
+        AuthClass::Open => &[
+            Code::BadRequest,
+            Code::Forbidden,
+            Code::TooLarge,
+            Code::Internal,
+        ],
+        AuthClass::Health => &[Code::TooLarge, Code::Internal],
+        AuthClass::Gateway => &[Code::Internal],
     }
 }
 

@@ -80,6 +80,19 @@ fn every_operation_has_one_id_and_names_its_problems() {
 }
 
 #[test]
+fn every_operation_names_the_problem_of_a_body_that_is_too_large() {
+    let mut document = document();
+    for (_, operation) in every_operation(&mut document) {
+        let refused = operation["responses"]["413"].to_string();
+        assert!(
+            refused.contains("`too_large`"),
+            "{}",
+            operation["operationId"]
+        );
+    }
+}
+
+#[test]
 fn operation_with_an_idempotency_key_names_the_problem_of_a_reused_key() {
     let mut document = document();
     for (_, operation) in every_operation(&mut document) {
@@ -90,6 +103,107 @@ fn operation_with_an_idempotency_key_names_the_problem_of_a_reused_key() {
             let id = &operation["operationId"];
             assert!(refused.contains("idempotency_key_reused"), "{id}");
         }
+    }
+}
+
+#[test]
+fn operation_that_takes_a_key_names_the_headers_of_a_key_that_speaks_for_others() {
+    let mut document = document();
+    let names = ["Holdpoint-User", "Holdpoint-Groups"];
+    for name in names {
+        let header = &document["components"]["parameters"][name];
+        assert_eq!(
+            (&header["name"], &header["required"]),
+            (&json!(name), &json!(false))
+        );
+    }
+    for (_, operation) in every_operation(&mut document) {
+        let takes_key = operation.get("security").is_none();
+        let parameters = operation.get("parameters").and_then(Value::as_array);
+        let parameters = parameters.cloned().unwrap_or_default();
+        for name in names {
+            let reference = json!({ "$ref": format!("#/components/parameters/{name}") });
+            let id = &operation["operationId"];
+            assert_eq!(parameters.contains(&reference), takes_key, "{id} {name}");
+        }
+    }
+}
+
+#[test]
+fn operation_on_a_link_names_its_header_and_no_problem_that_cannot_occur() {
+    let document = document();
+    for method in ["get", "post"] {
+        let responses = document["paths"]["/l/{token}"][method]["responses"].as_object();
+        for (status, response) in responses.unwrap() {
+            assert!(
+                response["headers"]["X-Robots-Tag"].is_object(),
+                "{method} {status}"
+            );
+            assert_ne!(status, "429", "{method}");
+            assert!(
+                !response.to_string().contains("bad_json"),
+                "{method} {status}"
+            );
+        }
+    }
+}
+
+#[test]
+fn message_to_an_mcp_server_names_its_headers_and_both_kinds_of_errors() {
+    let document = document();
+    let operation = &document["paths"]["/mcp/{gate}"]["post"];
+    let parameters = operation["parameters"].as_array().unwrap();
+    for name in [
+        "MCP-Protocol-Version",
+        "Mcp-Method",
+        "Mcp-Name",
+        "Holdpoint-Session",
+        "Prefer",
+    ] {
+        let header = parameters.iter().find(|one| one["name"] == name).unwrap();
+        assert_eq!(
+            (&header["in"], &header["required"]),
+            (&json!("header"), &json!(false))
+        );
+    }
+    for status in ["400", "404"] {
+        let content = operation["responses"][status]["content"]
+            .as_object()
+            .unwrap();
+        let kinds: Vec<_> = content.keys().collect();
+        assert_eq!(
+            kinds,
+            ["application/json", "application/problem+json"],
+            "{status}"
+        );
+    }
+    let success = &operation["responses"]["200"];
+    assert!(success["headers"].get("Preference-Applied").is_none());
+}
+
+#[test]
+fn pages_of_problems_and_forms_of_requests_are_described_in_words() {
+    let document = document();
+    let description = document["info"]["description"].as_str().unwrap();
+    assert!(description.contains("`text/html`"), "{description}");
+    for action in ["", "/approve", "/reject"] {
+        let operation = &document["paths"][format!("/resume/{{request_id}}{action}")]["post"];
+        let description = operation["description"].as_str().unwrap();
+        assert!(
+            description.contains("`application/x-www-form-urlencoded`"),
+            "{description}"
+        );
+    }
+}
+
+#[test]
+fn page_of_a_list_says_that_an_empty_parameter_counts_as_left_out() {
+    let document = document();
+    for path in ["/inbox", "/inbox/decided", "/tasks", "/grants"] {
+        let description = document["paths"][path]["get"]["description"]
+            .as_str()
+            .unwrap();
+        assert!(description.contains("without a value"), "{description}");
     }
 }
 

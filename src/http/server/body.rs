@@ -397,7 +397,7 @@ pub(crate) async fn form(
 /// Returns the texts of a form's fields, by the fields' names. Each CRLF becomes LF.
 ///
 /// # Errors
-/// `bad_json` if a field is repeated; `invalid` for a U+0000 or bytes that are not UTF-8.
+/// `bad_request` if a field is repeated; `invalid` for a U+0000 or bytes that are not UTF-8.
 pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
     if !is_encoded_utf8(bytes) {
         return Err(Problem::invalid_at("", NOT_UTF8));
@@ -411,7 +411,7 @@ pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Prob
             .insert(name.into_owned(), value.replace("\r\n", "\n"))
             .is_some()
         {
-            return Err(Problem::new(Code::BadJson, "A field is repeated."));
+            return Err(Problem::bad_request("The form has a field twice."));
         }
     }
     Ok(fields)

@@ -51,6 +51,35 @@ pub(crate) struct RunnerHeader {
     runner: Option<String>,
 }
 
+/// The headers of a message of the Model Context Protocol.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+pub(crate) struct McpHeaders {
+    /// The revision of the protocol. Without this header, it is the revision in `_meta`, or else
+    /// 2025-06-18. The revision 2026-07-28 needs this header.
+    #[param(rename = "MCP-Protocol-Version")]
+    protocol_version: Option<String>,
+    /// The method of the message. Only the revision 2026-07-28 reads and needs this header.
+    #[param(rename = "Mcp-Method")]
+    method: Option<String>,
+    /// The tool that `tools/call` calls, also as `=?base64?…?=`. Only the revision 2026-07-28 reads
+    /// and needs this header.
+    #[param(rename = "Mcp-Name")]
+    name: Option<String>,
+    /// The session id of the call; `holdpoint/session` in `_meta` takes precedence.
+    #[param(
+        rename = "Holdpoint-Session",
+        min_length = 1,
+        max_length = 128,
+        pattern = "^[A-Za-z0-9._:-]+$"
+    )]
+    session: Option<String>,
+    /// `wait=N` lets a held call wait up to N seconds (300 at most) for its decision;
+    /// `respond-async` does not wait.
+    #[param(rename = "Prefer")]
+    prefer: Option<String>,
+}
+
 /// The header of a GET that may wait.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]

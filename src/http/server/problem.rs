@@ -48,7 +48,7 @@ macro_rules! codes {
 codes! {
     /// The body is not JSON, or repeats a member.
     BadJson = "bad_json", 400, "The body is not JSON";
-    /// A header or an event number cannot be read.
+    /// A header or an event number cannot be read, or a form repeats a field.
     BadRequest = "bad_request", 400, "The request cannot be read";
     /// The request has no key, or an unknown key.
     Unauthorized = "unauthorized", 401, "A key is needed";

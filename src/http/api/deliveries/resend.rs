@@ -25,7 +25,6 @@ pub(crate) const OP: Op = Op {
         Code::BadRequest,
         Code::BadJson,
         Code::NotFound,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::IdempotencyKeyReused,

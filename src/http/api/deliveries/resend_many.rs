@@ -27,7 +27,6 @@ pub(crate) const OP: Op = Op {
     problems: &[
         Code::BadRequest,
         Code::BadJson,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::IdempotencyKeyReused,

@@ -40,7 +40,6 @@ pub(crate) const OP: Op = Op {
         Code::BadRequest,
         Code::Forbidden,
         Code::CallInHand,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::IdempotencyKeyReused,

@@ -34,7 +34,6 @@ pub(crate) const OP: Op = Op {
         Code::Forbidden,
         Code::NotFound,
         Code::CallSettled,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::IdempotencyKeyReused,

@@ -26,6 +26,7 @@ use crate::agent::{Agent, Gate};
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
+use crate::http::server::params::McpHeaders;
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
@@ -40,7 +41,6 @@ pub(crate) const OP: Op = Op {
         Code::BadRequest,
         Code::Forbidden,
         Code::NotFound,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
     ],
 };
@@ -62,11 +62,13 @@ struct McpRequest<'a> {
 /// errors are JSON-RPC errors. A call that waits for a person is answered as `text/event-stream`.
 #[utoipa::path(
     post, path = "/mcp/{gate}", operation_id = "post_mcp_message", tag = "gate",
-    params(("gate" = String, Path, description = "The name of the gate")),
+    params(("gate" = String, Path, description = "The name of the gate"), McpHeaders),
     request_body = inline(serde_json::Map<String, Value>),
     responses(
         (status = 200, body = inline(serde_json::Map<String, Value>), description = "The JSON-RPC answer"),
         (status = 202, description = "The notification was accepted"),
+        (status = 400, body = inline(serde_json::Map<String, Value>), description = "A JSON-RPC error"),
+        (status = 404, body = inline(serde_json::Map<String, Value>), description = "A JSON-RPC error"),
     )
 )]
 pub(crate) async fn post_mcp_message(

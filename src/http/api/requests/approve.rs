@@ -27,6 +27,9 @@ pub(crate) const OP: Op = Op {
 /// Approve a request
 ///
 /// Every undecided call runs as shown.
+///
+/// Also takes the form of the request's page (`application/x-www-form-urlencoded`), and responds to
+/// it with 303.
 #[utoipa::path(
     post, path = "/resume/{request_id}/approve", operation_id = "approve_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),

@@ -40,11 +40,9 @@ pub(crate) const PROBLEMS: &[Code] = &[
     Code::AlreadyDecided,
     Code::RequestExpired,
     Code::DigestMismatch,
-    Code::TooLarge,
     Code::UnsupportedMediaType,
     Code::Invalid,
     Code::IdempotencyKeyReused,
-    Code::TooMany,
 ];
 
 #[derive(IntoResponses)]
@@ -70,6 +68,9 @@ pub(crate) const OP: Op = Op {
 ///
 /// Returns the root task after the decision took effect. A 2xx status means that the decision is
 /// stored, not that the task succeeded.
+///
+/// Also takes the form of the request's page (`application/x-www-form-urlencoded`), and responds to
+/// it with 303.
 #[utoipa::path(
     post, path = "/resume/{request_id}", operation_id = "decide_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),

@@ -28,6 +28,9 @@ pub(crate) const OP: Op = Op {
 ///
 /// No undecided call runs. `then` is the consequence for the task; default: the rule's `on_reject`
 /// if all calls of an approval request are rejected, else `continue`.
+///
+/// Also takes the form of the request's page (`application/x-www-form-urlencoded`), and responds to
+/// it with 303.
 #[utoipa::path(
     post, path = "/resume/{request_id}/reject", operation_id = "reject_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), PreferHeader, KeyHeader),

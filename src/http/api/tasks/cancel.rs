@@ -31,7 +31,6 @@ pub(crate) const OP: Op = Op {
         Code::BadRequest,
         Code::NotFound,
         Code::TaskFinal,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::IdempotencyKeyReused,

@@ -28,7 +28,6 @@ pub(crate) const OP: Op = Op {
     problems: &[
         Code::BadJson,
         Code::BadRequest,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::IdempotencyKeyReused,

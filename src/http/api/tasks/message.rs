@@ -35,7 +35,6 @@ pub(crate) const OP: Op = Op {
         Code::TaskPaused,
         Code::NotARootTask,
         Code::NotAConversation,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::IdempotencyKeyReused,

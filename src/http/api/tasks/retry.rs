@@ -29,7 +29,6 @@ pub(crate) const OP: Op = Op {
         Code::TaskNotFailed,
         Code::NotARootTask,
         Code::NotAConversation,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::IdempotencyKeyReused,

@@ -35,6 +35,8 @@ const MAX_ROWS: i64 = 50;
 ///
 /// Shows the approvals that also let later calls through, newest first: who gave them, for what,
 /// until when, and how often they were used.
+///
+/// A parameter without a value counts as left out.
 #[utoipa::path(
     get, path = "/grants", operation_id = "get_grants_page", tag = "pages", params(CursorQuery),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))

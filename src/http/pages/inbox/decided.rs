@@ -49,6 +49,8 @@ const MAX_READS: usize = 40;
 /// The page of decided requests
 ///
 /// Shows the requests that this caller has answered, newest first.
+///
+/// A parameter without a value counts as left out.
 #[utoipa::path(
     get, path = "/inbox/decided", operation_id = "get_decided", tag = "pages", params(DecidedQuery, InboxQuery, CursorQuery),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))

@@ -52,6 +52,8 @@ const MAX_SEARCHED_FOR_URGENT: usize = 200;
 /// The page of the inbox
 ///
 /// Shows the requests that this caller may decide and has not answered, oldest first.
+///
+/// A parameter without a value counts as left out.
 #[utoipa::path(
     get, path = "/inbox", operation_id = "get_inbox", tag = "pages", params(InboxQuery, CursorQuery),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))

@@ -31,9 +31,7 @@ pub(crate) const OP: Op = Op {
     // below the limit.
     max_body_bytes: 16 * 1024,
     problems: &[
-        Code::BadJson,
         Code::BadRequest,
-        Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
         Code::TooMany,

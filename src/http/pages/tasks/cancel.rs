@@ -27,7 +27,6 @@ pub(crate) const OP: Op = Op {
         Code::BadRequest,
         Code::NotFound,
         Code::TaskFinal,
-        Code::TooLarge,
         Code::Invalid,
         Code::IdempotencyKeyReused,
     ],

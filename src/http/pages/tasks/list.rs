@@ -43,6 +43,8 @@ const STATUSES: [TaskStatus; 5] = [
 ///
 /// Shows the caller's root tasks, newest first; an admin sees the tasks of the whole tenant. Calls
 /// at a gate are shown only if `agent` is the gate's name.
+///
+/// A parameter without a value counts as left out.
 #[utoipa::path(
     get, path = "/tasks", operation_id = "get_tasks_page", tag = "pages", params(TasksPageQuery, CursorQuery),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))

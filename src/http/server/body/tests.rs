@@ -128,7 +128,7 @@ fn form_fields_may_appear_only_once() {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into()
     );
-    assert_eq!(form("a=1&a=2").unwrap_err().code, Code::BadJson);
+    assert_eq!(form("a=1&a=2").unwrap_err().code, Code::BadRequest);
     assert_eq!(form("a=%00").unwrap_err().code, Code::Invalid);
     assert_eq!(form("reason=%ff").unwrap_err().code, Code::Invalid);
     assert_eq!(form("%c3=1").unwrap_err().code, Code::Invalid);
