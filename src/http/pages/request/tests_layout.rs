@@ -157,6 +157,32 @@ fn exact_text_is_folded_only_where_the_table_shows_it_well() {
 }
 
 #[test]
+fn exact_texts_of_several_calls_are_folded_only_where_columns_have_every_argument() {
+    let open = "<details class=\"raw each\" open>";
+    let mut row = sample::several(3);
+    let columns = page(&row, &sample::approver());
+    assert!(
+        columns.contains("<details class=\"raw each\">"),
+        "{columns}"
+    );
+    let names: Vec<String> = (0..7).map(|name| format!("\"n{name}\":1")).collect();
+    let wide = format!("{{{}}}", names.join(","));
+    for text in [
+        r#"{"order":[17],"amount":1}"#,
+        r#"{"order":{"id":17}}"#,
+        wide.as_str(),
+    ] {
+        text.clone_into(&mut row.spec.pending_tool_calls[1].arguments_text);
+        let page = page(&row, &sample::approver());
+        assert!(page.contains(open), "{text}: {page}");
+        assert!(
+            page.find(&text.replace('"', "&quot;")).unwrap() < page.find("<button").unwrap(),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn risk_is_said_by_the_worst_effect_and_a_command_looks_like_one() {
     let mut row = sample::several(2);
     row.spec.pending_tool_calls[1].effect = Effect::ReadOnly;
