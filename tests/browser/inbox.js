@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
-import { asks, cancel, ended, endpoint, executablePath, launched, listen, main, newPage, readable, refund, request, send, service, shot, unfold } from "./world.js";
+import { asks, cancel, ended, endpoint, executablePath, fits, launched, listen, main, newPage, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
 const refundOf = (amount) => asks("refund_payment", JSON.stringify({ order: 17, amount }));
 const rows = (page) => page.locator("#inbox-rows > li");
@@ -289,12 +289,15 @@ async function aHostileNameIsTextEverywhere(browser) {
 // listed, and can be ended.
 async function remembersAnApproval(browser, javaScriptEnabled) {
   const { task, request: asked } = await asks("write_note", '{"text":"remember the milk"}');
-  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, viewport: { width: 390, height: 844 } });
   await page.goto(asked.url);
   const tick = page.getByRole("checkbox");
   assert.equal(await tick.isVisible(), false, "folded");
   await unfold(page, "Do not ask again…");
   assert.equal(await tick.isChecked(), false);
+  const box = await tick.boundingBox();
+  assert.ok(box.width <= 24 && box.height <= 24, "a small box beside its label");
+  await fits(page, "the choice to remember");
   if (javaScriptEnabled) await readable(page, "the choice to remember");
   await shot(page, "remember");
   await tick.check();
