@@ -235,6 +235,37 @@ async function noticesWhatItMissed(browser) {
   await clear();
 }
 
+// If several tabs have notices switched on, the tab that holds the lock keeps its stream while it is
+// hidden, and the others close theirs. A hidden tab that receives the lock opens its stream again.
+async function oneHiddenTabKeepsItsStream(browser) {
+  const { context, page, wrong } = await newPage(browser);
+  const other = await context.newPage();
+  await context.addInitScript(() => {
+    window.Notification = class {
+      static permission = "granted";
+    };
+    localStorage.setItem("holdpoint-tell", "yes");
+    window.EventSource = class extends window.EventSource {
+      constructor(...args) {
+        super(...args);
+        window.opened = this;
+      }
+    };
+  });
+  const isOpen = (tab) => tab.waitForFunction(() => window.opened.readyState === EventSource.OPEN);
+  for (const tab of [page, other]) {
+    await tab.goto(`${service}/inbox`);
+    await isLive(tab);
+  }
+  for (const tab of [page, other]) await setVisibility(tab, "hidden");
+  await isOpen(page);
+  assert.ok(await other.evaluate(() => window.opened.readyState === EventSource.CLOSED), "the other tab listens no more");
+  await page.close();
+  await isOpen(other);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
 async function showsATask(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
@@ -368,6 +399,7 @@ try {
   await noKeyDecides(browser);
   await losesItsStream(browser);
   await noticesWhatItMissed(browser);
+  await oneHiddenTabKeepsItsStream(browser);
   await aHostileNameIsTextEverywhere(browser);
   await everybodyCanRead(browser);
   assert.equal((await request((await refund()).request.request_id)).status, "pending");
