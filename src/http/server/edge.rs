@@ -10,7 +10,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -143,7 +143,7 @@ pub(crate) async fn edge(
     }
     let mut response = render_problem(&state.public_url, &context, response);
     let seconds = started.elapsed().as_secs_f64();
-    add_headers(&context, response.headers_mut());
+    add_headers(&context, &mut response);
     let operation = slot.0.get().copied().unwrap_or("none");
     let status = response.status().as_u16();
     if PROBES.contains(&operation) {
@@ -254,7 +254,10 @@ fn problem(
     response
 }
 
-fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
+fn add_headers(context: &RequestContext, response: &mut Response) {
+    // Errors of public paths are pages or JSON too, and `/` redirects browsers only.
+    let is_negotiated = context.is_private || !response.status().is_success();
+    let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: HeaderValue| headers.insert(name, value);
     if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
         set(HeaderName::from_static("x-request-id"), id);
@@ -271,7 +274,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
             .or_insert(HeaderValue::from_static("no-store"));
     }
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
-    if context.is_private {
+    if is_negotiated {
         headers.append(header::VARY, HeaderValue::from_static("Accept"));
     }
     if context.is_link() {
@@ -296,7 +299,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
             HeaderValue::from_static("same-origin"),
         );
         headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-        if context.is_private {
+        if is_negotiated {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
         }
         headers
