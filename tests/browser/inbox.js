@@ -274,10 +274,12 @@ async function showsATask(browser, javaScriptEnabled) {
   assert.match(await main(page), /Task · worker · Paused[^]*Refund 120 for order 17[^]*The agent answers\./);
   if (javaScriptEnabled) {
     await page.getByText("This page follows the task automatically.").waitFor();
+    assert.match(await main(page), /Cancel the task…[^]*Open questions/);
     await readable(page, "a task");
     await approve(asked);
     await page.locator("#live-log", { hasText: "refund_payment was started." }).waitFor();
     await page.locator("#headline", { hasText: "Completed" }).waitFor();
+    assert.doesNotMatch(await main(page), /Open questions|Cancel the task/, "nothing is left to answer or cancel");
   } else {
     await approve(asked);
     while (!/Task · worker · Completed/.test(await main(page))) await page.getByRole("link", { name: "Look again" }).click().catch(() => page.reload());
