@@ -13,7 +13,7 @@ use super::{View, request_page};
 use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
 use crate::store::RequestRow;
-use crate::task::decision::Then as Consequence;
+use crate::task::decision::{Action, Then as Consequence};
 use crate::task::item::{Part, PartType};
 use crate::task::request::{RequestKind, Warning};
 use crate::task::time::Time;
@@ -264,6 +264,23 @@ fn several_calls_are_a_table_with_the_sum_of_what_counts() {
         !listed.contains("160.80")
             && listed.contains("<td class=\"exact\">Refund 120 for order 20</td>")
     );
+}
+
+#[test]
+fn button_that_approves_the_last_open_call_names_it_without_a_number() {
+    let mut row = sample::several(3);
+    let [first, second] =
+        [0, 1].map(|index: usize| row.spec.pending_tool_calls[index].tool_call_id);
+    for (answered, text) in [
+        (vec![first], ">Approve the other 2</button>"),
+        (vec![first, second], ">Approve the other call</button>"),
+    ] {
+        row.answers = sample::answer("carol", Action::Approve, &answered, false)
+            .into_iter()
+            .collect();
+        let page = page(&row, &sample::approver());
+        assert!(page.contains(text), "{text}: {page}");
+    }
 }
 
 #[test]

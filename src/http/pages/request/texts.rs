@@ -58,6 +58,7 @@ texts! {
     context_head: "Shown for context, not for you to decide", "仅供参考，不由您决定";
     // The forms.
     comment: "Comment (optional)", "备注（可选）";
+    approve_last: "Approve the other call", "批准剩下的调用";
     approve_rest: "Approve the other {count}", "批准其余 {count} 项";
     reject_cancel: "Reject and cancel the task", "拒绝并取消任务";
     reject_cancel_sub: "Reject and stop this agent", "拒绝并停止该智能体";
