@@ -80,6 +80,21 @@ fn page_leads_from_the_question_to_the_buttons_and_then_to_the_rest() {
 }
 
 #[test]
+fn page_begins_with_a_link_past_the_navigation_to_the_question() {
+    let page = page(&sample::request(), &sample::approver());
+    let found = places(
+        &page,
+        &[
+            "<a class=\"skip\" href=\"#content\">",
+            "<nav ",
+            "id=\"content\" tabindex=\"-1\"",
+            "<h1 ",
+        ],
+    );
+    assert!(found.is_sorted(), "{found:?}");
+}
+
+#[test]
 fn context_of_a_gate_call_stands_below_the_call_and_is_folded_after_two_kibibytes() {
     let (row, approver) = (labeled(sample::request()), sample::approver());
     let shown = |text: &str, is_context| {
