@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::form::to_json;
+use super::history::RequestHistory;
 use super::tests::page;
 use super::user_message::UserMessage;
 use super::{View, request_page};
@@ -14,8 +15,10 @@ use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Then as Consequence};
-use crate::task::item::{Part, PartType};
+use crate::task::id::RequestId;
+use crate::task::item::{Fact, Item, Part, PartType};
 use crate::task::request::{RequestKind, Warning};
+use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
 
@@ -234,6 +237,39 @@ fn button_of_a_rejection_names_what_the_rule_lets_follow() {
             page.contains(&format!(">{said}</button>")),
             "{said}: {page}"
         );
+    }
+}
+
+#[test]
+fn request_of_a_changed_tool_links_the_open_request_about_the_same_call() {
+    let (mut row, approver) = (sample::request(), sample::approver());
+    row.status = RequestStatus::Withdrawn;
+    let mut later = row.spec.clone();
+    later.request_id = RequestId(uuid::Uuid::from_u128(7));
+    let link = format!(
+        "<a href=\"/resume/{}\">Look at the new request</a>",
+        later.request_id
+    );
+    let decision = sample::answer("bob", Action::Approve, &[], true).unwrap().1;
+    let answered = Fact::Decision {
+        request_id: later.request_id,
+        decision,
+    };
+    let settings = &sample::settings();
+    let mut view = View::new(&row, &approver, settings, Language::English, sample::now());
+    let mut history = RequestHistory::new(&row);
+    for (fact, is_linked) in [
+        (Fact::InterventionRequested(later), true),
+        (answered, false),
+    ] {
+        history.apply(&Item {
+            seq: row.asked_seq + 1,
+            at: row.created_at,
+            fact,
+        });
+        view.history = Some(history.clone());
+        let page = request_page(&view).into_string();
+        assert_eq!(page.contains(&link), is_linked, "{page}");
     }
 }
 

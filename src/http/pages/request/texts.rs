@@ -94,6 +94,7 @@ texts! {
     retry: "Run it again…", "再次执行…";
     changed_twice: "changed both in the fields and as JSON: change one of them", "字段和 JSON 均被改动：请只改其中之一";
     not_approvable: "only \"approve\" can be used for the rest", "其余各项只能选择“批准”";
+    later_request: "Look at the new request", "查看新的请求";
     // Below the forms: details and history.
     details: "Details", "详细信息";
     digest: "Digest", "摘要值";
