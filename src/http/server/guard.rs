@@ -12,7 +12,6 @@ use axum::response::Response;
 use http::header::ORIGIN;
 use http::{Extensions, HeaderMap, Method};
 
-use super::accept::wants_html;
 use super::body::{content_length, too_large};
 use super::caller::CurrentCaller;
 use super::connections::ConnectionSlot;
@@ -196,17 +195,14 @@ fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthEr
 }
 
 /// Checks the credentials of a sign-out. Accepts a known key. Without an `Authorization` header,
-/// accepts any session cookie, even of an expired session, and any browser: a browser without a
-/// cookie is signed out already.
+/// accepts any session cookie, even of an expired session.
 fn check_sign_out(
     http: &Http,
     headers: &HeaderMap,
     found: Result<Caller, AuthError>,
 ) -> Result<(), Problem> {
     match found {
-        Err(AuthError::Missing)
-            if wants_html(headers) || cookie::is_sent(headers, &http.settings.public_url) =>
-        {
+        Err(AuthError::Missing) if cookie::is_sent(headers, &http.settings.public_url) => {
             Ok(refuse_holdpoint_headers(headers)?)
         }
         found => Ok(found.map(|_| ())?),

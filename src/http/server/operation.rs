@@ -26,8 +26,7 @@ pub(crate) enum AuthClass {
     Key,
     /// The person to whom the sealed link in the path was sent. Keys and cookies are ignored.
     Link,
-    /// Like `Key`, and also callers with an expired session and browsers without a session.
-    /// Sign-out uses this class.
+    /// Like `Key`, and also callers with an expired session. Sign-out uses this class.
     SignOut,
     /// Everyone, with or without a key.
     Open,

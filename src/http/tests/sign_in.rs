@@ -46,8 +46,7 @@ async fn browser_without_a_key_is_redirected_to_sign_in_and_a_program_is_not() {
         ),
         ("GET", "/resume", vec![html], 404),
         ("POST", REQUEST, vec![html], 401),
-        ("POST", "/sign-out", vec![html], 303),
-        ("POST", "/sign-out", vec![], 401),
+        ("POST", "/sign-out", vec![html], 401),
         (
             "POST",
             "/sign-out",
