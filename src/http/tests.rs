@@ -3,6 +3,7 @@
 
 mod bodies;
 mod origins;
+mod problem_pages;
 mod public;
 mod sign_in;
 mod starting;

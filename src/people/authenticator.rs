@@ -95,8 +95,7 @@ impl Authenticator for KeyAuthenticator {
             .directory
             .account_by_key(bearer_key(headers)?)
             .ok_or(AuthError::UnknownKey)?;
-        let names_user = headers.contains_key(USER_HEADER) || headers.contains_key(GROUPS_HEADER);
-        if !names_user {
+        if !names_user(headers) {
             refuse_unknown_headers(headers)?;
             return Ok(self.account_caller(account, Door::Key));
         }
@@ -147,6 +146,23 @@ impl KeyAuthenticator {
         let user = self.directory.user(&account.tenant, &account.user);
         caller(account, user, account.groups.clone(), door)
     }
+}
+
+fn names_user(headers: &HeaderMap) -> bool {
+    headers.contains_key(USER_HEADER) || headers.contains_key(GROUPS_HEADER)
+}
+
+/// Refuses a request by a sealed link if the request names another user than the link's person, or
+/// has an unknown `Holdpoint-…` header.
+///
+/// # Errors
+/// Fails with `Forbidden` for the name of a user, and with `BadHeader` for an unknown header.
+pub(crate) fn refuse_headers_beside_link(headers: &HeaderMap) -> Result<(), AuthError> {
+    if names_user(headers) {
+        let detail = "A link may not act for other users: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`.";
+        return Err(AuthError::Forbidden(detail.to_owned()));
+    }
+    refuse_unknown_headers(headers)
 }
 
 /// Refuses unknown `Holdpoint-…` headers, because ignoring a misspelt header would not be safe.
@@ -260,7 +276,7 @@ pub(crate) struct OpenAuthenticator;
 
 impl Authenticator for OpenAuthenticator {
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
-        if headers.contains_key(USER_HEADER) || headers.contains_key(GROUPS_HEADER) {
+        if names_user(headers) {
             let detail = "Without accounts no caller may act for another user: `Holdpoint-User` and `Holdpoint-Groups` need a \
                           key with `act_as`.";
             return Err(AuthError::Forbidden(detail.to_owned()));

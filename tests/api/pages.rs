@@ -383,6 +383,9 @@ on_both! {
             .send(Method::POST, &approve, Some(form(&[("digest", "sha256:0")]))).await;
         assert_eq!(stale.status, 412, "{}", stale.text);
         assert!(stale.text.contains(&format!("href=\"{path}\"")) && stale.text.contains("digest_mismatch"));
+        let twice = app.approver().header("accept", "text/html")
+            .send(Method::POST, &approve, Some(form(&[("reason", "a"), ("reason", "b")]))).await;
+        assert!(twice.status == 400 && twice.text.contains(&format!("href=\"{path}\"")), "{}", twice.text);
         let other = app.owner().header("accept", "text/html").send(Method::POST, &approve, Some(form(&[]))).await;
         assert!(other.status == 403 && other.text.contains("Other people decide this."), "{}", other.text);
         let chinese = app.owner().header("accept", "text/html").header("accept-language", "zh-CN,zh;q=0.9,en;q=0.1");

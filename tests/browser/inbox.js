@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
-import { asks, cancel, ended, endpoint, executablePath, launched, listen, main, newPage, readable, refund, request, send, service, shot, unfold } from "./world.js";
+import { asks, cancel, ended, endpoint, executablePath, fits, launched, listen, main, newPage, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
 const refundOf = (amount) => asks("refund_payment", JSON.stringify({ order: 17, amount }));
 const rows = (page) => page.locator("#inbox-rows > li");
@@ -235,6 +235,37 @@ async function noticesWhatItMissed(browser) {
   await clear();
 }
 
+// If several tabs have notices switched on, the tab that holds the lock keeps its stream while it is
+// hidden, and the others close theirs. A hidden tab that receives the lock opens its stream again.
+async function oneHiddenTabKeepsItsStream(browser) {
+  const { context, page, wrong } = await newPage(browser);
+  const other = await context.newPage();
+  await context.addInitScript(() => {
+    window.Notification = class {
+      static permission = "granted";
+    };
+    localStorage.setItem("holdpoint-tell", "yes");
+    window.EventSource = class extends window.EventSource {
+      constructor(...args) {
+        super(...args);
+        window.opened = this;
+      }
+    };
+  });
+  const isOpen = (tab) => tab.waitForFunction(() => window.opened.readyState === EventSource.OPEN);
+  for (const tab of [page, other]) {
+    await tab.goto(`${service}/inbox`);
+    await isLive(tab);
+  }
+  for (const tab of [page, other]) await setVisibility(tab, "hidden");
+  await isOpen(page);
+  assert.ok(await other.evaluate(() => window.opened.readyState === EventSource.CLOSED), "the other tab listens no more");
+  await page.close();
+  await isOpen(other);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
 async function showsATask(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
@@ -243,10 +274,12 @@ async function showsATask(browser, javaScriptEnabled) {
   assert.match(await main(page), /Task · worker · Paused[^]*Refund 120 for order 17[^]*The agent answers\./);
   if (javaScriptEnabled) {
     await page.getByText("This page follows the task automatically.").waitFor();
+    assert.match(await main(page), /Cancel the task…[^]*Open questions/);
     await readable(page, "a task");
     await approve(asked);
     await page.locator("#live-log", { hasText: "refund_payment was started." }).waitFor();
     await page.locator("#headline", { hasText: "Completed" }).waitFor();
+    assert.doesNotMatch(await main(page), /Open questions|Cancel the task/, "nothing is left to answer or cancel");
   } else {
     await approve(asked);
     while (!/Task · worker · Completed/.test(await main(page))) await page.getByRole("link", { name: "Look again" }).click().catch(() => page.reload());
@@ -289,12 +322,15 @@ async function aHostileNameIsTextEverywhere(browser) {
 // listed, and can be ended.
 async function remembersAnApproval(browser, javaScriptEnabled) {
   const { task, request: asked } = await asks("write_note", '{"text":"remember the milk"}');
-  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, viewport: { width: 390, height: 844 } });
   await page.goto(asked.url);
   const tick = page.getByRole("checkbox");
   assert.equal(await tick.isVisible(), false, "folded");
   await unfold(page, "Do not ask again…");
   assert.equal(await tick.isChecked(), false);
+  const box = await tick.boundingBox();
+  assert.ok(box.width <= 24 && box.height <= 24, "a small box beside its label");
+  await fits(page, "the choice to remember");
   if (javaScriptEnabled) await readable(page, "the choice to remember");
   await shot(page, "remember");
   await tick.check();
@@ -365,6 +401,7 @@ try {
   await noKeyDecides(browser);
   await losesItsStream(browser);
   await noticesWhatItMissed(browser);
+  await oneHiddenTabKeepsItsStream(browser);
   await aHostileNameIsTextEverywhere(browser);
   await everybodyCanRead(browser);
   assert.equal((await request((await refund()).request.request_id)).status, "pending");

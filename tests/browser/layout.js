@@ -63,6 +63,22 @@ async function buttonsStayBelowTheArguments(browser) {
   await context.close();
 }
 
+// On a phone, the bar of buttons does not cover the field that receives the focus.
+async function barDoesNotCoverTheFocus(browser) {
+  const eight = await says("Eight parcels came broken.");
+  const four = await asks("refund_payment", ...[1, 2, 3, 4].map((order) => JSON.stringify({ order, amount: 30 })));
+  for (const [{ request: asked }, height] of [[eight, 844], [four, 667]]) {
+    const { context, page, wrong } = await newPage(browser, { viewport: { width: 390, height } });
+    await page.goto(asked.url);
+    await page.locator("#decide-reason").evaluate((field) => field.focus());
+    const [field, bar] = [await page.locator("#decide-reason").boundingBox(), await page.locator(".decide .bar").boundingBox()];
+    assert.ok(field.y >= 0 && field.y + field.height <= bar.y, `the field stands above the bar at ${height}`);
+    assert.deepEqual(wrong, []);
+    await context.close();
+  }
+  for (const { task } of [eight, four]) await cancel(task);
+}
+
 // Changes the arguments in the form fields that the page makes from the tool's JSON schema.
 async function changesInFields(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
@@ -143,6 +159,7 @@ const browser = await launched(chromium, executablePath);
 try {
   await decidesFromTheFirstScreen(browser);
   await buttonsStayBelowTheArguments(browser);
+  await barDoesNotCoverTheFocus(browser);
   await showsWhatWeighs(browser);
   for (const javaScript of [true, false]) {
     await changesInFields(browser, javaScript);

@@ -158,7 +158,7 @@ async function decidesEachCall(browser, javaScriptEnabled) {
   assert.equal(half.status, "pending");
   assert.deepEqual(half.tool_calls.map((call) => call.decision?.action ?? null), ["approve", "reject", "respond", null]);
   assert.equal(await page.locator("fieldset").count(), 0, "one call is left");
-  assert.equal(await page.getByRole("button", { name: "Approve the other 1" }).count(), 1);
+  assert.equal(await page.getByRole("button", { name: "Approve the other call" }).count(), 1);
   const before = ran.length;
   await unfold(page, "Change…");
   await unfold(page, "As JSON");

@@ -102,13 +102,20 @@ export async function newPage(browser, options = {}) {
   return { context, page, wrong };
 }
 
-// Asserts that axe finds no accessibility violation, and that the page fits the window.
+// Asserts that axe finds no accessibility violation, that the page fits the window, and that its
+// targets are large enough for a finger.
 export async function readable(page, name) {
   await page.evaluate(axe);
   const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
   const said = found.violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
   assert.deepEqual(said, [], name);
   await fits(page, name);
+  const small = await page.evaluate(() =>
+    [...document.querySelectorAll("button, summary, select, textarea, input:not([type=radio], [type=checkbox])")]
+      .filter((target) => target.checkVisibility() && target.getBoundingClientRect().height < 44)
+      .map((target) => target.outerHTML),
+  );
+  assert.deepEqual(small, [], `${name} has small targets`);
 }
 
 export async function fits(page, name) {

@@ -170,8 +170,20 @@
   let isRefreshing = false;
   let needsRefresh = false;
 
-  // Loads the page again and takes over its headline and title. If an event arrives during the
-  // load, loads the page once more.
+  // The open questions on the page of a task.
+  const questions = document.getElementById("task-questions");
+
+  // Takes over the open questions of a task's page, and removes the form that cancels the task once
+  // the task has ended. The form of a task that goes on stays as the reader left it.
+  const takeOverTask = (loaded) => {
+    const fresh = loaded.getElementById("task-questions");
+    if (!questions || !fresh) return;
+    if (!questions.isEqualNode(fresh)) questions.replaceChildren(...document.adoptNode(fresh).childNodes);
+    if (!loaded.getElementById("task-cancel")) document.getElementById("task-cancel")?.remove();
+  };
+
+  // Loads the page again and takes over its headline, its title and the changed parts of a task. If
+  // an event arrives during the load, loads the page once more.
   const refresh = () => {
     needsRefresh = isRefreshing;
     if (isRefreshing) return;
@@ -187,6 +199,7 @@
         headline.className = fresh.className;
         headline.hidden = fresh.hidden;
         document.title = xhr.responseXML.title;
+        takeOverTask(xhr.responseXML);
       }
       isRefreshing = false;
       if (needsRefresh) refresh();
@@ -229,8 +242,9 @@
 
   const open = new Map();
 
+  // The page of a task has each open question in its own list.
   const addQuestion = (data) => {
-    if (data.request_id === request) return;
+    if (data.request_id === request || questions) return;
     const calls = (data.pending_tool_calls ?? []).filter((call) => call.needs_decision);
     const about = [word(`kind_${data.kind}`, data.kind), calls.map((call) => visible(call.name)).join(words.between)];
     const link = element("a", about.filter((part) => part !== "").join(words.colon), {

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::language::Language;
 use super::translations::{Translations, fill};
 use crate::engine::FieldError;
-use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::problem::{Code, Problem};
 pub(crate) use crate::task::text_safety::visible;
 
 const STYLE: &str = concat!(
@@ -76,27 +76,18 @@ pub(super) fn frame_with_tab_title(language: Language, title: &str, body: &Marku
 }
 
 /// Renders a problem as a page, with the texts of the JSON problem. If the problem has the member
-/// `decision`, also renders this earlier decision. If it has the member `request`, also renders a
-/// link back to the request. If the reader opened a sealed link, `link_path` is the path of the
-/// sealed link, and the link back leads there. `instance` is the id of the HTTP request.
-/// `sign_in_again` has a link to the sign-in page, if a sign-in could help.
+/// `decision`, also renders this earlier decision. `instance` is the id of the HTTP request.
+/// `sign_in_again` has a link to the sign-in page, if a sign-in could help. `back_path` is the path
+/// of the request's page, if the reader can return to the request.
 #[must_use]
 pub(crate) fn problem_page(
     problem: &Problem,
     instance: Uuid,
-    public_url: &str,
     language: Language,
     sign_in_again: Option<&Markup>,
-    link_path: Option<&str>,
+    back_path: Option<&str>,
 ) -> Markup {
     let words = Translations::for_language(language);
-    let request = problem.member("request").map(|request| {
-        let page = || {
-            let id = member(&request, "request_id");
-            format!("{}/resume/{id}", path_prefix(public_url))
-        };
-        link_path.map_or_else(page, str::to_owned)
-    });
     let title = problem_title(problem.code, words);
     let (status, instance) = (
         problem.code.status().as_u16().to_string(),
@@ -121,7 +112,7 @@ pub(crate) fn problem_page(
                 p { (earlier_decision_text(words, &decision)) }
             }
             @if let Some(sign_in_again) = sign_in_again { (sign_in_again) }
-            @if let Some(page) = request { p { a href=(page) { (words.back) } } }
+            @if let Some(path) = back_path { p { a href=(path) { (words.back) } } }
             details {
                 summary { (words.for_support) }
                 p.soft lang="en" { (problem.code.title()) ". " (visible(&problem.detail)) }
@@ -290,7 +281,6 @@ mod tests {
         let page = problem_page(
             &Problem::invalid_at("/<b>", "no such member"),
             Uuid::nil(),
-            "http://x",
             Language::English,
             None,
             None,
@@ -315,15 +305,7 @@ mod tests {
     #[test]
     fn problem_page_is_in_the_readers_language() {
         let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
-        let page = problem_page(
-            &late,
-            Uuid::nil(),
-            "http://x",
-            Language::Chinese,
-            None,
-            None,
-        )
-        .into_string();
+        let page = problem_page(&late, Uuid::nil(), Language::Chinese, None, None).into_string();
         assert!(
             page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"),
             "{page}"
@@ -331,7 +313,6 @@ mod tests {
         let other = problem_page(
             &Problem::forbidden("Only <b>."),
             Uuid::nil(),
-            "http://x",
             Language::Chinese,
             None,
             None,
@@ -345,19 +326,16 @@ mod tests {
 
     #[test]
     fn late_decider_reads_the_first_decision() {
-        let late = Problem::new(Code::AlreadyDecided, "An earlier answer decided this.")
-            .with("request", json!({"request_id": "r"}))
-            .with(
-                "decision",
-                json!({"action": "reject", "by": "<b>", "at": "now"}),
-            );
+        let late = Problem::new(Code::AlreadyDecided, "An earlier answer decided this.").with(
+            "decision",
+            json!({"action": "reject", "by": "<b>", "at": "now"}),
+        );
         let page = problem_page(
             &late,
             Uuid::nil(),
-            "https://x/base",
             Language::English,
             None,
-            None,
+            Some("/base/resume/r"),
         )
         .into_string();
         assert!(

@@ -349,9 +349,12 @@ texts! {
     link_may_not: "A link may not decide this request. Sign in to decide it.", "无法通过链接决定此请求。请登录后决定。";
     title_withdrawn: "The request was withdrawn", "请求已撤回";
     title_decided: "Already decided", "已有决定";
-    title_too_many: "Too many requests", "同时请求过多";
+    title_too_many: "Too many requests", "请求过多";
     title_unavailable: "Not available right now", "暂时不可用";
     title_internal: "An internal error", "内部错误";
+    detail_no_key: "Send a key: Authorization: Bearer <key>; in a browser, sign in.", "请发送密钥：Authorization: Bearer <key>；在浏览器中请登录。";
+    detail_unknown_key: "The key is unknown.", "此密钥无效。";
+    detail_wrong_keys: "Too many wrong keys came from your address. A correct key is still accepted.", "来自您的地址的无效密钥过多。有效的密钥仍可使用。";
     detail_readers: "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.", "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
     detail_expired: "The request's deadline has passed.", "请求的期限已过。";
     detail_withdrawn: "The request was withdrawn.", "此请求已撤回。";

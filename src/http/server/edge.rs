@@ -10,8 +10,9 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
+use maud::Markup;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -143,7 +144,7 @@ pub(crate) async fn edge(
     }
     let mut response = render_problem(&state.public_url, &context, response);
     let seconds = started.elapsed().as_secs_f64();
-    add_headers(&context, response.headers_mut());
+    add_headers(&context, &mut response);
     let operation = slot.0.get().copied().unwrap_or("none");
     let status = response.status().as_u16();
     if PROBES.contains(&operation) {
@@ -210,36 +211,17 @@ fn problem(
 ) -> Response {
     let status = problem.code.status();
     let mut response = if context.wants_page {
-        // The page of a `Forbidden` offers to sign in as another user, who may have access. The
-        // page of a `NotFound` has the same offer, so the page does not reveal whether the resource
-        // exists.
-        let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
         let prefix = path_prefix(public_url);
-        let path = format!("{prefix}{}", pages::page_path(&context.path));
-        let again = |CurrentCaller(caller): CurrentCaller| {
-            sign_in_again(&caller, &path, &prefix, context.language)
-        };
-        let sign_in_to = |next: &str| link::sign_in_paragraph(next, &prefix, context.language);
-        let sign_in_link = if problem.code == Code::LinkExpired {
-            Some(sign_in_to(&format!("{prefix}/inbox")))
-        } else if problem.code == Code::Unauthorized {
-            // A session has ended while its reader had a form open.
-            local_path(&path, &prefix).map(sign_in_to)
-        } else {
-            caller.filter(|_| refused).map(again)
-        };
-        (
-            status,
-            layout::problem_page(
-                problem,
-                context.id,
-                public_url,
-                context.language,
-                sign_in_link.as_ref(),
-                context.is_link().then_some(path.as_str()),
-            ),
-        )
-            .into_response()
+        let sign_in = sign_in_link(context, problem, caller, &prefix);
+        let back = back_path(context, problem, &prefix);
+        let page = layout::problem_page(
+            problem,
+            context.id,
+            context.language,
+            sign_in.as_ref(),
+            back.as_deref(),
+        );
+        (status, page).into_response()
     } else {
         let mut response = (status, Json(problem.document(public_url, context.id))).into_response();
         response.headers_mut().insert(
@@ -254,7 +236,53 @@ fn problem(
     response
 }
 
-fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
+/// Renders the link to the sign-in page for the page of a problem; `None` if a sign-in would not
+/// help.
+fn sign_in_link(
+    context: &RequestContext,
+    problem: &Problem,
+    caller: Option<CurrentCaller>,
+    prefix: &str,
+) -> Option<Markup> {
+    let path = format!("{prefix}{}", pages::page_path(&context.path));
+    let sign_in_to = |next: &str| link::sign_in_paragraph(next, prefix, context.language);
+    // The page of a `Forbidden` offers to sign in as another user, who may have access. The page of
+    // a `NotFound` has the same offer, so the page does not reveal whether the resource exists.
+    if matches!(problem.code, Code::Forbidden | Code::NotFound) {
+        caller.map(|CurrentCaller(caller)| sign_in_again(&caller, &path, prefix, context.language))
+    } else if problem.code == Code::LinkExpired || context.path == "/sign-in" {
+        Some(sign_in_to(&format!("{prefix}/inbox")))
+    } else if problem.code == Code::Unauthorized {
+        // A session has ended while its reader had a form open.
+        local_path(&path, prefix).map(sign_in_to)
+    } else {
+        None
+    }
+}
+
+/// Returns the path of the request's page, to which the page of a problem leads back. `None` for
+/// the path of another page, and for a problem of a reader who may not read the request.
+fn back_path(context: &RequestContext, problem: &Problem, prefix: &str) -> Option<String> {
+    let may_hide_request = matches!(
+        problem.code,
+        Code::Unauthorized | Code::Forbidden | Code::NotFound | Code::LinkExpired
+    );
+    if may_hide_request && !problem.members.contains_key("request") {
+        return None;
+    }
+    if context.is_link() {
+        return Some(format!("{prefix}{}", context.path));
+    }
+    let rest = context.path.strip_prefix("/resume/")?;
+    let id = rest.split(['/', '?']).next()?;
+    let id = Uuid::parse_str(id).ok()?;
+    Some(format!("{prefix}/resume/{id}"))
+}
+
+fn add_headers(context: &RequestContext, response: &mut Response) {
+    // Errors of public paths are pages or JSON too, and `/` redirects browsers only.
+    let is_negotiated = context.is_private || !response.status().is_success();
+    let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: HeaderValue| headers.insert(name, value);
     if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
         set(HeaderName::from_static("x-request-id"), id);
@@ -271,7 +299,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
             .or_insert(HeaderValue::from_static("no-store"));
     }
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
-    if context.is_private {
+    if is_negotiated {
         headers.append(header::VARY, HeaderValue::from_static("Accept"));
     }
     if context.is_link() {
@@ -296,7 +324,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
             HeaderValue::from_static("same-origin"),
         );
         headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-        if context.is_private {
+        if is_negotiated {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
         }
         headers

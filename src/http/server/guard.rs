@@ -24,7 +24,9 @@ use crate::http::pages::link::{self, CurrentLink};
 use crate::http::pages::sign_in::cookie;
 use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page};
 use crate::people::Caller;
-use crate::people::authenticator::{AuthError, refuse_holdpoint_headers, refuse_unknown_headers};
+use crate::people::authenticator::{
+    AuthError, refuse_headers_beside_link, refuse_holdpoint_headers, refuse_unknown_headers,
+};
 
 const FOREIGN_ORIGIN: &str =
     "The request comes from a page of another origin, which is not allowed here.";
@@ -65,7 +67,7 @@ pub(crate) async fn guard(
             check_sign_out(&http, request.headers(), caller_of_key(&http, &request)?)?;
         }
         AuthClass::Link => {
-            refuse_holdpoint_headers(request.headers())?;
+            refuse_headers_beside_link(request.headers())?;
             let (caller, link) = caller_of_link(&http, request.uri().path())?;
             protect_connection(request.extensions());
             request.extensions_mut().insert(CurrentCaller(caller));

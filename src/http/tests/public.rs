@@ -88,6 +88,22 @@ async fn public_endpoints_are_served_without_a_key() {
     );
 }
 
+#[tokio::test]
+async fn link_with_an_unknown_header_is_a_bad_request_and_names_no_other_user() {
+    let app = app(false, &[]);
+    for (header, status) in [
+        ("holdpoint-nope", 400),
+        ("holdpoint-user", 403),
+        ("holdpoint-groups", 403),
+        ("holdpoint-runner", 404),
+        ("holdpoint-session", 404),
+    ] {
+        let answer = ask(&app, "GET", "/l/x", &[(header, "x")], "").await;
+        assert_eq!(answer.status, status, "{header}");
+        assert!(!answer.text.contains("browser"), "{}", answer.text);
+    }
+}
+
 /// Requests an asset with the header `accept-encoding: {accepts}`. Returns the encoding and the
 /// body of the response.
 async fn asset(app: &Router, name: &str, accepts: Option<&str>) -> (String, Vec<u8>) {

@@ -89,7 +89,6 @@
   // The ids of new open requests without a row here.
   const newRequests = new Set();
   const button = document.createElement("button");
-  button.type = "button";
   button.className = "second";
   let announcedAt = 0;
   let announceTimer;
@@ -203,10 +202,10 @@
 
   const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "yes";
 
-  // If several tabs are open, the tab that holds the lock shows the notices.
+  // The tab that holds the lock shows the notices, and keeps its stream even while hidden.
   const updateNotices = () => {
     notifyButton.textContent = wantsNotices() ? words.notify_stop : words.notify;
-    notifyButton.setAttribute("aria-pressed", String(wantsNotices()));
+    notifyButton.setAttribute("aria-pressed", wantsNotices());
     if (!wantsNotices()) {
       releaseLock?.();
       releaseLock = undefined;
@@ -219,6 +218,7 @@
       else
         navigator.locks.request("holdpoint-inbox", () => {
           mayNotify = wantsNotices();
+          onVisibilityChange();
           return held;
         });
     }
@@ -286,7 +286,7 @@
   // notices, the stream stays open.
   const onVisibilityChange = () => {
     clearTimeout(retryTimer);
-    if (document.visibilityState === "hidden" && !wantsNotices()) source?.close();
+    if (document.visibilityState === "hidden" && !mayNotify) source?.close();
     else if (!source || source.readyState === EventSource.CLOSED) {
       tries = 0;
       connect();

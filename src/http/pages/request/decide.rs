@@ -75,6 +75,7 @@ fn approve_text(view: &View<'_>) -> String {
     let open = view.open_calls().len();
     let text = match (open, view.own_calls().len()) {
         (0 | 1, 1) => return words.approve.to_owned(),
+        (1, _) => texts.approve_last,
         (open, own) if open < own => texts.approve_rest,
         _ => words.approve_all,
     };

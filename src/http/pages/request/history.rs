@@ -1,7 +1,7 @@
 //! The history of a request's calls since the request was opened, for the headline. The page reads
 //! it from the journal each time; it is not stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::kind::status_while_asked;
 use crate::store::RequestRow;
@@ -260,6 +260,16 @@ impl RequestHistory {
             );
             record.model_has_result && !uncertain
         })
+    }
+
+    /// Returns the open requests that were opened after the page's request, and for whose answers
+    /// its calls wait.
+    #[must_use]
+    pub(crate) fn later_requests(&self) -> BTreeSet<RequestId> {
+        let waiting = self.calls.values().filter(|record| record.result.is_none());
+        waiting
+            .filter_map(|record| record.later_request.map(|(request, _)| request))
+            .collect()
     }
 
     #[must_use]

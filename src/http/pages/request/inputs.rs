@@ -6,6 +6,7 @@ use maud::{Markup, html};
 
 use super::View;
 use super::schema::{Field, FieldValue};
+use super::several::call_number;
 use super::submitted::{FieldMistake, FormName, SubmittedForm};
 use crate::http::pages::layout::{localized, visible};
 use crate::task::request::RequestKind;
@@ -296,10 +297,33 @@ pub(crate) fn mistake_list(view: &View<'_>, submitted: &SubmittedForm) -> Markup
     }
 }
 
+/// Returns the label of a field in the list of mistakes. The label names the field's call, with the
+/// call's number if several calls have the same tool.
 fn field_label(view: &View<'_>, field: &str) -> String {
-    let words = view.words;
     let in_call = call_part(field);
     let part = in_call.map_or(field, |(_, part)| part);
+    let argument = part.strip_prefix("field.");
+    let label = argument.map_or_else(|| part_label(view, part), visible);
+    let calls = &view.request.tool_calls;
+    let numbered = |(id, _): (&str, &str)| {
+        let mut numbered = calls.iter().enumerate();
+        numbered.find(|(_, call)| call.tool_call_id == id)
+    };
+    let Some((index, call)) = in_call.and_then(numbered) else {
+        return label;
+    };
+    let tool = visible(&call.name);
+    if calls.iter().filter(|other| other.name == call.name).count() > 1 {
+        format!("{} {tool}: {label}", call_number(view, index))
+    } else if argument.is_none() {
+        format!("{tool}: {label}")
+    } else {
+        label
+    }
+}
+
+fn part_label(view: &View<'_>, part: &str) -> String {
+    let words = view.words;
     let label = match part {
         "arguments" => words.edit_label,
         "result" | "result_type" => words.result_label,
@@ -308,16 +332,7 @@ fn field_label(view: &View<'_>, field: &str) -> String {
         "comment" => words.comment,
         "action" => words.decision,
         "remember" => view.texts.remember_yes,
-        other => return visible(other.strip_prefix("field.").unwrap_or(other)),
+        other => return visible(other),
     };
-    let name = in_call.and_then(|(id, _)| {
-        view.request
-            .tool_calls
-            .iter()
-            .find(|call| call.tool_call_id == id)
-    });
-    name.map_or_else(
-        || label.to_owned(),
-        |call| format!("{}: {label}", visible(&call.name)),
-    )
+    label.to_owned()
 }

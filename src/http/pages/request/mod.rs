@@ -408,21 +408,24 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
         view.words.language,
         &tab_title(view, closed.as_deref()),
         &html! {
+            @if view.link.is_none() { a.skip href="#content" { (view.site().texts().skip) } }
             header { @match view.link { Some(link) => (link::person_line(view, link)), None => (view.site().nav_links(None)) } }
-            @if let Some(line) = &view.next_question { (line) }
-            @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
-            (opening::opening(view, closed.as_deref()))
-            (live::answered_notice())
-            (user_message::message_figure(view))
-            (question::question(view))
-            @if !asked_by_agent(view.row) { (call::calls(view)) }
-            (user_message::context_figure(view))
-            div #answers {
-                @if closed.is_none() { (risk::warnings_and_risk(view)) }
-                (answers)
+            div #content tabindex="-1" {
+                @if let Some(line) = &view.next_question { (line) }
+                @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
+                (opening::opening(view, closed.as_deref()))
+                (live::answered_notice())
+                (user_message::message_figure(view))
+                (question::question(view))
+                @if !asked_by_agent(view.row) { (call::calls(view)) }
+                (user_message::context_figure(view))
+                div #answers {
+                    @if closed.is_none() { (risk::warnings_and_risk(view)) }
+                    (answers)
+                }
+                (details::section(view))
+                (live::history_section(view))
             }
-            (details::section(view))
-            (live::history_section(view))
             footer {
                 @match view.link {
                     Some(link) => (link::expiry_lines(view, link)),

@@ -7,6 +7,7 @@ use super::View;
 use super::asker;
 use super::deadline::{duration_text, time_with_distance};
 use super::headline::asked_by_agent;
+use super::history::RequestHistory;
 use super::kind::kind_part;
 use super::question::decision_section;
 use crate::http::pages::layout::visible;
@@ -41,6 +42,7 @@ pub(super) fn opening(view: &View<'_>, closed: Option<&str>) -> Markup {
             (first_line(view, closed.is_none()))
             h1.exact { (heading(view)) }
             (state_line(view, closed))
+            (later_requests(view))
             (decision_section(view))
             (reasons(view))
             (asker::line(view, closed.is_none()))
@@ -94,6 +96,17 @@ fn state_line(view: &View<'_>, closed: Option<&str>) -> Markup {
     };
     html! {
         p #headline class=(class) hidden[closed.is_none()] { (closed.unwrap_or_default()) }
+    }
+}
+
+/// Renders a link to each open request on whose answer a call of the closed request waits. The page
+/// of a sealed link has none, because a sealed link opens no other request.
+fn later_requests(view: &View<'_>) -> Markup {
+    let history = view.history.iter().filter(|_| view.link.is_none());
+    html! {
+        @for id in history.flat_map(RequestHistory::later_requests) {
+            p { a href=(format!("{}/resume/{id}", view.prefix)) { (view.texts.later_request) } }
+        }
     }
 }
 

@@ -28,24 +28,25 @@ const MAX_ARGUMENT_COLUMNS: usize = 6;
 
 pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
-    let mut tools: Vec<&str> = Vec::new();
-    for (_, call) in own {
-        if !tools.contains(&call.name.as_str()) {
-            tools.push(&call.name);
+    let mut groups: Vec<(&str, Vec<NumberedCall<'_>>)> = Vec::new();
+    for &(index, call) in own {
+        let group = groups.iter_mut().find(|(tool, _)| *tool == call.name);
+        match group {
+            Some((_, calls)) => calls.push((index, call)),
+            None => groups.push((call.name.as_str(), vec![(index, call)])),
         }
     }
-    let needs_exact_text =
-        |call: &RequestedCall| argument_members(call).is_none() || !call.warnings.is_empty();
-    let open = own.iter().any(|(_, call)| needs_exact_text(call));
+    // A table of summaries leaves out arguments, so the exact texts below it are unfolded.
+    let open = groups.iter().any(|(_, calls)| columns(calls).is_none())
+        || own.iter().any(|(_, call)| !call.warnings.is_empty());
     html! {
-        @for tool in tools {
-            @let calls: Vec<NumberedCall<'_>> = own.iter().copied().filter(|(_, call)| call.name == tool).collect();
+        @for (tool, calls) in &groups {
             section.call {
                 @let count = calls.len().to_string();
                 h2.quiet.exact { (fill(texts.calls_of, &[("tool", &visible(tool)), ("count", &count)])) }
                 @let authors: Vec<String> = calls.iter().map(|(_, call)| authorship(view, call)).collect();
                 @if authors.iter().all(|text| Some(text) == authors.first()) { p.by { (authors.first().map_or("", String::as_str)) } }
-                div.agent { (table(view, &calls)) }
+                div.agent { (table(view, calls)) }
             }
         }
         details.raw.each open[open] {

@@ -7,15 +7,18 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::form::to_json;
+use super::history::RequestHistory;
 use super::tests::page;
 use super::user_message::UserMessage;
 use super::{View, request_page};
 use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
 use crate::store::RequestRow;
-use crate::task::decision::Then as Consequence;
-use crate::task::item::{Part, PartType};
+use crate::task::decision::{Action, Then as Consequence};
+use crate::task::id::RequestId;
+use crate::task::item::{Fact, Item, Part, PartType};
 use crate::task::request::{RequestKind, Warning};
+use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
 
@@ -77,6 +80,21 @@ fn page_leads_from_the_question_to_the_buttons_and_then_to_the_rest() {
     );
     assert!(found.is_sorted(), "{found:?}");
     assert_eq!(page.matches("id=\"decide-reason\"").count(), 1);
+}
+
+#[test]
+fn page_begins_with_a_link_past_the_navigation_to_the_question() {
+    let page = page(&sample::request(), &sample::approver());
+    let found = places(
+        &page,
+        &[
+            "<a class=\"skip\" href=\"#content\">",
+            "<nav ",
+            "id=\"content\" tabindex=\"-1\"",
+            "<h1 ",
+        ],
+    );
+    assert!(found.is_sorted(), "{found:?}");
 }
 
 #[test]
@@ -157,6 +175,32 @@ fn exact_text_is_folded_only_where_the_table_shows_it_well() {
 }
 
 #[test]
+fn exact_texts_of_several_calls_are_folded_only_where_columns_have_every_argument() {
+    let open = "<details class=\"raw each\" open>";
+    let mut row = sample::several(3);
+    let columns = page(&row, &sample::approver());
+    assert!(
+        columns.contains("<details class=\"raw each\">"),
+        "{columns}"
+    );
+    let names: Vec<String> = (0..7).map(|name| format!("\"n{name}\":1")).collect();
+    let wide = format!("{{{}}}", names.join(","));
+    for text in [
+        r#"{"order":[17],"amount":1}"#,
+        r#"{"order":{"id":17}}"#,
+        wide.as_str(),
+    ] {
+        text.clone_into(&mut row.spec.pending_tool_calls[1].arguments_text);
+        let page = page(&row, &sample::approver());
+        assert!(page.contains(open), "{text}: {page}");
+        assert!(
+            page.find(&text.replace('"', "&quot;")).unwrap() < page.find("<button").unwrap(),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn risk_is_said_by_the_worst_effect_and_a_command_looks_like_one() {
     let mut row = sample::several(2);
     row.spec.pending_tool_calls[1].effect = Effect::ReadOnly;
@@ -193,6 +237,39 @@ fn button_of_a_rejection_names_what_the_rule_lets_follow() {
             page.contains(&format!(">{said}</button>")),
             "{said}: {page}"
         );
+    }
+}
+
+#[test]
+fn request_of_a_changed_tool_links_the_open_request_about_the_same_call() {
+    let (mut row, approver) = (sample::request(), sample::approver());
+    row.status = RequestStatus::Withdrawn;
+    let mut later = row.spec.clone();
+    later.request_id = RequestId(uuid::Uuid::from_u128(7));
+    let link = format!(
+        "<a href=\"/resume/{}\">Look at the new request</a>",
+        later.request_id
+    );
+    let decision = sample::answer("bob", Action::Approve, &[], true).unwrap().1;
+    let answered = Fact::Decision {
+        request_id: later.request_id,
+        decision,
+    };
+    let settings = &sample::settings();
+    let mut view = View::new(&row, &approver, settings, Language::English, sample::now());
+    let mut history = RequestHistory::new(&row);
+    for (fact, is_linked) in [
+        (Fact::InterventionRequested(later), true),
+        (answered, false),
+    ] {
+        history.apply(&Item {
+            seq: row.asked_seq + 1,
+            at: row.created_at,
+            fact,
+        });
+        view.history = Some(history.clone());
+        let page = request_page(&view).into_string();
+        assert_eq!(page.contains(&link), is_linked, "{page}");
     }
 }
 
@@ -238,6 +315,23 @@ fn several_calls_are_a_table_with_the_sum_of_what_counts() {
         !listed.contains("160.80")
             && listed.contains("<td class=\"exact\">Refund 120 for order 20</td>")
     );
+}
+
+#[test]
+fn button_that_approves_the_last_open_call_names_it_without_a_number() {
+    let mut row = sample::several(3);
+    let [first, second] =
+        [0, 1].map(|index: usize| row.spec.pending_tool_calls[index].tool_call_id);
+    for (answered, text) in [
+        (vec![first], ">Approve the other 2</button>"),
+        (vec![first, second], ">Approve the other call</button>"),
+    ] {
+        row.answers = sample::answer("carol", Action::Approve, &answered, false)
+            .into_iter()
+            .collect();
+        let page = page(&row, &sample::approver());
+        assert!(page.contains(text), "{text}: {page}");
+    }
 }
 
 #[test]

@@ -90,6 +90,26 @@ fn mistake_on_a_page_with_one_button_is_shown_on_that_page() {
 }
 
 #[test]
+fn mistake_about_a_call_names_its_number_if_another_call_has_the_same_tool() {
+    let mut row = sample::several(2);
+    let id = row.spec.pending_tool_calls[1].tool_call_id;
+    let (action, reason) = (format!("call.{id}.action"), format!("call.{id}.reason"));
+    let fields = [(action.as_str(), "reject"), (reason.as_str(), "so long")];
+    let wrong = mistake(&format!("/decisions/{id}/reason"));
+    let twins = again(&row, &sample::approver(), None, &fields, wrong.clone());
+    assert!(
+        twins.contains(">Call 2 refund_payment: Comment (optional)</a>"),
+        "{twins}"
+    );
+    row.spec.pending_tool_calls[1].name = "other".into();
+    let single = again(&row, &sample::approver(), None, &fields, wrong);
+    assert!(
+        single.contains(">other: Comment (optional)</a>"),
+        "{single}"
+    );
+}
+
+#[test]
 fn mistake_about_the_only_call_left_is_shown_in_the_form_that_named_it() {
     let mut row = sample::several(2);
     let [approved, left] =

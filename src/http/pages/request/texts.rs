@@ -58,6 +58,7 @@ texts! {
     context_head: "Shown for context, not for you to decide", "仅供参考，不由您决定";
     // The forms.
     comment: "Comment (optional)", "备注（可选）";
+    approve_last: "Approve the other call", "批准剩下的调用";
     approve_rest: "Approve the other {count}", "批准其余 {count} 项";
     reject_cancel: "Reject and cancel the task", "拒绝并取消任务";
     reject_cancel_sub: "Reject and stop this agent", "拒绝并停止该智能体";
@@ -93,6 +94,7 @@ texts! {
     retry: "Run it again…", "再次执行…";
     changed_twice: "changed both in the fields and as JSON: change one of them", "字段和 JSON 均被改动：请只改其中之一";
     not_approvable: "only \"approve\" can be used for the rest", "其余各项只能选择“批准”";
+    later_request: "Look at the new request", "查看新的请求";
     // Below the forms: details and history.
     details: "Details", "详细信息";
     digest: "Digest", "摘要值";

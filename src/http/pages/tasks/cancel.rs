@@ -61,7 +61,7 @@ pub(super) fn form(site: &Site<'_>, http: &Http, row: &TaskRow) -> Option<Markup
     }
     let texts = site.texts();
     Some(html! {
-        details {
+        details #task-cancel {
             summary { (texts.cancel_task) "…" }
             p { (texts.cancel_effect) }
             form method="post" action=(format!("{}/tasks/{}/cancel", site.prefix, row.task_id)) {

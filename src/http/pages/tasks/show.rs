@@ -106,7 +106,7 @@ fn task_page(
             h1 #headline { (title) }
             (header)
             @if let Some(form) = cancel::form(site, http, row) { (form) }
-            @if !pending.is_empty() { (questions(site, pending)) }
+            div #task-questions { @if !pending.is_empty() { (questions(site, pending)) } }
             h2 { (texts.timeline) }
             p {
                 @if let Some(first) = timeline.earlier_page {
