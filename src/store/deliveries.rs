@@ -179,11 +179,13 @@ const RECORD: Sql = sql!(
 .by_key();
 
 /// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
-/// delivery waits for another attempt after a failure. Leaves out a delivery whose receiver asked
-/// for a wait that ends exactly at `due_at`, because it cannot become due earlier. Also leaves out
-/// the deliveries `$3`.
+/// delivery waits for another attempt after two or more failures. A delivery that has failed once
+/// is left out, because it becomes due within seconds anyway: an early attempt would use up this
+/// short wait, and the next wait takes minutes. Leaves out a delivery whose receiver asked for a
+/// wait that ends exactly at `due_at`, because it cannot become due earlier. Also leaves out the
+/// deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
-    "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
+    "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
 );
 
@@ -192,7 +194,7 @@ const HAS_WAITING: Sql = sql!(
 /// this wait. Otherwise the delivery becomes due now.
 const MAKE_WAITING_DUE: Sql = sql!(
     "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
-      where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
+      where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid)
     " returning target"
 );
@@ -390,9 +392,10 @@ impl Store {
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
-    /// Makes an entry's deliveries due now if they wait for another attempt after a failure, except
-    /// the deliveries `except`. A delivery whose receiver asked to wait becomes due at the end of
-    /// that wait. Returns the number of deliveries that become due earlier than before.
+    /// Makes an entry's deliveries due now if they wait for another attempt after two or more
+    /// failures, except the deliveries `except`. A delivery whose receiver asked to wait becomes
+    /// due at the end of that wait. Returns the number of deliveries that become due earlier than
+    /// before.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -72,6 +72,13 @@ async fn record(fixture: &StoreFixture, claimed: &ClaimedDelivery, next: NextSta
     recorded.unwrap() == [claimed.id]
 }
 
+/// Records a failed first attempt at each of the two deliveries. They are due again at once.
+async fn fail_once(fixture: &StoreFixture) {
+    for one in claim(fixture, 4).await {
+        assert!(record(fixture, &one, NextState::Again(Duration::ZERO)).await);
+    }
+}
+
 async fn listed(fixture: &StoreFixture, filter: DeliveryFilter) -> Vec<DeliveryRow> {
     let filter = DeliveryFilter {
         tenant: "acme".to_owned(),
@@ -143,6 +150,7 @@ both! {
 
     async fn pull_makes_failed_deliveries_of_the_entry_due_and_no_others(fixture) {
         two(&fixture).await;
+        fail_once(&fixture).await;
         let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
         for one in [first, second] {
             record(&fixture, one, NextState::Again(HOUR)).await;
@@ -155,8 +163,21 @@ both! {
         assert_eq!(claim(&fixture, 4).await[0].id, second.id);
     }
 
+    async fn pull_leaves_a_delivery_that_has_failed_once_to_its_first_wait(fixture) {
+        two(&fixture).await;
+        let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
+        for one in [first, second] {
+            record(&fixture, one, NextState::Again(HOUR)).await;
+        }
+        assert_eq!(fixture.store.make_waiting_deliveries_due("backend", Vec::new()).await.unwrap(), 0);
+        assert_eq!(claim(&fixture, 4).await, []);
+        fixture.forward(HOUR + SECOND);
+        assert_eq!(claim(&fixture, 4).await.len(), 2);
+    }
+
     async fn pull_makes_no_delivery_due_before_the_wait_that_its_receiver_asked_for(fixture) {
         two(&fixture).await;
+        fail_once(&fixture).await;
         let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
         let store = &fixture.store;
         for (one, wait) in [(first, HOUR), (second, 2 * HOUR)] {
