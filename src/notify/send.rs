@@ -74,10 +74,10 @@ impl EntryState {
 /// A slot of the entry, together with either a slot of the process or the entry's reserve.
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// Whether the cause of a failed attempt is the receiver and not the message. For HTTP, the cause
-/// is the receiver if there was no answer, or if the status asks the sender to try again later. For
-/// mail, a 4xx answer (`BUSY`) may be about the mail. For any other failure that permits a further
-/// attempt, the mail server counts as the cause.
+/// Whether the cause of a failed attempt is probably the receiver and not the message. For HTTP,
+/// the cause is the receiver if there was no answer, or if the status asks the sender to try again
+/// later. For mail, a 4xx answer (`BUSY`) may be about the mail. For any other failure that permits
+/// a further attempt, the mail server counts as the cause.
 fn shows_outage(attempt: &Attempt) -> bool {
     match attempt.http_status {
         Some(status) => matches!(status, 429 | 502..=504),

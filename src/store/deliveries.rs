@@ -55,8 +55,8 @@ pub struct ClaimedDelivery {
     pub kind: String,
     /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The number of attempts before this claim. It starts again at 0 when an ended delivery is
-    /// made due again.
+    /// The number of attempts before this claim that count. It starts again at 0 when an ended
+    /// delivery is made due again.
     pub attempts: i64,
     /// The end of the claim's lease, in microseconds. It fences off slow senders: an attempt is
     /// recorded only while the row still has this value.
@@ -191,9 +191,12 @@ const HAS_WAITING: Sql = sql!(
 
 /// Changes the due time of each delivery that meets the condition of `HAS_WAITING`. If the
 /// delivery's receiver asked for a wait that has not ended, the delivery becomes due at the end of
-/// this wait. Otherwise the delivery becomes due now.
+/// this wait. Otherwise the delivery becomes due now. The attempt that follows does not count, so
+/// its number is subtracted in advance. Otherwise a receiver that accepts messages only now and
+/// then would use up all attempts at a waiting message within seconds.
 const MAKE_WAITING_DUE: Sql = sql!(
-    "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
+    "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end,
+        attempts = attempts - 1
       where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid)
     " returning target"
@@ -394,8 +397,8 @@ impl Store {
 
     /// Makes an entry's deliveries due now if they wait for another attempt after two or more
     /// failures, except the deliveries `except`. A delivery whose receiver asked to wait becomes
-    /// due at the end of that wait. Returns the number of deliveries that become due earlier than
-    /// before.
+    /// due at the end of that wait. The next attempt at each of these deliveries does not count.
+    /// Returns the number of deliveries that become due earlier than before.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
