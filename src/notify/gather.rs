@@ -220,18 +220,20 @@ impl Sender {
             }
             return;
         }
-        let mut by_attempts: BTreeMap<i64, Vec<ClaimedDelivery>> = BTreeMap::new();
+        let now = self.clock.now();
+        let mut groups: BTreeMap<(i64, bool), Vec<ClaimedDelivery>> = BTreeMap::new();
         for (claimed, _) in due {
-            let all = by_attempts.entry(claimed.attempts).or_default();
-            all.push((*claimed).clone());
+            let may_postpone = schedule::may_postpone(claimed, now);
+            let group = groups.entry((claimed.attempts, may_postpone)).or_default();
+            group.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
         // The deliveries with the most attempts are recorded first, those without an attempt last.
         // A failed first attempt makes the receiver count as failing. While the receiver counts as
         // failing, a delivery whose attempt fails again does not count as refused (`health.rs`).
-        for (attempts, claimed) in by_attempts.into_iter().rev() {
-            let next = schedule::next(result, attempts);
-            if let NextState::Again(wait) = next {
+        for ((attempts, may_postpone), claimed) in groups.into_iter().rev() {
+            let next = schedule::next(result, attempts, may_postpone);
+            if let NextState::Again(wait) | NextState::Postponed(wait) = next {
                 soonest = soonest.min(wait);
             }
             self.record(state, &claimed, &result.to_attempt(next, took))

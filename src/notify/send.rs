@@ -241,7 +241,8 @@ impl Sender {
         if result.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let next = schedule::next(&result, claimed.attempts);
+        let may_postpone = schedule::may_postpone(claimed, self.clock.now());
+        let next = schedule::next(&result, claimed.attempts, may_postpone);
         let attempt = result.to_attempt(next, self.clock.uptime().saturating_sub(began));
         if self.record(state, from_ref(claimed), &attempt).await && next == NextState::Sent {
             self.observe_lag(state, at);
@@ -364,7 +365,7 @@ impl Sender {
         for id in &recorded {
             match attempt.next {
                 NextState::Sent => observe(name, "sent"),
-                NextState::Again(_) => observe(name, "failed"),
+                NextState::Again(_) | NextState::Postponed(_) => observe(name, "failed"),
                 NextState::Dropped => observe(name, "dropped"),
                 NextState::Dead => {
                     observe(name, "dead");
@@ -392,6 +393,8 @@ impl Sender {
                 state.health().failed(again, shows_outage(attempt));
                 None
             }
+            // The wait ends by itself, and needs no success of another message.
+            NextState::Postponed(_) => None,
             NextState::Dead | NextState::Dropped => {
                 state.health().ended(ids);
                 None

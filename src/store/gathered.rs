@@ -66,7 +66,7 @@ update delivery d set lease_until = m.at + $4
   from due u join opened o on o.tenant = u.tenant and o.person = u.person cross join moment m
  where d.delivery_id = u.delivery_id
 returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.lease_until",
+    d.attempts, d.lease_until, d.created_at",
     sqlite: "",
     by_key: false,
 };
@@ -104,7 +104,7 @@ const PUT_OFF: Sql =
 const LEASE: Sql = lite(
     "update delivery set lease_until = $2 where delivery_id = $1
      returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-        lease_until",
+        lease_until, created_at",
 );
 
 /// Sets the earliest time of the next message to a person: the end of a pause that begins now.
