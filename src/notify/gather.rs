@@ -13,7 +13,7 @@ use super::chat::RoomMessage;
 use super::digest::{Digest, MAX_LISTED_QUESTIONS, Question, Reason};
 use super::entry::Channel;
 use super::outcome::Outcome;
-use super::send::EntryState;
+use super::send::{EntryState, UNSELECTED};
 use super::{Sender, recipients, schedule};
 use crate::failpoint;
 use crate::people::person::Person;
@@ -48,7 +48,7 @@ impl Sender {
     pub(super) async fn deliver_digest(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         let Some(first) = claimed.first() else { return };
         let began = self.clock.uptime();
-        let person = match self.recipient(first) {
+        let person = match self.recipient(state, first) {
             Ok(person) => person,
             Err(problem) => return self.drop_unsent(state, claimed, problem).await,
         };
@@ -80,9 +80,18 @@ impl Sender {
     /// Returns the person to whom a delivery goes; `None` if the delivery goes to a room.
     ///
     /// # Errors
-    /// Fails if no mail can reach the person. The error is the reason.
-    fn recipient(&self, claimed: &ClaimedDelivery) -> Result<Option<&Person>, &'static str> {
-        if claimed.person.is_empty() {
+    /// Fails if no mail can reach the person, or if the delivery was made for another channel. The
+    /// error is the reason.
+    fn recipient(
+        &self,
+        state: &EntryState,
+        claimed: &ClaimedDelivery,
+    ) -> Result<Option<&Person>, &'static str> {
+        let is_mail = matches!(state.entry.channel, Channel::Mail(_));
+        if is_mail == claimed.person.is_empty() {
+            return Err(UNSELECTED);
+        }
+        if !is_mail {
             return Ok(None);
         }
         let accounts = self.accounts.as_ref();
