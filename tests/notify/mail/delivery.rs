@@ -31,6 +31,16 @@ on_both! {
         assert_eq!(post.server.all().len(), 0);
     }
 
+    async fn server_without_a_known_sign_in_is_named_as_the_problem(on) {
+        let sign_in = |yaml: String| yaml.replace(", from: \"Holdpoint", ", user: holdpoint, password: mail-canary, from: \"Holdpoint");
+        let post = Post::with(on, &single(), sign_in).await;
+        post.server.then(Then::OfferCramMd5);
+        post.app.held().await;
+        let found = post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        assert_eq!(found[0]["last"]["problem"], "the mail server offers no sign-in that the service knows (PLAIN, LOGIN)");
+        assert!(post.server.heard().iter().all(|line| !line.starts_with("AUTH")));
+    }
+
     async fn waiting_mail_of_a_person_whom_the_entry_no_longer_includes_is_dropped(on) {
         let mut post = Post::start(on, BOB_ONLY).await;
         post.server.then(Then::Refuse(451));
