@@ -382,5 +382,10 @@ both! {
         let [backlog] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
         assert_eq!((backlog.name.as_str(), backlog.waiting), ("backend", 2));
         assert!(backlog.oldest >= HOUR && backlog.oldest < 2 * HOUR, "{:?}", backlog.oldest);
+        for one in claim(&fixture, 4).await {
+            record(&fixture, &one, NextState::Again(2 * HOUR)).await;
+        }
+        let [failed] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
+        assert!(failed.waiting == 2 && failed.oldest >= HOUR, "{failed:?}");
     }
 }
