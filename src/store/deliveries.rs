@@ -207,9 +207,11 @@ const MAKE_WAITING_DUE: Sql = sql!(
     " returning target"
 );
 
-/// Drops deliveries that have been due for long and whose entry is not in the configuration.
+/// Drops deliveries that have been due for long and whose entry is not in the configuration. The
+/// reason replaces the whole record of the last attempt, to which it does not belong.
 const DROP: Sql = sql!(
     "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
+        last_at = " (now 1) ", last_status = null, last_milliseconds = 0,
         last_problem = 'no entry of the configuration has this name'
       where state = 'due' and not target " (any 2 text) " and due_at <= " (now 1) " - $3 returning target"
 );

@@ -222,6 +222,7 @@ both! {
 
     async fn delivery_without_an_entry_is_dropped_after_a_day_and_not_before(fixture) {
         two(&fixture).await;
+        fail_once(&fixture).await;
         let store = &fixture.store;
         let known = ["backend".to_owned()];
         fixture.forward(seconds_before(24 * HOUR, 30));
@@ -231,7 +232,14 @@ both! {
         assert_eq!(store.drop_orphaned_deliveries(&[]).await.unwrap(), ["backend", "backend"]);
         assert_eq!(claim(&fixture, 4).await, []);
         let dropped = DeliveryFilter { states: vec![DeliveryState::Dropped], ..DeliveryFilter::default() };
-        assert_eq!(listed(&fixture, dropped).await.len(), 2);
+        let rows = listed(&fixture, dropped).await;
+        assert_eq!(rows.len(), 2);
+        for row in rows {
+            let last = row.last.unwrap();
+            assert!(last.at.since(row.due_at) >= 24 * HOUR, "{last:?}");
+            let problem = "no entry of the configuration has this name";
+            assert_eq!((last.http_status, last.problem.as_deref()), (None, Some(problem)));
+        }
     }
 
     async fn sent_delivery_is_listed_for_three_days_and_a_dead_one_for_thirty(fixture) {
