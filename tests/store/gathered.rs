@@ -108,6 +108,25 @@ both! {
         assert_eq!((next.len(), next[0].len()), (1, 2));
     }
 
+    async fn person_gets_every_due_delivery_however_many_wait_for_other_people(fixture) {
+        want(&fixture, &["request.created"]);
+        let names: Vec<String> = (10..40).map(|number| format!("user-{number}")).collect();
+        let people: Vec<&str> = names.iter().map(String::as_str).collect();
+        for _ in 0..35 {
+            question(&fixture, &people).await;
+        }
+        let mut seen = Vec::new();
+        for _ in 0..8 {
+            for message in claim(&fixture).await {
+                assert_eq!(message.len(), 35, "{}", message[0].person);
+                assert_eq!(sent(&fixture, &message).await, 35);
+                seen.push(message[0].person.clone());
+            }
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, names);
+    }
+
     async fn question_that_waits_to_be_gathered_is_no_backlog_before_its_time(fixture) {
         want(&fixture, &["request.created"]);
         question(&fixture, &["bob"]).await;
