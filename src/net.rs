@@ -230,7 +230,8 @@ pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<R
 pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = text.parse::<f64>() {
-        Duration::try_from_secs_f64(seconds).ok()?
+        // A `Duration` cannot hold every number, so the number is limited first.
+        Duration::try_from_secs_f64(seconds.clamp(f64::MIN, max_wait.as_secs_f64())).ok()?
     } else {
         let until = jiff::fmt::rfc2822::DateTimeParser::new()
             .parse_timestamp(text)

@@ -49,14 +49,20 @@ impl RoomMessage {
 
     /// Returns the first line of a message about several questions.
     pub(super) fn heading(&self) -> String {
-        let all = self.digest.questions.len();
+        let (listed, unlisted) = (self.digest.questions.len(), self.digest.unlisted);
+        let all = unlisted.saturating_add(u64::try_from(listed).unwrap_or(u64::MAX));
         let open = self
             .listed_questions()
             .filter(ListedQuestion::is_open)
             .count();
+        // The message does not know the outcomes of unlisted questions, so it counts the others.
+        let counted = match unlisted {
+            0 => format!("{listed} questions"),
+            _ => format!("the {listed} listed questions"),
+        };
         match (open, self.digest.reason) {
-            (0, _) => format!("None of {all} questions waits any more"),
-            (open, _) if open < all => format!("{open} of {all} questions still wait"),
+            (0, _) => format!("None of {counted} waits any more"),
+            (open, _) if open < listed => format!("{open} of {counted} still wait"),
             (_, Reason::New) => format!("{all} questions wait"),
             (_, Reason::Expiring) => format!("{all} questions expire soon"),
             (_, Reason::Waiting) => format!("{all} questions still wait"),
@@ -237,7 +243,7 @@ pub(super) mod samples {
 mod tests {
     use std::time::Duration;
 
-    use super::samples::{NINE, room_message};
+    use super::samples::{NINE, closed, room_message};
     use super::*;
 
     #[test]
@@ -272,6 +278,23 @@ mod tests {
         let unlisted = "a, a tool that the configuration does not name (billing)";
         question.tools = vec!["a".to_owned()];
         assert_eq!(title(&question), unlisted);
+    }
+
+    #[test]
+    fn heading_counts_the_unlisted_questions_as_long_as_every_listed_one_waits() {
+        let mut message = room_message(20);
+        message.digest.unlisted = 5;
+        assert_eq!(message.heading(), "25 questions wait");
+        message.outcomes[0] = closed("Approved by carol");
+        assert_eq!(
+            message.heading(),
+            "19 of the 20 listed questions still wait"
+        );
+        message.outcomes = vec![closed("Approved by carol"); 20];
+        assert_eq!(
+            message.heading(),
+            "None of the 20 listed questions waits any more"
+        );
     }
 
     #[test]

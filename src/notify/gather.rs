@@ -13,7 +13,7 @@ use super::chat::RoomMessage;
 use super::digest::{Digest, MAX_LISTED_QUESTIONS, Question, Reason};
 use super::entry::Channel;
 use super::outcome::Outcome;
-use super::send::EntryState;
+use super::send::{EntryState, UNSELECTED};
 use super::{Sender, recipients, schedule};
 use crate::failpoint;
 use crate::people::person::Person;
@@ -48,7 +48,7 @@ impl Sender {
     pub(super) async fn deliver_digest(&self, state: &EntryState, claimed: &[ClaimedDelivery]) {
         let Some(first) = claimed.first() else { return };
         let began = self.clock.uptime();
-        let person = match self.recipient(first) {
+        let person = match self.recipient(state, first) {
             Ok(person) => person,
             Err(problem) => return self.drop_unsent(state, claimed, problem).await,
         };
@@ -80,9 +80,18 @@ impl Sender {
     /// Returns the person to whom a delivery goes; `None` if the delivery goes to a room.
     ///
     /// # Errors
-    /// Fails if no mail can reach the person. The error is the reason.
-    fn recipient(&self, claimed: &ClaimedDelivery) -> Result<Option<&Person>, &'static str> {
-        if claimed.person.is_empty() {
+    /// Fails if no mail can reach the person, or if the delivery was made for another channel. The
+    /// error is the reason.
+    fn recipient(
+        &self,
+        state: &EntryState,
+        claimed: &ClaimedDelivery,
+    ) -> Result<Option<&Person>, &'static str> {
+        let is_mail = matches!(state.entry.channel, Channel::Mail(_));
+        if is_mail == claimed.person.is_empty() {
+            return Err(UNSELECTED);
+        }
+        if !is_mail {
             return Ok(None);
         }
         let accounts = self.accounts.as_ref();
@@ -220,18 +229,20 @@ impl Sender {
             }
             return;
         }
-        let mut by_attempts: BTreeMap<i64, Vec<ClaimedDelivery>> = BTreeMap::new();
+        let now = self.clock.now();
+        let mut groups: BTreeMap<(i64, bool), Vec<ClaimedDelivery>> = BTreeMap::new();
         for (claimed, _) in due {
-            let all = by_attempts.entry(claimed.attempts).or_default();
-            all.push((*claimed).clone());
+            let may_postpone = schedule::may_postpone(claimed, now);
+            let group = groups.entry((claimed.attempts, may_postpone)).or_default();
+            group.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
-        // The deliveries with the most attempts are recorded first, those without an attempt last,
-        // because a failed first attempt makes the receiver count as failing (`health.rs`). In the
-        // other order, the deliveries that had failed before would then not count as refused.
-        for (attempts, claimed) in by_attempts.into_iter().rev() {
-            let next = schedule::next(result, attempts);
-            if let NextState::Again(wait) = next {
+        // The deliveries with the most attempts are recorded first, those without an attempt last.
+        // A failed first attempt makes the receiver count as failing. While the receiver counts as
+        // failing, a delivery whose attempt fails again does not count as refused (`health.rs`).
+        for ((attempts, may_postpone), claimed) in groups.into_iter().rev() {
+            let next = schedule::next(result, attempts, may_postpone);
+            if let NextState::Again(wait) | NextState::Postponed(wait) = next {
                 soonest = soonest.min(wait);
             }
             self.record(state, &claimed, &result.to_attempt(next, took))

@@ -4,8 +4,7 @@
 //! this process had no success in the [`ASK_INTERVAL`] before.
 //!
 //! Exception: a message that was refused while other messages were accepted keeps its own schedule.
-//! Otherwise, each success of another message would start an attempt at the refused message, and
-//! the refused message would soon have no attempts left.
+//! Otherwise, each success of another message would start an attempt at the refused message.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -41,14 +40,14 @@ impl Default for Health {
 
 impl Health {
     /// Records a failed attempt at these messages. The `bool` of a message says whether an earlier
-    /// attempt at the message had failed. There are three cases:
-    /// - If `is_outage` is true, the receiver counts as failing. The failure tells nothing about
-    ///   the messages.
+    /// attempt at the message had failed.
     /// - If this was the first attempt at a message, the receiver counts as failing.
-    /// - If an earlier attempt at the message had failed, the receiver does not begin to count as
-    ///   failing. The reason: a success makes many failed messages due at once, and the receiver
-    ///   may refuse each of them while it accepts others. If the receiver did not count as failing
-    ///   before, the message counts as refused.
+    /// - If an earlier attempt had failed, the message counts as refused, unless the receiver was
+    ///   failing. This failure alone does not make the receiver count as failing: a success makes
+    ///   many messages due at once, and the receiver may refuse each of them while it accepts
+    ///   others.
+    /// - If `is_outage` is true, the receiver counts as failing in any case. The message may count
+    ///   as refused nevertheless, because a receiver may answer a single message with 503 for ever.
     pub(super) fn failed(
         &mut self,
         messages: impl IntoIterator<Item = (Uuid, bool)>,
@@ -56,7 +55,7 @@ impl Health {
     ) {
         let was_failing = self.failing;
         for (message, again) in messages {
-            if again && !was_failing && !is_outage {
+            if again && !was_failing {
                 self.refused.insert(message);
             }
             self.failing |= !again || is_outage;
@@ -144,14 +143,26 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_fail_in_an_outage_after_their_pull_are_pulled_again() {
+    fn message_that_alone_gets_the_answer_of_an_outage_is_pulled_once() {
+        let mut health = Health::default();
+        health.succeeded([TWO], NOW);
+        health.failed([(ONE, false)], true);
+        assert_eq!(health.succeeded([TWO], NOW), Some(Vec::new()));
+        for _ in 0..2 {
+            health.failed([(ONE, true)], true);
+            assert_eq!(health.succeeded([TWO], NOW), Some(vec![ONE]));
+        }
+    }
+
+    #[test]
+    fn messages_that_fail_in_an_outage_are_pulled_again_except_the_first() {
         let mut health = Health::default();
         health.succeeded([THREE], NOW);
         health.failed([(ONE, false)], false);
         assert_eq!(health.succeeded([THREE], NOW), Some(Vec::new()));
         health.failed([(ONE, true)], true);
         health.failed([(TWO, true)], true);
-        assert_eq!(health.succeeded([THREE], NOW), Some(Vec::new()));
+        assert_eq!(health.succeeded([THREE], NOW), Some(vec![ONE]));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use super::attempt_result::AttemptResult;
-use crate::store::NextState;
+use crate::store::{ClaimedDelivery, NextState};
+use crate::task::time::Time;
 
 /// The wait after each failed attempt. If an attempt after the last wait fails, the delivery ends.
 const BACKOFF: [Duration; 9] = [
@@ -19,6 +20,12 @@ const BACKOFF: [Duration; 9] = [
     Duration::from_hours(24),
 ];
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
+/// The minimum wait after an attempt that does not count, so that a receiver that asks for no wait
+/// does not cause attempts without a pause.
+const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
+/// The age of a delivery from which each attempt counts: about the sum of [`BACKOFF`]. It makes the
+/// attempts end if a receiver always asks for another wait.
+const MAX_POSTPONED_AGE: Duration = Duration::from_hours(76);
 
 /// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. Random
 /// jitter changes the wait by up to a fifth, so that messages that failed together are not retried
@@ -26,21 +33,43 @@ pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 pub(super) fn backoff(attempts: i64, retry_after: Option<Duration>) -> Option<Duration> {
     let index = usize::try_from(attempts.checked_sub(1)?).ok()?;
     let base = BACKOFF.get(index)?;
-    let random = RandomState::new().hash_one(attempts) % 1001;
-    let part = f64::from(u16::try_from(random).unwrap_or(0)) / 1000.0;
-    let jittered = base.mul_f64(0.8 + 0.4 * part);
+    let jittered = base.mul_f64(0.8 + 0.4 * random_part());
     Some(jittered.max(retry_after.unwrap_or_default()))
 }
 
+/// Returns a random number from 0 to 1.
+fn random_part() -> f64 {
+    let random = RandomState::new().hash_one(0_u8) % 1001;
+    f64::from(u16::try_from(random).unwrap_or(0)) / 1000.0
+}
+
+/// Returns the wait after an attempt that does not count. The receiver asked for the wait `asked`.
+/// Random jitter lengthens the wait by up to a fifth, up to [`MAX_RETRY_AFTER`].
+fn postponement(asked: Duration) -> Duration {
+    let asked = asked.max(MIN_POSTPONEMENT);
+    (asked + asked.mul_f64(0.2 * random_part())).min(MAX_RETRY_AFTER)
+}
+
+/// Whether the delivery is young enough for an attempt that does not count.
+pub(super) fn may_postpone(claimed: &ClaimedDelivery, now: Time) -> bool {
+    now.since(claimed.created_at) < MAX_POSTPONED_AGE
+}
+
 /// Returns the state of a delivery after an attempt with this result. `attempts` counts earlier
-/// attempts.
-pub(super) fn next(result: &AttemptResult, attempts: i64) -> NextState {
+/// attempts. If `may_postpone` is true, an attempt that the receiver answers with 429 and a wait
+/// does not count, because such an answer is about the rate of all messages.
+pub(super) fn next(result: &AttemptResult, attempts: i64, may_postpone: bool) -> NextState {
     if result.is_success() {
-        NextState::Sent
-    } else if result.is_permanent_failure {
-        NextState::Dead
-    } else {
-        backoff(attempts + 1, result.retry_after).map_or(NextState::Dead, NextState::Again)
+        return NextState::Sent;
+    }
+    if result.is_permanent_failure {
+        return NextState::Dead;
+    }
+    match result.retry_after {
+        Some(asked) if may_postpone && result.status == Some(429) => {
+            NextState::Postponed(postponement(asked))
+        }
+        asked => backoff(attempts + 1, asked).map_or(NextState::Dead, NextState::Again),
     }
 }
 
@@ -76,5 +105,26 @@ mod tests {
         let hour = Duration::from_hours(1);
         assert_eq!(backoff(1, Some(hour)), Some(hour));
         assert!(backoff(5, Some(hour)).unwrap() > hour);
+    }
+
+    #[test]
+    fn wait_of_a_429_is_kept_to_and_the_attempt_does_not_count_while_the_message_is_young() {
+        let result = |status, seconds| AttemptResult {
+            status: Some(status),
+            retry_after: Some(Duration::from_secs(seconds)),
+            ..AttemptResult::without_status("no 2xx")
+        };
+        for (asked, least, most) in [(0, 1000, 1200), (30, 30_000, 36_000)] {
+            let NextState::Postponed(wait) = next(&result(429, asked), 9, true) else {
+                panic!("it does not count")
+            };
+            assert!((least..=most).contains(&wait.as_millis()), "{wait:?}");
+        }
+        let hour = Duration::from_hours(1);
+        let longest = next(&result(429, 3600), 0, true);
+        assert_eq!(longest, NextState::Postponed(hour));
+        assert_eq!(next(&result(429, 3600), 0, false), NextState::Again(hour));
+        assert_eq!(next(&result(503, 3600), 0, true), NextState::Again(hour));
+        assert_eq!(next(&result(429, 1), 9, false), NextState::Dead);
     }
 }

@@ -74,10 +74,10 @@ impl EntryState {
 /// A slot of the entry, together with either a slot of the process or the entry's reserve.
 type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// Whether the cause of a failed attempt is the receiver and not the message. For HTTP, the cause
-/// is the receiver if there was no answer, or if the status asks the sender to try again later. For
-/// mail, a 4xx answer (`BUSY`) may be about the mail. For any other failure that permits a further
-/// attempt, the mail server counts as the cause.
+/// Whether the cause of a failed attempt is probably the receiver and not the message. For HTTP,
+/// the cause is the receiver if there was no answer, or if the status asks the sender to try again
+/// later. For mail, a 4xx answer (`BUSY`) may be about the mail. For any other failure that permits
+/// a further attempt, the mail server counts as the cause.
 fn shows_outage(attempt: &Attempt) -> bool {
     match attempt.http_status {
         Some(status) => matches!(status, 429 | 502..=504),
@@ -241,7 +241,8 @@ impl Sender {
         if result.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let next = schedule::next(&result, claimed.attempts);
+        let may_postpone = schedule::may_postpone(claimed, self.clock.now());
+        let next = schedule::next(&result, claimed.attempts, may_postpone);
         let attempt = result.to_attempt(next, self.clock.uptime().saturating_sub(began));
         if self.record(state, from_ref(claimed), &attempt).await && next == NextState::Sent {
             self.observe_lag(state, at);
@@ -364,7 +365,7 @@ impl Sender {
         for id in &recorded {
             match attempt.next {
                 NextState::Sent => observe(name, "sent"),
-                NextState::Again(_) => observe(name, "failed"),
+                NextState::Again(_) | NextState::Postponed(_) => observe(name, "failed"),
                 NextState::Dropped => observe(name, "dropped"),
                 NextState::Dead => {
                     observe(name, "dead");
@@ -392,6 +393,8 @@ impl Sender {
                 state.health().failed(again, shows_outage(attempt));
                 None
             }
+            // The wait ends by itself, and needs no success of another message.
+            NextState::Postponed(_) => None,
             NextState::Dead | NextState::Dropped => {
                 state.health().ended(ids);
                 None

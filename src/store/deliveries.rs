@@ -21,6 +21,7 @@ use super::record::record;
 use super::{ReadError, Store, delivery_list, gathered};
 use crate::task::event_name::REQUEST_CHANGES;
 use crate::task::id::{ChangeId, RequestId, TaskId};
+use crate::task::time::Time;
 
 /// How long a delivery stays listed after it was sent or dropped.
 const RETENTION: Duration = Duration::from_hours(3 * 24);
@@ -55,12 +56,14 @@ pub struct ClaimedDelivery {
     pub kind: String,
     /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The number of attempts before this claim. It starts again at 0 when an ended delivery is
-    /// made due again.
+    /// The number of attempts before this claim that count. It starts again at 0 when an ended
+    /// delivery is made due again.
     pub attempts: i64,
     /// The end of the claim's lease, in microseconds. It fences off slow senders: an attempt is
     /// recorded only while the row still has this value.
     pub lease_until: i64,
+    /// The time at which the delivery was created. A reminder counts as created when it is due.
+    pub created_at: Time,
 }
 
 /// The result of one attempt to send a message.
@@ -89,6 +92,8 @@ pub enum NextState {
     Sent,
     /// The message is sent again after this pause.
     Again(Duration),
+    /// The receiver asked for this wait before the next attempt. The attempt does not count.
+    Postponed(Duration),
     /// The message was not accepted, and no further attempt is made.
     Dead,
     /// The message was not sent, because it no longer has a recipient.
@@ -99,7 +104,7 @@ impl NextState {
     fn state(self) -> &'static str {
         match self {
             Self::Sent => "sent",
-            Self::Again(_) => "due",
+            Self::Again(_) | Self::Postponed(_) => "due",
             Self::Dead => "dead",
             Self::Dropped => "dropped",
         }
@@ -148,7 +153,7 @@ with moment as materialized (
 update delivery d set lease_until = m.at + $4
   from free f cross join moment m where d.delivery_id = f.delivery_id
 returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.lease_until",
+    d.attempts, d.lease_until, d.created_at",
     sqlite: "
 update delivery set lease_until = $1 + $4
  where delivery_id in (select d.delivery_id from delivery d
@@ -156,17 +161,17 @@ update delivery set lease_until = $1 + $4
        and (json_array_length($5) = 0 or d.type in (select value from json_each($5)))
      order by d.due_at, d.delivery_id limit $3)
 returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-    lease_until",
+    lease_until, created_at",
     by_key: false,
 };
 
-/// Records one attempt to send deliveries that were claimed with one lease. An attempt that ends as
-/// dropped does not count, because nothing was sent. If the deliveries are due again and the
-/// receiver asked for a wait, `lease_until` becomes the end of this wait. Otherwise `lease_until`
-/// becomes null. The `coalesce` around `state` makes the planner find the rows by their ids, not by
-/// the partial index on due deliveries.
+/// Records one attempt to send deliveries that were claimed with one lease. `$11` is 1 if the
+/// attempt counts, otherwise 0. If the deliveries are due again and the receiver asked for a wait,
+/// `lease_until` becomes the end of this wait. Otherwise `lease_until` becomes null. The `coalesce`
+/// around `state` makes the planner find the rows by their ids, not by the partial index on due
+/// deliveries.
 const RECORD: Sql = sql!(
-    "update delivery set state = $4, attempts = attempts + case when $4 = 'dropped' then 0 else 1 end,
+    "update delivery set state = $4, attempts = attempts + $11,
         lease_until = case when $4 = 'due' then m.at + nullif($10, 0) end,
         due_at = case when $4 = 'due' then m.at + $5 else due_at end,
         ended_at = case when $4 <> 'due' then m.at end,
@@ -178,28 +183,35 @@ const RECORD: Sql = sql!(
 )
 .by_key();
 
-/// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` would make due earlier. Such a
-/// delivery waits for another attempt after a failure. If its receiver asked for a wait,
-/// `lease_until` is the end of this wait. If this end equals `due_at`, the delivery cannot become
-/// due earlier, so the statement leaves it out. Also leaves out the deliveries `$3`.
+/// Finds out whether an entry has a delivery that `MAKE_WAITING_DUE` can make due earlier. Such a
+/// delivery waits for another attempt after two or more failures. A delivery that has failed once
+/// is left out, because it becomes due within seconds anyway: an early attempt would use up this
+/// short wait, and the next wait takes minutes. Leaves out a delivery whose receiver asked for a
+/// wait that ends exactly at `due_at`, because it cannot become due earlier. Also leaves out the
+/// deliveries `$3`.
 const HAS_WAITING: Sql = sql!(
-    "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
+    "select target from delivery where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid) " limit 1"
 );
 
-/// Makes deliveries of an entry due earlier, if they wait for another attempt after a failure (the
-/// condition is that of `HAS_WAITING`). If a delivery's receiver asked for a wait that has not
-/// ended, the delivery becomes due at the end of this wait. Otherwise it becomes due now.
+/// Changes the due time of each delivery that meets the condition of `HAS_WAITING`. If the
+/// delivery's receiver asked for a wait that has not ended, the delivery becomes due at the end of
+/// this wait. Otherwise the delivery becomes due now. The attempt that follows does not count, so
+/// its number is subtracted in advance. Otherwise a receiver that accepts messages only now and
+/// then would use up all attempts at a waiting message within seconds.
 const MAKE_WAITING_DUE: Sql = sql!(
-    "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
-      where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 0
+    "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end,
+        attempts = attempts - 1
+      where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid)
     " returning target"
 );
 
-/// Drops deliveries that have been due for long and whose entry is not in the configuration.
+/// Drops deliveries that have been due for long and whose entry is not in the configuration. The
+/// reason replaces the whole record of the last attempt, to which it does not belong.
 const DROP: Sql = sql!(
     "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
+        last_at = " (now 1) ", last_status = null, last_milliseconds = 0,
         last_problem = 'no entry of the configuration has this name'
       where state = 'due' and not target " (any 2 text) " and due_at <= " (now 1) " - $3 returning target"
 );
@@ -267,6 +279,7 @@ record! {
         request_id: Option<Uuid>,
         attempts: i64,
         lease_until: i64,
+        created_at: i64,
     }
 }
 
@@ -295,6 +308,7 @@ impl ClaimRecord {
             request: self.request_id.map(RequestId),
             attempts: self.attempts,
             lease_until: self.lease_until,
+            created_at: Time(self.created_at),
         }
     }
 }
@@ -369,10 +383,12 @@ impl Store {
         lease_until: i64,
         attempt: &Attempt,
     ) -> Result<Vec<Uuid>, ReadError> {
-        let wait = if let NextState::Again(wait) = attempt.next {
-            wait
-        } else {
-            Duration::ZERO
+        // An attempt that is dropped does not count, because nothing was sent.
+        let (wait, counted) = match attempt.next {
+            NextState::Again(wait) => (wait, 1),
+            NextState::Postponed(wait) => (wait, 0),
+            NextState::Sent | NextState::Dead => (Duration::ZERO, 1),
+            NextState::Dropped => (Duration::ZERO, 0),
         };
         let values = vec![
             Value::Now,
@@ -385,15 +401,16 @@ impl Store {
             Value::Int(i64::try_from(attempt.took.as_millis()).unwrap_or(i64::MAX)),
             Value::Text(attempt.reference.clone().unwrap_or_default()),
             Value::Int(micros(attempt.retry_after.unwrap_or_default())),
+            Value::Int(counted),
         ];
         let recorded: Vec<Recorded> = self.db().write(RECORD, values).await?;
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
-    /// Changes the due time of an entry's deliveries that wait for another attempt after a failure,
-    /// except the deliveries `except`. If the receiver asked for a pause (`Retry-After`) that has
-    /// not ended, the delivery becomes due at the end of the pause. Otherwise the delivery becomes
-    /// due now. Returns the number of deliveries that become due earlier than before.
+    /// Makes an entry's deliveries due now if they wait for another attempt after two or more
+    /// failures, except the deliveries `except`. A delivery whose receiver asked to wait becomes
+    /// due at the end of that wait. The next attempt at each of these deliveries does not count.
+    /// Returns the number of deliveries that become due earlier than before.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -22,17 +22,20 @@ use super::record::record;
 use super::sqlite::records;
 use super::{ReadError, Store};
 
-/// The maximum number of deliveries of one claim, and so of one message.
+/// The maximum number of deliveries of one message. Also the maximum number of due deliveries among
+/// which one claim looks for people.
 const MAX_DELIVERIES: i64 = 1000;
 /// How long a row is kept after its `next_at`.
 const RETENTION: Duration = Duration::from_hours(1);
 
-/// Claims the due deliveries of an entry, for a limited number of people. Leaves out deliveries
-/// that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a person's `next_at` is
-/// in the future, puts off the person's deliveries until `next_at`, but by at most one pause
-/// (`$6`). The maximum is needed because `next_at` may be the end of the lease of a message that is
-/// being sent. Once that message is sent, `next_at` becomes the end of a pause, which may be
-/// earlier than the end of the lease.
+/// Claims the due deliveries of an entry, for a limited number of people. The first due deliveries
+/// of the entry (`due`) decide who these people are. Then each of them gets all their due
+/// deliveries (`mine`), so that the number in their message does not depend on the deliveries of
+/// other people. Leaves out deliveries that change an earlier message
+/// (`task::event_name::REQUEST_CHANGES`). If a person's `next_at` is in the future, puts off the
+/// person's deliveries until `next_at`, but by at most one pause (`$6`). This maximum is needed
+/// because `next_at` may be the end of a lease: once the message is sent, `next_at` becomes the end
+/// of a pause, which may be earlier.
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
@@ -58,16 +61,23 @@ with moment as materialized (
     select $2, c.tenant, c.person, m.at + $4 from chosen c cross join moment m order by c.tenant, c.person
     on conflict (target, tenant, person) do update set next_at = excluded.next_at where g.next_at <= excluded.next_at - $4
     returning g.tenant, g.person
+), mine as materialized (
+    select d.delivery_id from opened o cross join lateral (
+        select e.delivery_id from delivery e
+         where e.target = $2 and e.state = 'due' and e.due_at <= (select at from moment)
+           and (e.lease_until is null or e.lease_until <= (select at from moment))
+           and e.type not in ('request.decided', 'request.expired', 'request.withdrawn')
+           and e.tenant = o.tenant and e.person = o.person
+         order by e.due_at, e.delivery_id limit $5 for update of e skip locked) d
 ), later as (
     update delivery d set due_at = least(w.next_at, (select at from moment) + $6)
       from due u join waiting w on w.tenant = u.tenant and w.person = u.person
      where d.delivery_id = u.delivery_id and w.next_at > (select at from moment)
 )
 update delivery d set lease_until = m.at + $4
-  from due u join opened o on o.tenant = u.tenant and o.person = u.person cross join moment m
- where d.delivery_id = u.delivery_id
+  from mine u cross join moment m where d.delivery_id = u.delivery_id
 returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.lease_until",
+    d.attempts, d.lease_until, d.created_at",
     sqlite: "",
     by_key: false,
 };
@@ -102,10 +112,17 @@ const SET_NEXT_AT: Sql = lite(
 const PUT_OFF: Sql =
     lite("update delivery set due_at = $2 where delivery_id = $1 returning target");
 
+/// Claims the due deliveries to one person. The `+` makes the planner search the index of due
+/// deliveries. The index by person also has the deliveries that have ended.
 const LEASE: Sql = lite(
-    "update delivery set lease_until = $2 where delivery_id = $1
+    "update delivery set lease_until = $5
+      where delivery_id in (select delivery_id from delivery
+         where target = $1 and state = 'due' and due_at <= $4 and (lease_until is null or lease_until <= $4)
+           and type not in ('request.decided', 'request.expired', 'request.withdrawn')
+           and tenant = $2 and +person = $3
+         order by due_at, delivery_id limit $6)
      returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
-        lease_until",
+        lease_until, created_at",
 );
 
 /// Sets the earliest time of the next message to a person: the end of a pause that begins now.
@@ -260,12 +277,13 @@ fn claim(
         } else if opened < limit {
             opened += 1;
             let [target, tenant, person] = key;
-            let values = [target, tenant, person, Value::Int(at + lease)];
+            let until = Value::Int(at + lease);
+            let values = [target, tenant, person, until];
             records::<NextAt>(transaction, SET_NEXT_AT.sqlite, &values)?;
-            for id in ids {
-                let values = [Value::Id(id), Value::Int(at + lease)];
-                claimed.append(&mut records(transaction, LEASE.sqlite, &values)?);
-            }
+            let [target, tenant, person, until] = values;
+            let (now, most) = (Value::Int(at), Value::Int(MAX_DELIVERIES));
+            let values = [target, tenant, person, now, until, most];
+            claimed.append(&mut records(transaction, LEASE.sqlite, &values)?);
         }
     }
     Ok(claimed)

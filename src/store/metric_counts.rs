@@ -21,9 +21,14 @@ const REQUESTS: Sql = sql!(
        from intervention_request where status = 'pending' group by kind order by kind"
 );
 
+/// Counts the deliveries that are due now or have failed. The age of a delivery without an attempt
+/// counts from its `due_at`, so that the wait of a reminder or of a gathered message does not look
+/// like a receiver that is down. An attempt changes `due_at`, so the age then counts from
+/// `created_at`.
 const DELIVERIES: Sql = sql!(
-    "select target as name, count(*) as number, min(created_at) as oldest, " (now 1) " as at
-       from delivery where state = 'due' and created_at <= " (now 1) " group by target"
+    "select target as name, count(*) as number,
+            min(case when last_at is null then due_at else created_at end) as oldest, " (now 1) " as at
+       from delivery where state = 'due' and (due_at <= " (now 1) " or last_at is not null) group by target"
 );
 
 pub(super) const STATEMENTS: &[Sql] = &[TASKS, REQUESTS, DELIVERIES];
@@ -80,8 +85,8 @@ impl Store {
     }
 
     /// Counts the unsent deliveries by entry of `notify.to`, and finds the oldest of each entry.
-    /// Includes deliveries that wait for another attempt. Leaves out reminders that are not due
-    /// yet.
+    /// Includes deliveries that wait for another attempt. Leaves out reminders and gathered messages
+    /// that are not due yet.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -51,19 +51,52 @@ on_both! {
 
     async fn receiver_that_asks_to_wait_is_waited_for_an_hour_at_most(on) {
         let scene = Scene::start(on, &ends()).await;
-        scene.hook.answers_by(|_| (429, vec![("retry-after", "600".to_owned())]));
+        scene.hook.answers_by(|_| (503, vec![("retry-after", "600".to_owned())]));
         scene.short().await;
         let found = scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
         assert_eq!(wait(&found[0]), 600);
-        scene.hook.answers_by(|_| (429, vec![("retry-after", "86400".to_owned())]));
+        scene.hook.answers_by(|_| (503, vec![("retry-after", "86400".to_owned())]));
         scene.leap(11 * MINUTE);
         let found = scene.until(|found| found[0]["attempts"] == 2).await;
         assert_eq!(wait(&found[0]), 3600);
     }
 
+    async fn wait_that_a_429_asks_for_is_kept_to_and_uses_up_no_attempt(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.hook.answers_by(|_| (429, vec![("retry-after", "30".to_owned())]));
+        scene.short().await;
+        let mut before = 0;
+        for round in 1..=11 {
+            let found = scene.until(|found| {
+                found.len() == 1 && !found[0]["last"].is_null() && micros(&found[0], "/last/at") > before
+            }).await;
+            before = micros(&found[0], "/last/at");
+            assert_eq!((&found[0]["state"], &found[0]["attempts"]), (&json!("due"), &json!(0)));
+            assert!((30..=36).contains(&wait(&found[0])), "{}", found[0]);
+            if round == 11 {
+                scene.hook.answers(200);
+            }
+            scene.leap(Duration::from_secs(38));
+        }
+        scene.counted(&[("sent", 1)]).await;
+    }
+
+    async fn message_that_a_receiver_puts_off_for_ever_ends_by_the_schedule(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.hook.answers_by(|_| (429, vec![("retry-after", "1800".to_owned())]));
+        scene.short().await;
+        scene.until(|found| found.len() == 1 && !found[0]["last"].is_null()).await;
+        scene.leap(77 * HOUR);
+        let found = scene.until(|found| found[0]["attempts"] == 1).await;
+        assert_eq!(wait(&found[0]), 1800);
+        scene.app.database.execute("update delivery set attempts = 9").await;
+        scene.leap(HOUR);
+        scene.counted(&[("dead", 1)]).await;
+    }
+
     async fn wait_that_a_receiver_asked_for_is_kept_to_when_it_accepts_another_message(on) {
         let scene = Scene::start(on, &ends()).await;
-        scene.hook.answers_by(|_| (429, vec![("retry-after", "600".to_owned())]));
+        scene.hook.answers_by(|_| (503, vec![("retry-after", "600".to_owned())]));
         scene.short().await;
         scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
         scene.hook.answers(200);
@@ -79,7 +112,7 @@ on_both! {
         let scene = Scene::start(on, &ends()).await;
         scene.short().await;
         scene.counted(&[("sent", 1)]).await;
-        let failed = "update delivery set state = 'due', ended_at = null, due_at = due_at + 36000000000";
+        let failed = "update delivery set state = 'due', ended_at = null, attempts = 2, due_at = due_at + 36000000000";
         scene.app.database.execute(failed).await;
         scene.leap(Duration::from_secs(31));
         scene.short().await;
@@ -141,9 +174,6 @@ on_both! {
         for _ in 0..6 {
             scene.short().await;
         }
-        // When a success is recorded, the service makes the receiver's failed messages due. The
-        // success above may be recorded after the first failures, so the failed messages may be
-        // tried again at once.
         let failed = |least: i64| move |found: &[Value]| {
             let attempts = |one: &Value| one["attempts"].as_i64().unwrap();
             found.iter().filter(|one| one["state"] == "due" && attempts(one) >= least).count() == 6
@@ -176,6 +206,5 @@ on_both! {
         assert!(found[0]["attempts"].as_i64() <= Some(2), "{}", found[0]);
         let waits = micros(&found[0], "/due_at") - micros(&found[0], "/last/at");
         assert!(waits > 3_000_000, "{waits}");
-        let _ = HOUR;
     }
 }

@@ -72,6 +72,13 @@ async fn record(fixture: &StoreFixture, claimed: &ClaimedDelivery, next: NextSta
     recorded.unwrap() == [claimed.id]
 }
 
+/// Records a failed first attempt at each of the two deliveries. They are due again at once.
+async fn fail_once(fixture: &StoreFixture) {
+    for one in claim(fixture, 4).await {
+        assert!(record(fixture, &one, NextState::Again(Duration::ZERO)).await);
+    }
+}
+
 async fn listed(fixture: &StoreFixture, filter: DeliveryFilter) -> Vec<DeliveryRow> {
     let filter = DeliveryFilter {
         tenant: "acme".to_owned(),
@@ -143,6 +150,7 @@ both! {
 
     async fn pull_makes_failed_deliveries_of_the_entry_due_and_no_others(fixture) {
         two(&fixture).await;
+        fail_once(&fixture).await;
         let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
         for one in [first, second] {
             record(&fixture, one, NextState::Again(HOUR)).await;
@@ -155,8 +163,38 @@ both! {
         assert_eq!(claim(&fixture, 4).await[0].id, second.id);
     }
 
+    async fn pull_leaves_a_delivery_that_has_failed_once_to_its_first_wait(fixture) {
+        two(&fixture).await;
+        let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
+        for one in [first, second] {
+            record(&fixture, one, NextState::Again(HOUR)).await;
+        }
+        assert_eq!(fixture.store.make_waiting_deliveries_due("backend", Vec::new()).await.unwrap(), 0);
+        assert_eq!(claim(&fixture, 4).await, []);
+        fixture.forward(HOUR + SECOND);
+        assert_eq!(claim(&fixture, 4).await.len(), 2);
+    }
+
+    async fn attempts_at_a_delivery_that_pulls_made_due_do_not_count(fixture) {
+        two(&fixture).await;
+        fail_once(&fixture).await;
+        for one in claim(&fixture, 4).await {
+            assert!(record(&fixture, &one, NextState::Again(HOUR)).await);
+        }
+        for _ in 0..12 {
+            assert_eq!(fixture.store.make_waiting_deliveries_due("backend", Vec::new()).await.unwrap(), 2);
+            for one in claim(&fixture, 4).await {
+                assert_eq!(one.attempts, 1);
+                assert!(record(&fixture, &one, NextState::Again(HOUR)).await);
+            }
+        }
+        let rows = listed(&fixture, DeliveryFilter::default()).await;
+        assert!(rows.iter().all(|row| row.attempts == 2), "{rows:?}");
+    }
+
     async fn pull_makes_no_delivery_due_before_the_wait_that_its_receiver_asked_for(fixture) {
         two(&fixture).await;
+        fail_once(&fixture).await;
         let [first, second] = &claim(&fixture, 4).await[..] else { panic!("two are due") };
         let store = &fixture.store;
         for (one, wait) in [(first, HOUR), (second, 2 * HOUR)] {
@@ -184,6 +222,7 @@ both! {
 
     async fn delivery_without_an_entry_is_dropped_after_a_day_and_not_before(fixture) {
         two(&fixture).await;
+        fail_once(&fixture).await;
         let store = &fixture.store;
         let known = ["backend".to_owned()];
         fixture.forward(seconds_before(24 * HOUR, 30));
@@ -193,7 +232,14 @@ both! {
         assert_eq!(store.drop_orphaned_deliveries(&[]).await.unwrap(), ["backend", "backend"]);
         assert_eq!(claim(&fixture, 4).await, []);
         let dropped = DeliveryFilter { states: vec![DeliveryState::Dropped], ..DeliveryFilter::default() };
-        assert_eq!(listed(&fixture, dropped).await.len(), 2);
+        let rows = listed(&fixture, dropped).await;
+        assert_eq!(rows.len(), 2);
+        for row in rows {
+            let last = row.last.unwrap();
+            assert!(last.at.since(row.due_at) >= 24 * HOUR, "{last:?}");
+            let problem = "no entry of the configuration has this name";
+            assert_eq!((last.http_status, last.problem.as_deref()), (None, Some(problem)));
+        }
     }
 
     async fn sent_delivery_is_listed_for_three_days_and_a_dead_one_for_thirty(fixture) {
@@ -344,5 +390,10 @@ both! {
         let [backlog] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
         assert_eq!((backlog.name.as_str(), backlog.waiting), ("backend", 2));
         assert!(backlog.oldest >= HOUR && backlog.oldest < 2 * HOUR, "{:?}", backlog.oldest);
+        for one in claim(&fixture, 4).await {
+            record(&fixture, &one, NextState::Again(2 * HOUR)).await;
+        }
+        let [failed] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
+        assert!(failed.waiting == 2 && failed.oldest >= HOUR, "{failed:?}");
     }
 }

@@ -108,6 +108,39 @@ both! {
         assert_eq!((next.len(), next[0].len()), (1, 2));
     }
 
+    async fn person_gets_every_due_delivery_however_many_wait_for_other_people(fixture) {
+        want(&fixture, &["request.created"]);
+        let names: Vec<String> = (10..40).map(|number| format!("user-{number}")).collect();
+        let people: Vec<&str> = names.iter().map(String::as_str).collect();
+        for _ in 0..35 {
+            question(&fixture, &people).await;
+        }
+        let mut seen = Vec::new();
+        for _ in 0..8 {
+            for message in claim(&fixture).await {
+                assert_eq!(message.len(), 35, "{}", message[0].person);
+                assert_eq!(sent(&fixture, &message).await, 35);
+                seen.push(message[0].person.clone());
+            }
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, names);
+    }
+
+    async fn question_that_waits_to_be_gathered_is_no_backlog_before_its_time(fixture) {
+        want(&fixture, &["request.created"]);
+        question(&fixture, &["bob"]).await;
+        let message = claim(&fixture).await.remove(0);
+        assert!(fixture.store.allow_next_message("by-mail", &message[0], INTERVAL).await.unwrap());
+        assert_eq!(sent(&fixture, &message).await, 1);
+        question(&fixture, &["bob"]).await;
+        assert_eq!(claim(&fixture).await.len(), 0, "it has to wait");
+        assert_eq!(fixture.store.delivery_backlogs().await.unwrap(), []);
+        fixture.forward(INTERVAL + SECOND);
+        let [backlog] = &fixture.store.delivery_backlogs().await.unwrap()[..] else { panic!("one entry") };
+        assert!(backlog.waiting == 1 && backlog.oldest < INTERVAL, "{backlog:?}");
+    }
+
     async fn time_of_a_message_is_forgotten_an_hour_after_it(fixture) {
         want(&fixture, &["request.created"]);
         question(&fixture, &["bob"]).await;

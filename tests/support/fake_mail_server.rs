@@ -63,6 +63,8 @@ pub enum Then {
     Refuse(u16),
     /// The sign-in is refused, so no mail is sent. The reply repeats the words of the sign-in.
     RefuseSignIn,
+    /// The only sign-in on offer is CRAM-MD5.
+    OfferCramMd5,
 }
 
 #[derive(Clone)]
@@ -152,6 +154,7 @@ impl Inner {
             let then = *self.then.lock().unwrap();
             let answer = match (word.as_str(), then) {
                 ("EHLO", _) if *self.offers_tls.lock().unwrap() => "250-fake\r\n250 STARTTLS\r\n",
+                ("EHLO", Then::OfferCramMd5) => "250-fake\r\n250 AUTH CRAM-MD5\r\n",
                 ("EHLO", _) => "250-fake\r\n250 AUTH PLAIN\r\n",
                 ("STARTTLS", _) => {
                     let answers = "220 go on\r\n250 fake\r\n250 fine\r\n250 fine\r\n354 go on\r\n250 taken\r\n";
@@ -190,7 +193,7 @@ impl Inner {
                     match then {
                         Then::Cut => return None,
                         Then::Hang => std::future::pending::<()>().await,
-                        Then::Take | Then::Refuse(_) | Then::RefuseSignIn => {}
+                        Then::Take | Then::Refuse(_) | Then::RefuseSignIn | Then::OfferCramMd5 => {}
                     }
                     "250 taken\r\n"
                 }

@@ -31,6 +31,8 @@ pub(in super::super) const BUSY: &str = "the mail server asks to try again later
 const REFUSED: &str = "the mail server refuses the mail (5xx)";
 const NO_SESSION: &str = "the mail server refuses the session (5xx)";
 const NO_SIGN_IN: &str = "the mail server refuses the user or password (5xx)";
+const NO_KNOWN_SIGN_IN: &str =
+    "the mail server offers no sign-in that the service knows (PLAIN, LOGIN)";
 const CONNECTION_LOST: &str = "the connection to the mail server was lost";
 
 /// The reply codes with which a server rejects the session, not the mail (RFC 4954, section 6).
@@ -122,6 +124,8 @@ impl Server {
             signed_in.map_err(|error| {
                 if error.is_permanent() {
                     NO_SIGN_IN
+                } else if error.is_client() {
+                    NO_KNOWN_SIGN_IN
                 } else {
                     open_problem(&error)
                 }

@@ -7,6 +7,9 @@ use crate::notify::on_both;
 use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::test_app::{On, TestApp};
 
+/// An entry of the same name for a room. The port belongs to no service.
+const ROOM: &str = "    - { name: by-mail, slack: { url: \"http://127.0.0.1:9/hook\" }, tenants: [acme], gather: 0s }";
+
 /// Returns [`BOB_ONLY`] without gathering: each question is sent in a mail of its own.
 fn single() -> String {
     BOB_ONLY.replace("tenants", "gather: 0s, tenants")
@@ -28,6 +31,16 @@ on_both! {
         assert_eq!(post.server.all().len(), 0);
     }
 
+    async fn server_without_a_known_sign_in_is_named_as_the_problem(on) {
+        let sign_in = |yaml: String| yaml.replace(", from: \"Holdpoint", ", user: holdpoint, password: mail-canary, from: \"Holdpoint");
+        let post = Post::with(on, &single(), sign_in).await;
+        post.server.then(Then::OfferCramMd5);
+        post.app.held().await;
+        let found = post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        assert_eq!(found[0]["last"]["problem"], "the mail server offers no sign-in that the service knows (PLAIN, LOGIN)");
+        assert!(post.server.heard().iter().all(|line| !line.starts_with("AUTH")));
+    }
+
     async fn waiting_mail_of_a_person_whom_the_entry_no_longer_includes_is_dropped(on) {
         let mut post = Post::start(on, BOB_ONLY).await;
         post.server.then(Then::Refuse(451));
@@ -37,6 +50,17 @@ on_both! {
         post.app.restart_with(|yaml| yaml.replace("users: [bob]", "users: [alice]")).await;
         post.leap(6 * MINUTE);
         post.counted(&[("dropped", 1)]).await;
+        assert_eq!(post.server.all().len(), 0);
+    }
+
+    async fn question_that_waits_for_a_room_is_dropped_once_its_entry_mails_people(on) {
+        let mut post = Post::start(on, ROOM).await;
+        post.app.held().await;
+        post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        post.app.restart_with(|yaml| yaml.replace(ROOM, &single())).await;
+        post.leap(Duration::from_secs(7));
+        let found = post.counted(&[("dropped", 1), ("due", 0)]).await;
+        assert_eq!(found[0]["last"]["problem"], "the entry's settings no longer select this message");
         assert_eq!(post.server.all().len(), 0);
     }
 

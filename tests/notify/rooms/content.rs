@@ -73,7 +73,7 @@ on_both! {
         scene.leap(std::time::Duration::from_secs(61));
         scene.counted(&[("sent", 23), ("due", 0)]).await;
         let all = slack.messages();
-        assert_eq!((all.len(), all[1].text()), (2, "20 questions wait"));
+        assert_eq!((all.len(), all[1].text()), (2, "22 questions wait"));
         let said = all[1].says();
         assert_eq!((said.matches("|Review>").count(), said.contains("and 2 more")), (20, true));
     }
