@@ -80,12 +80,7 @@ impl McpRequest<'_> {
     /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the wait
     /// of the prepared call is 0, so that the request is answered at once.
     fn prepare_call(&self, params: Params) -> Result<PreparedCall, RpcError> {
-        let name = params.text("name").unwrap_or_default().to_owned();
-        if name.is_empty() || name.len() > MAX_TOOL_NAME_BYTES || name.contains('\0') {
-            return Err(RpcError::invalid_params(
-                "`name` must be the name of a tool",
-            ));
-        }
+        let name = tool_name(&params)?;
         let tool = self.tool(&name);
         let runs_elsewhere = tool.is_none()
             && (self.agent.offered_tool(&name).is_some()
@@ -99,7 +94,8 @@ impl McpRequest<'_> {
         let (identity, repetition) = self.identity(&params)?;
         let is_named = matches!(identity, Identity::Key { .. });
         let canceled = CancellationToken::new();
-        let request = (request_name(&self.agent.name, &self.id), canceled.clone());
+        let request = request_name(&self.agent.name, self.headers, &self.id);
+        let request = (request, canceled.clone());
         let wait = Prefer::read(self.headers).wait_or(self.gate.hold);
         let waiting = &self.http.waiting_asks;
         let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
@@ -200,6 +196,16 @@ fn parse_request_state(state: &str) -> Option<(Identity, u32)> {
         Identity::Call(task.parse().ok()?),
         repetition.min(MAX_REPETITIONS),
     ))
+}
+
+fn tool_name(params: &Params) -> Result<String, RpcError> {
+    let name = params.text("name").unwrap_or_default();
+    if name.is_empty() || name.len() > MAX_TOOL_NAME_BYTES || name.contains('\0') {
+        return Err(RpcError::invalid_params(
+            "`name` must be the name of a tool",
+        ));
+    }
+    Ok(name.to_owned())
 }
 
 /// Returns the text of the arguments; `{}` if there are none.
