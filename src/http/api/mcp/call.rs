@@ -27,7 +27,8 @@ use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
 
-/// How long the server waits for an answer before it begins an event stream.
+/// How long the server waits for an answer before it begins an event stream. `hold` and `Prefer`
+/// limit the wait for people, so they do not shorten this time for a call that runs.
 const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a client may repeat one request. If a response has a `requestState`, a client of the
 /// revision 2026-07-28 repeats the request by itself, with this state. Such a client gives up after
@@ -75,7 +76,7 @@ impl McpRequest<'_> {
     }
 
     /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the wait
-    /// of the prepared call is 0, so that the request is answered at once.
+    /// of the prepared call is 0, so that the request does not wait for a person.
     fn prepare_call(&self, params: Params) -> Result<PreparedCall, RpcError> {
         let name = tool_name(&params)?;
         let tool = self.tool(&name);
@@ -114,6 +115,7 @@ impl McpRequest<'_> {
                 identity,
                 runner: None,
                 wait,
+                run_wait: JSON_ANSWER_TIMEOUT,
                 returns_within: if client_repeats {
                     RETURNS_WITHIN
                 } else {
