@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use holdpoint::task::time::Time;
-use reqwest::{Method, Response};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::repeats::asker_until;
-use super::{about, answer, call, older, post_as, refund, told};
+use super::{about, answer, call, older, post, post_as, refund, told};
 use crate::api::gate::{AGENT, gate, yaml};
 use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{Actor, On, TestApp};
@@ -32,45 +32,35 @@ async fn until_held(app: &TestApp) -> Value {
     }
 }
 
-/// The progress message of a call that waits for an approval.
-const WAITING: &str = "Waiting for finance to approve.";
-
-/// Makes a call that is held, with the id `seven`, and reads its stream until the stream says that
-/// the call waits for an approval. Returns the response, the call's request, and the text so far.
-async fn waiting_stream(app: &TestApp, clock: &Leaping) -> (Response, Value, String) {
+#[tokio::test]
+async fn call_that_waits_is_a_stream_with_comments_and_progress_and_then_its_result() {
+    let clock = Leaping::new();
+    let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
     let mut params = refund(120);
     params["_meta"] = json!({"progressToken": "t1"});
-    let mut message = older("tools/call", &params);
-    message["id"] = json!("seven");
+    let body = older("tools/call", &params).to_string().into_bytes();
     let agent = app.actor(AGENT).header("prefer", "wait=300");
-    let body = Some(("application/json", message.to_string().into_bytes()));
+    let body = Some(("application/json", body));
     let held = async {
-        let request = until_held(app).await;
+        let request = until_held(&app).await;
         clock.leap(Duration::from_secs(2));
         request
     };
     let (mut response, request) =
         tokio::join!(agent.sent(Method::POST, "/mcp/refunds", body), held);
-    // The waiting call reads the request a moment after it is stored. Until then, its progress
-    // message is "The call is under way."
-    let mut text = String::new();
-    while !text.contains(WAITING) {
-        clock.leap(Duration::from_secs(16));
-        let chunk = response.chunk().await.unwrap().expect("it goes on");
-        text += &String::from_utf8_lossy(&chunk);
-    }
-    (response, request, text)
-}
-
-#[tokio::test]
-async fn call_that_waits_is_a_stream_with_comments_and_progress_and_then_its_result() {
-    let clock = Leaping::new();
-    let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
-    let (mut response, request, mut text) = waiting_stream(&app, &clock).await;
     let content_type = response.headers()["content-type"]
         .to_str()
         .unwrap()
         .to_owned();
+    // The waiting call reads the request a moment after it is stored. Until then, its progress
+    // message is "The call is under way."
+    let (under_way, waiting) = ("The call is under way.", "Waiting for finance to approve.");
+    let mut text = String::new();
+    while !text.contains(waiting) {
+        clock.leap(Duration::from_secs(16));
+        let chunk = response.chunk().await.unwrap().expect("it goes on");
+        text += &String::from_utf8_lossy(&chunk);
+    }
     let path = format!(
         "/resume/{}/approve",
         request["request_id"].as_str().unwrap()
@@ -85,12 +75,8 @@ async fn call_that_waits_is_a_stream_with_comments_and_progress_and_then_its_res
     assert_eq!(result["result"]["content"][0]["text"], "{\"ok\":true}");
     let mut is_waiting = false;
     for (number, step) in (1..).zip(steps) {
-        is_waiting |= step["params"]["message"] == WAITING;
-        let message = if is_waiting {
-            WAITING
-        } else {
-            "The call is under way."
-        };
+        is_waiting |= step["params"]["message"] == waiting;
+        let message = if is_waiting { waiting } else { under_way };
         let params = json!({"progressToken": "t1", "progress": number, "message": message});
         assert_eq!(
             *step,
@@ -111,22 +97,21 @@ async fn cancel(actor: &Actor<'_>) {
 }
 
 #[tokio::test]
-async fn canceled_request_is_answered_as_held_and_its_approval_waits_for_the_next_call() {
-    let clock = Leaping::new();
-    let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
-    let (mut response, request, mut text) = waiting_stream(&app, &clock).await;
-    cancel(&app.actor(AGENT)).await;
-    while let Some(chunk) = response.chunk().await.unwrap() {
-        text += &String::from_utf8_lossy(&chunk);
-    }
-    let messages = messages("text/event-stream", &text);
-    let result = &messages.last().unwrap()["result"];
-    assert_eq!(result["isError"], true, "{text}");
-    let said = result["content"][0]["text"].as_str().unwrap();
-    assert!(said.starts_with("HELD."), "{said}");
+async fn canceled_request_gets_no_answer_and_its_approval_waits_for_the_next_call() {
+    let app = gate(On::Sqlite, "").await;
+    let mut message = older("tools/call", &refund(120));
+    message["id"] = json!("seven");
+    let leaves = async {
+        let request = until_held(&app).await;
+        cancel(&app.actor(AGENT)).await;
+        request["task_id"].as_str().unwrap().to_owned()
+    };
+    let (reply, task) = tokio::join!(post(&app, "60", &message), leaves);
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let said = messages(reply.header("content-type"), &reply.text);
+    assert_eq!(said, Vec::<Value>::new(), "{}", reply.text);
     // A moment after the reply, the service stores that the client has left.
-    let task = request["task_id"].as_str().unwrap();
-    while asker_until(&app, task).await != Some(Time(0)) {
+    while asker_until(&app, &task).await != Some(Time(0)) {
         crate::support::pause().await;
     }
     let held = call(&app, "0", &refund(120)).await;

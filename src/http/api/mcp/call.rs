@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use super::envelope::Params;
 use super::json_rpc::{RpcError, json_response, result_message};
 use super::result::ResultWriter;
-use super::stream::{CallStream, Reply};
+use super::stream::{CallStream, Reply, last_frame};
 use super::{McpRequest, request_name};
 use crate::agent::gate::OtherTools;
-use crate::engine::gate::{AskProgress, GateAnswer, Identity, Proposal};
+use crate::engine::gate::{AskProgress, Identity, Proposal};
 use crate::http::Http;
 use crate::http::api::gate::waiting::WaitSlot;
 use crate::http::api::gate::{GateSurface, gate_problem, timed_ask};
@@ -62,6 +62,9 @@ impl McpRequest<'_> {
         tokio::select! {
             biased;
             reply = &mut reply => {
+                if reply.text.is_empty() {
+                    return stream_response(Body::from(last_frame("")));
+                }
                 let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
                 *response.status_mut() = reply.status;
                 response.headers_mut().extend(reply.headers);
@@ -218,16 +221,11 @@ fn arguments(text: Option<String>) -> Result<String, RpcError> {
 }
 
 impl PreparedCall {
-    /// Waits for the gate's answer. A cancellation ends the wait. The reply then has the call as it
-    /// is, because another client of the same name may wait for a reply. The client that has
-    /// canceled the request ignores the reply.
+    /// Waits for the gate's answer. Returns an empty reply if the client cancels the request.
     async fn reply(self) -> Reply {
         let answer = tokio::select! {
             biased;
-            () = self.canceled.cancelled() => match self.answer_canceled().await {
-                Some(answer) => Ok(answer),
-                None => return Reply::failed(&RpcError::canceled(), &self.id),
-            },
+            () = self.canceled.cancelled() => return Reply::canceled(),
             answer = timed_ask(&self.http, &self.caller, &self.proposal, GateSurface::Mcp, None) => answer,
         };
         match answer {
@@ -242,20 +240,5 @@ impl PreparedCall {
                 Reply::failed(&RpcError::from_problem(&problem), &self.id)
             }
         }
-    }
-
-    /// Returns the answer to a canceled request. The answer has no delivery, so the result of the
-    /// call goes to the next client that makes the call. Returns `None` if no person was asked
-    /// about the call, or if the call cannot be read.
-    async fn answer_canceled(&self) -> Option<GateAnswer> {
-        let task = self.proposal.progress.request()?.root_task_id;
-        let engine = &self.http.engine;
-        let call = engine.read_call(&self.caller, task, Duration::ZERO).await;
-        Some(GateAnswer {
-            call: call.ok()?,
-            replayed: false,
-            delivery: None,
-            raw: None,
-        })
     }
 }

@@ -74,12 +74,6 @@ impl RpcError {
         Self::from_problem(&Problem::unavailable())
     }
 
-    /// Builds the error -32000: the wait for a call was canceled before the call could be shown.
-    pub(super) fn canceled() -> Self {
-        let message = "The wait was canceled. To get the result, make exactly the same call again";
-        Self::new(StatusCode::OK, -32000, message)
-    }
-
     /// Builds the error for a problem. The member `data` of the error has the problem's code, and
     /// the time of a `Retry-After`, which an event stream cannot carry as a header.
     pub(super) fn from_problem(problem: &Problem) -> Self {

@@ -27,7 +27,8 @@ pub(super) struct Reply {
     pub(super) status: StatusCode,
     /// The headers of a response in JSON, besides `Content-Type`. An event stream has none of them.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
-    /// The JSON-RPC message.
+    /// The JSON-RPC message; empty if the client has canceled the request, which then gets no
+    /// answer.
     pub(super) text: String,
     /// The handle that records that the client has received the result of a settled call; `None` if
     /// the message has no such result.
@@ -42,6 +43,10 @@ impl Reply {
             text,
             delivery,
         }
+    }
+
+    pub(super) fn canceled() -> Self {
+        Self::new(String::new(), None)
     }
 
     pub(super) fn failed(error: &RpcError, id: &Value) -> Self {
@@ -93,7 +98,7 @@ impl CallStream {
                     if let Some(delivery) = reply.delivery {
                         delivery.delivered();
                     }
-                    return (event(&reply.text), None);
+                    return (last_frame(&reply.text), None);
                 }
                 () = self.clock.sleep(COMMENT_INTERVAL) => {}
             }
@@ -109,6 +114,14 @@ impl CallStream {
         }
         (text, Some(self))
     }
+}
+
+/// Returns the last frame of a stream: the message, or a comment if the message is empty.
+pub(super) fn last_frame(message: &str) -> String {
+    if message.is_empty() {
+        return ":\n\n".to_owned();
+    }
+    event(message)
 }
 
 /// Writes a message as a server-sent event, with one `data` line for each line of the message. The
