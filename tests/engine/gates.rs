@@ -67,6 +67,7 @@ fn proposal(tool: &str, arguments: &str, wait: Duration) -> Proposal {
         identity: Identity::Value,
         runner: None,
         wait,
+        run_wait: Duration::ZERO,
         returns_within: Duration::ZERO,
         progress: holdpoint::engine::gate::AskProgress::default(),
     }

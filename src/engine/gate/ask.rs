@@ -228,14 +228,16 @@ impl Engine {
 
 impl Waiter<'_> {
     /// Waits until the driver that this ask started has ended, and returns the driver's session.
-    /// Returns `None` if the wait of this ask ends first. Also returns `None` if the driver lost
-    /// the task or has left facts unstored, because its session may then differ from the journal.
+    /// Returns `None` if both the wait of this ask and `run_wait` end first. Also returns `None` if
+    /// the driver lost the task or has left facts unstored, because its session may then differ
+    /// from the journal.
     async fn wait_for_drive(
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,
     ) -> Option<TaskSession> {
+        let end = self.end.max(Instant::now() + self.proposal.run_wait);
         let session = tokio::select! {
-            ended = timeout_at(self.end, drive) => ended.ok()?.ok()?,
+            ended = timeout_at(end, drive) => ended.ok()?.ok()?,
             () = self.engine.stop.cancelled() => None,
         };
         self.own_drive = session.is_some();

@@ -11,6 +11,7 @@ use super::protobuf::{
 };
 use super::{CALL_HEADER, GATE_KEY, Gateway, results};
 use crate::engine::gate::{GateDecision, ReportedOutcome};
+use crate::task::mcp_revision::Revision;
 
 /// The field numbers of the Protocol Buffers messages, grouped by message.
 mod field {
@@ -93,9 +94,11 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
             return Ok(denied_response(400, &results::error(None, -32600, &why)).into());
         }
     };
+    let revision = protocol_revision(&checked);
+    let refused = |why: &str| denied_response(200, &results::refusal(&id, revision, why));
     if gateway.http.engine.runs_here(&gate.name, &call.name) {
         let why = "This tool is run by Holdpoint, not behind this gateway. It has not run.";
-        return Ok(denied_response(200, &results::refusal(&id, why)).into());
+        return Ok(refused(why).into());
     }
     checked.body = Vec::new();
     let proposed = (call.name, call.arguments);
@@ -112,12 +115,24 @@ pub(super) async fn check(gateway: &Gateway, message: Bytes) -> Result<GrpcAnswe
         gateway
             .report(caller, attempt, ReportedOutcome::Failed, why.to_owned())
             .await;
-        return Ok(denied_response(200, &results::refusal(&id, why)).into());
+        return Ok(refused(why).into());
     }
+    let result = results::result(&id, revision, gateway, call, &caller);
     Ok(GrpcAnswer {
-        message: denied_response(200, &results::result(&id, gateway, call, &caller)),
+        message: denied_response(200, &result),
         delivery: answer.delivery,
     })
+}
+
+/// Returns the revision of MCP that the request's header names. Without the header, and for a
+/// revision that this service does not speak, returns the oldest revision, because every client
+/// reads a result with no more than its members.
+fn protocol_revision(checked: &CheckedHttpRequest) -> Revision {
+    let mut headers = checked.headers.iter();
+    let header = headers.find(|(name, _)| name == "mcp-protocol-version");
+    let version = header.and_then(|(_, value)| str::from_utf8(value.trim_ascii()).ok());
+    let revision = version.and_then(Revision::parse);
+    revision.unwrap_or(Revision::June2025)
 }
 
 /// Returns the JSON-RPC message in the body of a POST. Refuses other HTTP methods, truncated

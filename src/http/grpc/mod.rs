@@ -361,6 +361,7 @@ impl Gateway {
             identity: Identity::Bytes,
             runner: None,
             wait: Duration::ZERO,
+            run_wait: Duration::ZERO,
             returns_within: Duration::ZERO,
             progress: AskProgress::default(),
         };

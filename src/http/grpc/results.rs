@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use super::Gateway;
 use crate::engine::gate::GateCall;
-use crate::http::api::mcp::result::gateway_result;
+use crate::http::api::mcp::result::{gateway_result, refusal_result};
 use crate::people::Caller;
+use crate::task::mcp_revision::Revision;
 
 /// Returns two descriptions of a call: a text for the model that proposed the call, and JSON
 /// members for the client program.
@@ -15,7 +16,8 @@ pub(super) fn refusal_parts(
     call: &GateCall,
     caller: &Caller,
 ) -> (String, Value) {
-    let mut result = gateway_result(call, caller, &gateway.http.settings);
+    // Neither description depends on the revision.
+    let mut result = gateway_result(call, caller, &gateway.http.settings, Revision::June2025);
     let text = result.pointer("/content/0/text").and_then(Value::as_str);
     let text = text.unwrap_or_default().to_owned();
     let members = result.pointer_mut("/_meta/holdpoint~1gate");
@@ -24,19 +26,21 @@ pub(super) fn refusal_parts(
 
 /// Returns the JSON-RPC response to a call that the gateway does not let through. `id` is the JSON
 /// text of the request's id.
-pub(super) fn result(id: &str, gateway: &Gateway, call: &GateCall, caller: &Caller) -> String {
-    let result = gateway_result(call, caller, &gateway.http.settings);
+pub(super) fn result(
+    id: &str,
+    revision: Revision,
+    gateway: &Gateway,
+    call: &GateCall,
+    caller: &Caller,
+) -> String {
+    let result = gateway_result(call, caller, &gateway.http.settings, revision);
     with_id(id, "result", &result)
 }
 
 /// Returns the JSON-RPC response to a call that cannot run behind this gateway: this service runs
 /// the tool itself, or a person has edited the call. `text` tells the model the reason.
-pub(super) fn refusal(id: &str, text: &str) -> String {
-    with_id(
-        id,
-        "result",
-        &json!({"isError": true, "content": [{"type": "text", "text": text}]}),
-    )
+pub(super) fn refusal(id: &str, revision: Revision, text: &str) -> String {
+    with_id(id, "result", &refusal_result(revision, text))
 }
 
 /// Returns a JSON-RPC error response. `id` is the JSON text of the request's id, if it is known.

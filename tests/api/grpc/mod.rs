@@ -6,6 +6,7 @@ mod ext_mcp;
 mod ext_mcp_reports;
 mod frames;
 mod required_reports;
+mod results;
 mod rights;
 mod waits;
 

@@ -100,3 +100,18 @@ async fn failed_call_is_an_error_with_the_text_of_its_tool() {
     assert!(text.contains("no such order") && is_error, "{text}");
     app.stop().await;
 }
+
+#[tokio::test]
+async fn quick_call_is_answered_with_its_result_even_if_the_client_does_not_wait() {
+    let app = gate(On::Sqlite, "").await;
+    let params = json!({"name": "tag", "arguments": {"text": "x"}});
+    // On a busy machine, some calls may take longer than the second for which each is waited for.
+    for tries in 1.. {
+        let reply = call(&app, "0", &params).await;
+        if told(&reply) == ("{\"ok\":true}".to_owned(), false) {
+            break;
+        }
+        assert!(tries < 20, "{}", reply.text);
+    }
+    app.stop().await;
+}

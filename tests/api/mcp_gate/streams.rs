@@ -7,10 +7,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::repeats::asker_until;
-use super::{about, answer, call, older, post, refund};
+use super::{about, answer, call, older, post, post_as, refund, told};
 use crate::api::gate::{AGENT, gate, yaml};
 use crate::support::leaping_clock::Leaping;
-use crate::support::test_app::{On, TestApp};
+use crate::support::test_app::{Actor, On, TestApp};
 
 /// Returns the messages of an event stream, given the response's content type and body.
 fn messages(content_type: &str, text: &str) -> Vec<Value> {
@@ -87,6 +87,15 @@ async fn call_that_waits_is_a_stream_with_comments_and_progress_and_then_its_res
     app.stop().await;
 }
 
+/// Cancels the request whose id is `seven`.
+async fn cancel(actor: &Actor<'_>) {
+    let params = json!({"requestId": "seven", "reason": "no time"});
+    let message = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+    let body = Some(("application/json", message.to_string()));
+    let reply = actor.send(Method::POST, "/mcp/refunds", body).await;
+    assert_eq!(reply.status, 202, "{}", reply.text);
+}
+
 #[tokio::test]
 async fn canceled_request_gets_no_answer_and_its_approval_waits_for_the_next_call() {
     let app = gate(On::Sqlite, "").await;
@@ -94,15 +103,11 @@ async fn canceled_request_gets_no_answer_and_its_approval_waits_for_the_next_cal
     message["id"] = json!("seven");
     let leaves = async {
         let request = until_held(&app).await;
-        let params = json!({"requestId": "seven", "reason": "no time"});
-        let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
-        let body = Some(("application/json", told.to_string()));
-        let agent = app.actor(AGENT);
-        let told = agent.send(Method::POST, "/mcp/refunds", body).await;
-        (told, request["task_id"].as_str().unwrap().to_owned())
+        cancel(&app.actor(AGENT)).await;
+        request["task_id"].as_str().unwrap().to_owned()
     };
-    let (reply, (told, task)) = tokio::join!(post(&app, "60", &message), leaves);
-    assert_eq!((told.status, reply.status), (202, 200));
+    let (reply, task) = tokio::join!(post(&app, "60", &message), leaves);
+    assert_eq!(reply.status, 200, "{}", reply.text);
     let said = messages(reply.header("content-type"), &reply.text);
     assert_eq!(said, Vec::<Value>::new(), "{}", reply.text);
     // A moment after the reply, the service stores that the client has left.
@@ -114,6 +119,37 @@ async fn canceled_request_gets_no_answer_and_its_approval_waits_for_the_next_cal
     answer(&app, &held, &json!({"action": "approve"})).await;
     assert_eq!(app.tool.count(), 0);
     call(&app, "10", &refund(120)).await;
+    assert_eq!(app.tool.count(), 1);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn cancellation_ends_no_wait_for_an_equal_id_in_another_session() {
+    let app = gate(On::Sqlite, "").await;
+    let mut message = older("tools/call", &refund(120));
+    message["id"] = json!("seven");
+    let agent = |session: &str| {
+        let agent = app.actor(AGENT).header("prefer", "wait=60");
+        agent.header("holdpoint-session", session)
+    };
+    let leaves = async {
+        let request = loop {
+            let inbox = app.approver().get("/v1/requests?status=pending").await;
+            let requests = inbox.body["requests"].as_array().unwrap();
+            let mut stays = requests.iter().filter(|one| one["session_id"] == "stays");
+            if let (2, Some(request)) = (requests.len(), stays.next()) {
+                break request.clone();
+            }
+            crate::support::pause().await;
+        };
+        cancel(&agent("leaves")).await;
+        let id = request["request_id"].as_str().unwrap();
+        let approver = app.approver().header("prefer", "wait=0");
+        approver.hit(&format!("/resume/{id}/approve")).await;
+    };
+    let (left, stayed) = (agent("leaves"), agent("stays"));
+    let (_, reply, ()) = tokio::join!(post_as(left, &message), post_as(stayed, &message), leaves);
+    assert_eq!(told(&reply), ("{\"ok\":true}".to_owned(), false));
     assert_eq!(app.tool.count(), 1);
     app.stop().await;
 }

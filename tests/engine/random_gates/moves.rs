@@ -92,6 +92,7 @@ impl World<'_> {
             identity,
             runner: runner.map(str::to_owned),
             wait: self.dice.pick(&[Duration::ZERO, WAIT, WAIT]),
+            run_wait: Duration::ZERO,
             returns_within: Duration::ZERO,
             progress: progress.clone(),
         };

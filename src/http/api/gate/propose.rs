@@ -189,6 +189,7 @@ fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalB
                 identity: Identity::Value,
                 runner: None,
                 wait: Duration::ZERO,
+                run_wait: Duration::ZERO,
                 returns_within: Duration::ZERO,
                 progress: AskProgress::default(),
             },

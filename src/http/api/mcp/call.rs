@@ -27,7 +27,8 @@ use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
 use crate::people::Caller;
 
-/// How long the server waits for an answer before it begins an event stream.
+/// How long the server waits for an answer before it begins an event stream. `hold` and `Prefer`
+/// limit the wait for people, so they do not shorten this time for a call that runs.
 const JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a client may repeat one request. If a response has a `requestState`, a client of the
 /// revision 2026-07-28 repeats the request by itself, with this state. Such a client gives up after
@@ -78,14 +79,9 @@ impl McpRequest<'_> {
     }
 
     /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the wait
-    /// of the prepared call is 0, so that the request is answered at once.
+    /// of the prepared call is 0, so that the request does not wait for a person.
     fn prepare_call(&self, params: Params) -> Result<PreparedCall, RpcError> {
-        let name = params.text("name").unwrap_or_default().to_owned();
-        if name.is_empty() || name.len() > MAX_TOOL_NAME_BYTES || name.contains('\0') {
-            return Err(RpcError::invalid_params(
-                "`name` must be the name of a tool",
-            ));
-        }
+        let name = tool_name(&params)?;
         let tool = self.tool(&name);
         let runs_elsewhere = tool.is_none()
             && (self.agent.offered_tool(&name).is_some()
@@ -99,7 +95,8 @@ impl McpRequest<'_> {
         let (identity, repetition) = self.identity(&params)?;
         let is_named = matches!(identity, Identity::Key { .. });
         let canceled = CancellationToken::new();
-        let request = (request_name(&self.agent.name, &self.id), canceled.clone());
+        let request = request_name(&self.agent.name, self.headers, &self.id);
+        let request = (request, canceled.clone());
         let wait = Prefer::read(self.headers).wait_or(self.gate.hold);
         let waiting = &self.http.waiting_asks;
         let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
@@ -121,6 +118,7 @@ impl McpRequest<'_> {
                 identity,
                 runner: None,
                 wait,
+                run_wait: JSON_ANSWER_TIMEOUT,
                 returns_within: if client_repeats {
                     RETURNS_WITHIN
                 } else {
@@ -200,6 +198,16 @@ fn parse_request_state(state: &str) -> Option<(Identity, u32)> {
         Identity::Call(task.parse().ok()?),
         repetition.min(MAX_REPETITIONS),
     ))
+}
+
+fn tool_name(params: &Params) -> Result<String, RpcError> {
+    let name = params.text("name").unwrap_or_default();
+    if name.is_empty() || name.len() > MAX_TOOL_NAME_BYTES || name.contains('\0') {
+        return Err(RpcError::invalid_params(
+            "`name` must be the name of a tool",
+        ));
+    }
+    Ok(name.to_owned())
 }
 
 /// Returns the text of the arguments; `{}` if there are none.

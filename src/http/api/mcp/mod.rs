@@ -17,7 +17,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::{ACCEPT, HeaderMap};
+use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
 use self::envelope::{Incoming, Params, check_headers, read};
@@ -94,7 +94,7 @@ pub(crate) async fn post_mcp_message(
         Err(error) => return Ok(error.response(&id)),
     };
     if incoming.id.is_none() {
-        handle_notification(&http, &posted.caller, &agent.name, &incoming);
+        handle_notification(&http, &posted, &agent.name, &incoming);
         return Ok(StatusCode::ACCEPTED.into_response());
     }
     let request = McpRequest {
@@ -148,22 +148,25 @@ fn check_accept(headers: &HeaderMap) -> Result<(), Problem> {
 
 /// Handles a notification. A cancellation ends the wait of the canceled request, because the client
 /// no longer wants the answer. Other notifications are ignored.
-fn handle_notification(http: &Http, caller: &Caller, gate: &str, incoming: &Incoming) {
+fn handle_notification(http: &Http, posted: &PostRequest, gate: &str, incoming: &Incoming) {
     if incoming.method != "notifications/cancelled" {
         return;
     }
     let request = incoming.params.as_ref().ok();
     let request = request.and_then(|params| params.members.get("requestId"));
     if let Some(request) = request {
-        http.waiting_asks
-            .cancel(caller, &request_name(gate, request));
+        let name = request_name(gate, &posted.headers, request);
+        http.waiting_asks.cancel(&posted.caller, &name);
     }
 }
 
 /// Returns the name under which a waiting request is registered, so that a cancellation finds the
-/// request.
-fn request_name(gate: &str, id: &Value) -> String {
-    format!("{gate} {id}")
+/// request. The name includes the session that the header names, because clients of different
+/// sessions may give their requests the same ids.
+fn request_name(gate: &str, headers: &HeaderMap, id: &Value) -> String {
+    let session = headers.get("holdpoint-session").map(HeaderValue::as_bytes);
+    let session = String::from_utf8_lossy(session.unwrap_or_default());
+    format!("{gate} {session} {id}")
 }
 
 impl McpRequest<'_> {

@@ -85,9 +85,7 @@ impl ResultWriter {
         {
             blocks.push(edit_notice(call));
         }
-        if self.revision.is_stateless() {
-            set_member(&mut result, "resultType", json!("complete"));
-        }
+        set_result_type(&mut result, self.revision);
         set_member(&mut result, "_meta", json!({ "holdpoint/gate": meta }));
         result
     }
@@ -173,19 +171,34 @@ impl ResultWriter {
     }
 }
 
-/// Writes the result of a call that a gateway does not let through. The gateway's client may speak
-/// any protocol revision. So the result asks for no repetition, and omits members that older
-/// revisions lack.
-pub(crate) fn gateway_result(call: &GateCall, caller: &Caller, settings: &Settings) -> Value {
+/// Writes the result of a call that a gateway does not let through, in the protocol revision of the
+/// gateway's client. The result asks for no repetition, because the repeated request would take a
+/// `requestState` of this service to the upstream. The result is an error result even if a person
+/// gave it: the upstream's tool may have an `outputSchema`, which this service does not know.
+pub(crate) fn gateway_result(
+    call: &GateCall,
+    caller: &Caller,
+    settings: &Settings,
+    revision: Revision,
+) -> Value {
     let writer = ResultWriter {
-        revision: Revision::June2025,
+        revision,
         next_repetition: None,
         is_named: false,
         output: None,
     };
     let request = WireCall::from_call(call, caller, settings).request;
     let meta = gate_meta(call, request.as_deref());
-    writer.write_from_call(call, request.as_deref(), &meta)
+    let mut result = writer.write_from_call(call, request.as_deref(), &meta);
+    set_member(&mut result, "isError", json!(true));
+    result
+}
+
+/// Writes the result of a call that cannot run behind a gateway. `text` tells the model the reason.
+pub(crate) fn refusal_result(revision: Revision, text: &str) -> Value {
+    let mut result = error_result(text);
+    set_result_type(&mut result, revision);
+    result
 }
 
 /// Returns the result `raw` with `block` added at the end of the list `content`. All other bytes
@@ -324,6 +337,13 @@ fn gate_meta(call: &GateCall, request: Option<&InterventionRequest>) -> Value {
         "by": call.by,
         "edited": call.edited,
     })
+}
+
+/// Adds the type of a complete result, if the revision requires a type.
+fn set_result_type(result: &mut Value, revision: Revision) {
+    if revision.is_stateless() {
+        set_member(result, "resultType", json!("complete"));
+    }
 }
 
 fn set_member(object: &mut Value, member: &str, value: Value) {

@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use super::json_rpc::RpcError;
 use crate::engine::gate::{AskProgress, Delivery};
 use crate::store::RequestRow;
+use crate::task::request::RequestKind;
+use crate::task::verdict::Approvers;
 use crate::world::Clock;
 
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
@@ -138,18 +140,64 @@ fn event(message: &str) -> String {
 fn notification(token: &Value, number: u64, request: Option<&RequestRow>) -> String {
     let message = match request {
         None => "The call is under way.".to_owned(),
-        Some(request) => {
-            let approvers = &request.spec.terms.approvers;
-            let names = approvers.groups.iter().chain(&approvers.users);
-            let names: Vec<&str> = names.map(String::as_str).collect();
-            let names = if names.is_empty() {
-                "a person".to_owned()
-            } else {
-                names.join(" or ")
-            };
-            format!("Waiting for {names} to approve.")
-        }
+        Some(request) => waiting_text(request.spec.kind, &request.spec.terms.approvers),
     };
     let params = json!({"progressToken": token, "progress": number, "message": message});
     json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).to_string()
+}
+
+/// Says whom a call waits for. The text speaks of an approval only for an approval request, because
+/// a call with a request of another kind may have run.
+fn waiting_text(kind: RequestKind, approvers: &Approvers) -> String {
+    let names = approvers.groups.iter().chain(&approvers.users);
+    let names: Vec<&str> = names.map(String::as_str).collect();
+    let names = if names.is_empty() {
+        "a person".to_owned()
+    } else {
+        names.join(" or ")
+    };
+    let action = if kind == RequestKind::Approval {
+        "approve"
+    } else {
+        "answer a question"
+    };
+    format!("Waiting for {names} to {action}.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_waits_for_an_approval_only_if_its_request_asks_for_an_approval() {
+        let anybody = Approvers::default();
+        let finance = Approvers {
+            groups: vec!["finance".to_owned()],
+            ..Approvers::default()
+        };
+        for (kind, approvers, text) in [
+            (RequestKind::Approval, &finance, "finance to approve"),
+            (RequestKind::Approval, &anybody, "a person to approve"),
+            (
+                RequestKind::Reconcile,
+                &finance,
+                "finance to answer a question",
+            ),
+            (
+                RequestKind::Elicitation,
+                &anybody,
+                "a person to answer a question",
+            ),
+            (
+                RequestKind::Credentials,
+                &anybody,
+                "a person to answer a question",
+            ),
+        ] {
+            assert_eq!(
+                waiting_text(kind, approvers),
+                format!("Waiting for {text}.")
+            );
+        }
+    }
 }
