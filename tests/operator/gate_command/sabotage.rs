@@ -396,9 +396,14 @@ fn wrong_use_and_wrong_keys_block_the_call() {
 fn refusal_that_cannot_be_written_blocks_the_call() {
     let service = ServedGate::start("optional");
     let input = before("t", "rm").to_string();
-    let mut command = service.gate(&["hook", "claude-code"], "5s");
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
-    command.stdout(full.unwrap());
-    let output = run(command, input.as_bytes());
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    // A standard output that is closed is `/dev/null` in the process.
+    for path in ["/dev/full", "/dev/null"] {
+        let mut command = service.gate(&["hook", "claude-code"], "5s");
+        let output = std::fs::OpenOptions::new().write(true).open(path);
+        command.stdout(output.unwrap());
+        let output = run(command, input.as_bytes());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{path}: {stderr}");
+        assert!(stderr.contains("Not this one."), "{path}: {stderr}");
+    }
 }
