@@ -351,17 +351,33 @@ fn unreachable_error(failure: Failure) -> AskError {
 }
 
 /// Returns the error text of a refusal. If the body is a problem document, the text has the
-/// document's code and detail. Any other body is not quoted, because a proxy may have written it.
+/// document's code and detail, and the variable that names the gate if the gate is wrong. Any other
+/// body is not quoted, because a proxy may have written it.
 fn refusal_text(status: u16, text: &str) -> String {
     #[derive(Deserialize)]
     struct Problem {
         code: String,
         detail: Option<String>,
+        #[serde(default)]
+        errors: Vec<FieldError>,
+    }
+    #[derive(Deserialize)]
+    struct FieldError {
+        pointer: String,
     }
     match serde_json::from_str::<Problem>(text) {
         Ok(problem) => {
             let detail = problem.detail.unwrap_or_default();
-            format!("Holdpoint refused ({status} {}): {detail}", problem.code)
+            let is_about_gate = problem.errors.iter().any(|error| error.pointer == "/gate");
+            let advice = if is_about_gate {
+                " Set HOLDPOINT_GATE to its name."
+            } else {
+                ""
+            };
+            format!(
+                "Holdpoint refused ({status} {}): {detail}{advice}",
+                problem.code
+            )
         }
         Err(_) => format!("Holdpoint answered {status}"),
     }

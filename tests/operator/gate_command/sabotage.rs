@@ -388,7 +388,10 @@ fn wrong_use_and_wrong_keys_block_the_call() {
         let mut command = service.gate(&["hook", "claude-code"], "1s");
         command.env(name, value);
         let output = begin(command, input.as_bytes()).wait_with_output().unwrap();
+        let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{name}");
+        let names_variable = stderr.contains("Set HOLDPOINT_GATE to its name.");
+        assert_eq!(names_variable, name == "HOLDPOINT_GATE", "{stderr}");
     }
 }
 
