@@ -97,6 +97,28 @@ fn server_whose_first_permit_has_ended() -> String {
     format!("http://{address}")
 }
 
+/// Starts a server that ends its first connection without an answer, a while after it has read the
+/// request, and that allows each later call. Returns the server's URL.
+fn server_that_fails_during_the_first_wait() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut rest = vec![0; 65536];
+        stream
+            .set_read_timeout(Some(Duration::from_millis(1200)))
+            .unwrap();
+        while stream.read(&mut rest).is_ok_and(|length| length > 0) {}
+        drop(stream);
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut rest);
+            let _ = stream.write_all(&reply("200 OK", ALLOWED));
+        }
+    });
+    format!("http://{address}")
+}
+
 fn ended_permit() -> String {
     ALLOWED.replace("\"expires_in_ms\":60000", "\"expires_in_ms\":0")
 }
@@ -231,6 +253,15 @@ fn pending_call_is_waited_for_until_the_whole_wait_is_over() {
         assert_eq!(output.status.code(), Some(11), "{}", text(&output.stderr));
         assert_eq!(waits.lock().unwrap()[0], seconds.to_string());
     }
+}
+
+#[test]
+fn service_that_fails_during_the_first_wait_is_asked_again() {
+    let folder = Folder::new();
+    let url = server_that_fails_during_the_first_wait();
+    let call = ["call", "Bash", "{\"command\":\"ls\"}"];
+    let output = run(gate(folder.path(), &url, &call, "30s"), b"");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
 #[test]
