@@ -185,10 +185,11 @@ impl GateClient {
     }
 
     /// Proposes a call, and repeats the proposal with the same key until the call is decided or
-    /// `wait` has passed. If the service cannot be reached, and no earlier answer was `pending`,
-    /// the client returns an error at once. After a `pending`, the client tries again. The last
-    /// answer may come up to a second after `wait`, because a request asks for a wait in whole
-    /// seconds, rounded up.
+    /// `wait` has passed. If the service cannot be reached, the client tries again, provided that
+    /// an earlier answer was `pending` or that a request has lasted for `MIN_PROPOSAL_INTERVAL`. In
+    /// any other case the client returns an error at once, because the service has not been there
+    /// since the start. The last answer may come up to a second after `wait`, because a request
+    /// asks for a wait in whole seconds, rounded up.
     ///
     /// # Errors
     /// Fails if no complete and consistent answer arrives, or if the answer's permit has ended.
@@ -199,19 +200,20 @@ impl GateClient {
         wait: Duration,
     ) -> Result<Verdict, AskError> {
         let deadline = Instant::now() + wait;
-        let mut pending = None;
+        let (mut pending, mut has_waited) = (None, false);
         loop {
             let sent_at = Instant::now();
             let request_wait = deadline
                 .saturating_duration_since(sent_at)
                 .min(MAX_REQUEST_WAIT);
-            match self.propose(call, key, request_wait).await {
+            let proposed = self.propose(call, key, request_wait).await;
+            has_waited |= sent_at.elapsed() >= MIN_PROPOSAL_INTERVAL;
+            match proposed {
                 Ok(verdict) if verdict.answer.decision == Decision::Pending => {
-                    pending = Some(verdict);
+                    (pending, has_waited) = (Some(verdict), true);
                 }
                 Ok(verdict) => return self.with_open_permit(call, key, verdict).await,
-                Err(AskError::Unreachable(_)) if pending.is_some() && Instant::now() < deadline => {
-                }
+                Err(AskError::Unreachable(_)) if has_waited && Instant::now() < deadline => {}
                 Err(error) => return Err(error),
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -351,17 +353,33 @@ fn unreachable_error(failure: Failure) -> AskError {
 }
 
 /// Returns the error text of a refusal. If the body is a problem document, the text has the
-/// document's code and detail. Any other body is not quoted, because a proxy may have written it.
+/// document's code and detail, and the variable that names the gate if the gate is wrong. Any other
+/// body is not quoted, because a proxy may have written it.
 fn refusal_text(status: u16, text: &str) -> String {
     #[derive(Deserialize)]
     struct Problem {
         code: String,
         detail: Option<String>,
+        #[serde(default)]
+        errors: Vec<FieldError>,
+    }
+    #[derive(Deserialize)]
+    struct FieldError {
+        pointer: String,
     }
     match serde_json::from_str::<Problem>(text) {
         Ok(problem) => {
             let detail = problem.detail.unwrap_or_default();
-            format!("Holdpoint refused ({status} {}): {detail}", problem.code)
+            let is_about_gate = problem.errors.iter().any(|error| error.pointer == "/gate");
+            let advice = if is_about_gate {
+                " Set HOLDPOINT_GATE to its name."
+            } else {
+                ""
+            };
+            format!(
+                "Holdpoint refused ({status} {}): {detail}{advice}",
+                problem.code
+            )
         }
         Err(_) => format!("Holdpoint answered {status}"),
     }

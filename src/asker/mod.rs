@@ -12,6 +12,8 @@ pub mod print;
 
 use std::time::Duration;
 
+use reqwest::header::HeaderValue;
+
 use crate::task::units;
 
 /// The base URL of the service if `HOLDPOINT_URL` is unset or empty.
@@ -35,13 +37,17 @@ pub struct AskerSettings {
 
 impl AskerSettings {
     /// Reads the settings from environment variables. `variable` returns the value of the variable
-    /// with the given name.
+    /// with the given name. White space at the end of a value does not count, because files and
+    /// shells add a line end.
     ///
     /// # Errors
     /// Fails if a value is malformed. The error is one line for a person and does not contain the
     /// value.
     pub fn read<'v>(variable: impl Fn(&str) -> Option<&'v str>) -> Result<Self, String> {
-        let set = |name| variable(name).filter(|value| !value.is_empty());
+        let set = |name| {
+            let value = variable(name).map(str::trim_end);
+            value.filter(|value| !value.is_empty())
+        };
         let url = set("HOLDPOINT_URL").unwrap_or(DEFAULT_URL);
         if !url.starts_with("http://") && !url.starts_with("https://") {
             return Err("HOLDPOINT_URL must begin with http:// or https://".to_owned());
@@ -50,9 +56,13 @@ impl AskerSettings {
             Some(text) => parse_wait(text).map_err(|why| format!("HOLDPOINT_WAIT: {why}"))?,
             None => DEFAULT_WAIT,
         };
+        let key = set("HOLDPOINT_KEY");
+        if key.is_some_and(|key| HeaderValue::from_bytes(key.as_bytes()).is_err()) {
+            return Err("HOLDPOINT_KEY does not fit into an HTTP header".to_owned());
+        }
         Ok(Self {
             url: url.trim_end_matches('/').to_owned(),
-            key: set("HOLDPOINT_KEY").map(str::to_owned),
+            key: key.map(str::to_owned),
             gate: set("HOLDPOINT_GATE").map(str::to_owned),
             wait,
         })

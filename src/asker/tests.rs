@@ -105,6 +105,28 @@ fn settings_without_variables_are_the_local_service() {
     assert!(bad.is_err());
 }
 
+#[test]
+fn setting_with_a_line_end_is_read_without_it_and_a_key_of_two_lines_is_refused() {
+    let with_line_end = |name: &str| match name {
+        "HOLDPOINT_URL" => Some("http://h/\n"),
+        "HOLDPOINT_KEY" => Some("k-1\r\n"),
+        "HOLDPOINT_GATE" => Some("\n"),
+        _ => Some("7s\n"),
+    };
+    let settings = AskerSettings::read(with_line_end).unwrap();
+    assert_eq!(
+        (settings.url.as_str(), settings.key.as_deref()),
+        ("http://h", Some("k-1"))
+    );
+    assert_eq!((settings.gate, settings.wait.as_secs()), (None, 7));
+    let two = |name: &str| (name == "HOLDPOINT_KEY").then_some("k-1\nk-2");
+    let why = AskerSettings::read(two).err();
+    assert_eq!(
+        why.as_deref(),
+        Some("HOLDPOINT_KEY does not fit into an HTTP header")
+    );
+}
+
 /// Examples of hook inputs from the hosts' documentation, each with its expected event and content.
 const DOCUMENTED: [(&str, HookEvent, &str); 5] = [
     (

@@ -167,12 +167,21 @@ fn answer_hook(options: &Hook, settings: Result<AskerSettings, String>) -> u8 {
             }
         });
     let _ = std::io::stderr().write_all(answer.stderr.as_bytes());
-    // If the answer cannot be printed, the exit code must block the call.
-    if answer.stdout.is_empty() || print(&answer.stdout) == OK {
-        answer.exit_code
-    } else {
-        BLOCK_EXIT_CODE
+    if answer.stdout.is_empty() || (!is_stdout_null() && print(&answer.stdout) == OK) {
+        return answer.exit_code;
     }
+    // The coding agent does not get the answer, so the exit code must block the call.
+    let text = answer.stdout.trim_end();
+    let why = format!("standard output does not take the answer: {text}");
+    print_error(BLOCK_EXIT_CODE, HookAnswer::blocked(&why).stderr)
+}
+
+/// Whether standard output is `/dev/null`. Rust opens `/dev/null` in the place of a standard output
+/// that is closed, so a write to it succeeds although the answer is lost.
+fn is_stdout_null() -> bool {
+    let stdout = rustix::fs::fstat(std::io::stdout());
+    let null = rustix::fs::stat("/dev/null");
+    matches!((stdout, null), (Ok(stdout), Ok(null)) if stdout.st_rdev == null.st_rdev)
 }
 
 /// Reads the hook's input and returns the answer to it. Sets `is_after_call` as soon as the input

@@ -13,7 +13,9 @@ use crate::agent::{HumanKind, OpenTo};
 use crate::people::settings::ApiKey;
 use crate::policy::{Decide, Rule};
 use crate::task::decision::Action;
+use crate::task::tool_spec::Effect;
 use crate::task::user::UserIds;
+use crate::task::verdict::Approvers;
 use crate::tool::credential::REFERENCE_START;
 use crate::world::Mistakes;
 
@@ -92,7 +94,7 @@ fn check_tools(
 }
 
 /// Warns about a gate that no caller can use. Also warns about each rule whose calls at the gate
-/// can never get enough approvers.
+/// can never get enough approvers, and about questions that an owner of calls cannot answer.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
     let is_empty =
@@ -118,6 +120,7 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
     // of these users' calls is unknown, so the check is skipped if there is such a key.
     else if keys.iter().all(|key| !key.act_as) {
         check_approvers(config, gate_name, gate, &keys, mistakes);
+        check_owners(config, gate_name, gate, &keys, mistakes);
     }
 }
 
@@ -151,6 +154,54 @@ fn check_approvers(
             let place = ["policy", &index.to_string(), "approvers"];
             mistakes.warn(&place, detail);
         }
+    }
+}
+
+/// Warns about questions that wait for the owner of a call alone, if the user of one of the `keys`
+/// has no way to answer. Two kinds of calls have such questions: calls that no rule matches, and
+/// calls of `once` tools that a rule allows.
+fn check_owners(
+    config: &Config,
+    gate_name: &str,
+    gate: &Gate,
+    keys: &[&ApiKey],
+    mistakes: &mut Mistakes,
+) {
+    let Some(directory) = config.directory() else {
+        return;
+    };
+    let owner_alone = Approvers::default();
+    let may_answer = |key: &&ApiKey| {
+        directory.possible_approver_count(&key.tenant, &owner_alone, Some(&key.user), None) > 0
+    };
+    if keys.iter().all(may_answer) {
+        return;
+    }
+    let place = ["gates", gate_name];
+    let judges_others = gate.other_tools == OtherTools::Judge;
+    let unconditional = || config.policy.iter().filter(|rule| rule.when.is_none());
+    let is_matched = |tool: &String| unconditional().any(|rule| names(rule, tool));
+    let are_others_matched = unconditional().any(|rule| rule.tools.iter().any(|all| all == "*"));
+    if !gate.tools.iter().all(is_matched) || (judges_others && !are_others_matched) {
+        let detail = "a call that no rule matches may wait for an owner who has no key that may `decide`: hold such calls with a last rule for other approvers";
+        mistakes.warn(&place, detail);
+    }
+    let is_once = |tool: &String| {
+        let settings = config.tools.get(tool);
+        settings.is_some_and(|settings| settings.effect == Effect::Once)
+    };
+    let allows_once = |rule: &Rule| {
+        let mut once = gate.tools.iter().filter(|tool| is_once(tool));
+        (judges_others && rule.tools.iter().any(|pattern| is_glob(pattern)))
+            || once.any(|tool| names(rule, tool))
+    };
+    let mut allowing = config
+        .policy
+        .iter()
+        .filter(|rule| rule.decide == Decide::Allow);
+    if allowing.any(allows_once) {
+        let detail = "a question about a call that a rule allows, such as a repetition or an unknown outcome, may wait for an owner who has no key that may `decide`: give that user one";
+        mistakes.warn(&place, detail);
     }
 }
 
@@ -234,12 +285,16 @@ fn check_header_names(place: &[&str], ext_authz: &ExtAuthz, mistakes: &mut Mista
 
 /// Whether the rule's `tools` match at least one tool whose calls may be proposed at the gate.
 fn applies_to(rule: &Rule, gate: &Gate) -> bool {
-    let listed: BTreeSet<&str> = gate.tools.iter().map(String::as_str).collect();
     let judges_others = gate.other_tools == OtherTools::Judge;
-    rule.tools.iter().any(|pattern| {
-        (judges_others && is_glob(pattern))
-            || matching_tools(pattern, &listed).is_some_and(|found| !found.is_empty())
-    })
+    (judges_others && rule.tools.iter().any(|pattern| is_glob(pattern)))
+        || gate.tools.iter().any(|tool| names(rule, tool))
+}
+
+/// Whether the rule's `tools` match this tool.
+fn names(rule: &Rule, tool: &str) -> bool {
+    let tool = BTreeSet::from([tool]);
+    let mut patterns = rule.tools.iter();
+    patterns.any(|pattern| matching_tools(pattern, &tool).is_some_and(|found| !found.is_empty()))
 }
 
 /// Warns about each tool at a gate that takes a credential: a person must enter the credential anew

@@ -263,7 +263,8 @@ fn rule_that_names_no_tool_is_a_warning_where_a_gate_judges_other_tools() {
 fn gate_that_no_key_can_use_is_warned_about() {
     let found = |keys: &str, open_to: &str| {
         let text = GATE.replace("description", &format!("{open_to}description"));
-        warnings(&format!("{text}auth: {{ api_keys: [ {keys} ] }}\n"))
+        let rest = "policy: [ { name: rest, tools: ['*'], decide: hold, approvers: { groups: [support] } } ]";
+        warnings(&format!("{text}{rest}\nauth: {{ api_keys: [ {keys} ] }}\n"))
     };
     let key = |user: &str, rest: &str| {
         format!("{{ user: {user}, key: '{user}-key-0123456789', groups: [support]{rest} }}")
@@ -311,7 +312,7 @@ fn rule_that_no_people_can_satisfy_at_a_gate_is_warned_about() {
     let found = |approvers: &str, keys: &str| {
         let keys = "{ user: ai, key: \"${OPS_KEY}\", may: [gate] }, ".to_owned() + keys;
         warnings(&format!(
-            "{GATE}policy: [ {{ name: r, tools: [pay], decide: hold{approvers} }} ]\nauth: {{ api_keys: [ {keys} ] }}\n"
+            "{GATE}policy: [ {{ name: r, tools: ['*'], decide: hold{approvers} }} ]\nauth: {{ api_keys: [ {keys} ] }}\n"
         ))
     };
     let bob = "{ user: bob, groups: [g], key: \"${BOB_KEY}\" }";
@@ -340,6 +341,54 @@ fn rule_that_no_people_can_satisfy_at_a_gate_is_warned_about() {
             both.all(|(found, warned)| found.ends_with(warned.as_str())),
             "{found:?}"
         );
+    }
+}
+
+#[test]
+fn question_that_an_owner_at_a_gate_cannot_answer_is_warned_about() {
+    let found = |other: &str, rules: &str, keys: &str| {
+        let gate = GATE
+            .replace("look: {", "look: { effect: read_only,")
+            .replace("use_within: 2h", other);
+        warnings(&format!(
+            "{gate}policy: [ {rules} ]
+auth: {{ api_keys: [ {{ user: ai, key: \"${{OPS_KEY}}\", may: [gate] }}, {{ user: bob, key: \"${{BOB_KEY}}\" }}{keys} ] }}\n"
+        ))
+    };
+    let hold = "decide: hold, approvers: { users: [bob] } }";
+    let rest = format!("{{ name: rest, tools: ['*'], {hold}");
+    let both = format!("{{ name: both, tools: [pay, look], {hold}");
+    let pays = format!("{{ name: pays, tools: [pay], {hold}");
+    let allow = "{ name: some, tools: [pay], when: \"user.id == 'ai'\", decide: allow }";
+    let allow_and_rest = format!("{allow}, {rest}");
+    let looks = format!("{{ name: looks, tools: [look], decide: allow }}, {rest}");
+    let (deny, judge) = ("other_tools: deny", "other_tools: judge");
+    let own = ", { user: ai, key: \"${ALICE_KEY}\", may: [decide] }";
+    let edge = ", { user: edge, key: \"${WEB_KEY}\", act_as: true, may: [gate] }";
+    for (other, rules, keys, unmatched, allowed) in [
+        (deny, "", "", true, false),
+        (deny, &*pays, "", true, false),
+        (deny, &*both, "", false, false),
+        (judge, &*both, "", true, false),
+        (judge, &*rest, "", false, false),
+        (deny, allow, "", true, true),
+        (deny, &*allow_and_rest, "", false, true),
+        (deny, &*looks, "", false, false),
+        (deny, allow, own, false, false),
+        (deny, allow, edge, false, false),
+    ] {
+        let found = found(other, rules, keys);
+        let about = |text: &str| found.iter().any(|line| line.contains(text));
+        assert_eq!(
+            (
+                about("3:3: gates.billing: a call that no rule matches may wait"),
+                about("3:3: gates.billing: a question about a call that a rule allows")
+            ),
+            (unmatched, allowed),
+            "{other} {rules}{keys}: {found:?}"
+        );
+        let count = usize::from(unmatched) + usize::from(allowed);
+        assert_eq!(found.len(), count, "{found:?}");
     }
 }
 

@@ -195,7 +195,6 @@ impl GateCall {
         let permit = call.permit(session.now, viewer);
         let result = call.result();
         let judgement = state.judgement.as_ref();
-        let reason = || judgement.and_then(|judgement| judgement.reason.clone());
         Some(Self {
             task_id: own.row.task_id,
             tool_call_id: state.call.tool_call_id,
@@ -210,7 +209,7 @@ impl GateCall {
             state: gate_state,
             outcome: result.map(|result| result.outcome),
             rule: judgement.and_then(|judgement| judgement.rule.clone()),
-            reason: call.rejection().or_else(reason),
+            reason: call.rejection().or_else(|| judgement?.reason.clone()),
             end_text: result
                 .filter(|result| call.has_end_text(result))
                 .map(|result| result.content.clone()),
@@ -231,7 +230,7 @@ impl GateCall {
         })
     }
 
-    /// Says what a pending call waits for.
+    /// Says what a pending call waits for, and why a person must approve it.
     fn pending_text(&self) -> String {
         let kind = self.request.as_ref().map(|request| request.spec.kind);
         let awaited = match kind {
@@ -242,10 +241,15 @@ impl GateCall {
             Some(_) | None if self.attempts > 0 => "a person must approve another attempt",
             Some(_) | None => "a person must approve this call",
         };
-        if self.attempts > 0 {
+        let text = if self.attempts > 0 {
             format!("The call was started and has not ended: {awaited}.")
         } else {
             format!("Held: {awaited}. It has not run.")
+        };
+        let is_approval = kind.is_none_or(|kind| kind == RequestKind::Approval);
+        match &self.reason {
+            Some(reason) if is_approval => format!("{text} Reason: {reason}"),
+            Some(_) | None => text,
         }
     }
 
@@ -288,11 +292,10 @@ impl GateCall {
             Some(Outcome::Responded) => {
                 "The call was started, and a person gave its result.".to_owned()
             }
-            Some(Outcome::Failed) => {
-                let text = self.end_text.as_deref();
-                text.unwrap_or("The call was started and failed.")
-                    .to_owned()
-            }
+            Some(Outcome::Failed) => match &self.end_text {
+                Some(text) => text.clone(),
+                None => "The call was started and failed.".to_owned(),
+            },
             Some(Outcome::Unknown) | None => {
                 "The outcome of the call is not known. It may have run; do not repeat it."
                     .to_owned()
@@ -458,8 +461,7 @@ impl<'c> CallView<'c> {
 
     fn approvers(&self) -> Vec<String> {
         let mut by: Vec<String> = Vec::new();
-        let approval = self.state.approval.as_ref();
-        for vote in approval.into_iter().flat_map(|approval| &approval.by) {
+        for vote in self.state.approval.iter().flat_map(|approval| &approval.by) {
             if !by.contains(&vote.by) {
                 by.push(vote.by.clone());
             }

@@ -217,7 +217,8 @@ both! {
         };
         let second = ask(&engine, 1, Duration::ZERO).await.call;
         assert_ne!(second.task_id, task);
-        assert!(second.reason.unwrap().contains("The same call waits already."));
+        let says = second.message();
+        assert!(says.contains("Reason:") && says.contains("The same call waits already."), "{says}");
         approve(&harness, &engine, task).await;
         assert_eq!(first.await.unwrap().unwrap().call.outcome, Some(Outcome::Succeeded));
         approve(&harness, &engine, second.task_id).await;

@@ -83,6 +83,7 @@ both! {
         harness.tool.reached(1).await;
         let equal = ask(&there, 1, Duration::ZERO).await.call;
         assert_ne!(equal.task_id, task);
+        assert!(equal.message().contains("The same call is being run."), "{}", equal.message());
         assert!(equal.reason.unwrap().contains("The same call is being run."));
         harness.tool.open();
         assert_eq!(running.await.unwrap().unwrap().call.outcome, Some(Outcome::Succeeded));

@@ -97,6 +97,28 @@ fn server_whose_first_permit_has_ended() -> String {
     format!("http://{address}")
 }
 
+/// Starts a server that ends its first connection without an answer, a while after it has read the
+/// request, and that allows each later call. Returns the server's URL.
+fn server_that_fails_during_the_first_wait() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut rest = vec![0; 65536];
+        stream
+            .set_read_timeout(Some(Duration::from_millis(1200)))
+            .unwrap();
+        while stream.read(&mut rest).is_ok_and(|length| length > 0) {}
+        drop(stream);
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut rest);
+            let _ = stream.write_all(&reply("200 OK", ALLOWED));
+        }
+    });
+    format!("http://{address}")
+}
+
 fn ended_permit() -> String {
     ALLOWED.replace("\"expires_in_ms\":60000", "\"expires_in_ms\":0")
 }
@@ -231,6 +253,15 @@ fn pending_call_is_waited_for_until_the_whole_wait_is_over() {
         assert_eq!(output.status.code(), Some(11), "{}", text(&output.stderr));
         assert_eq!(waits.lock().unwrap()[0], seconds.to_string());
     }
+}
+
+#[test]
+fn service_that_fails_during_the_first_wait_is_asked_again() {
+    let folder = Folder::new();
+    let url = server_that_fails_during_the_first_wait();
+    let call = ["call", "Bash", "{\"command\":\"ls\"}"];
+    let output = run(gate(folder.path(), &url, &call, "30s"), b"");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -388,7 +419,10 @@ fn wrong_use_and_wrong_keys_block_the_call() {
         let mut command = service.gate(&["hook", "claude-code"], "1s");
         command.env(name, value);
         let output = begin(command, input.as_bytes()).wait_with_output().unwrap();
+        let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{name}");
+        let names_variable = stderr.contains("Set HOLDPOINT_GATE to its name.");
+        assert_eq!(names_variable, name == "HOLDPOINT_GATE", "{stderr}");
     }
 }
 
@@ -396,9 +430,14 @@ fn wrong_use_and_wrong_keys_block_the_call() {
 fn refusal_that_cannot_be_written_blocks_the_call() {
     let service = ServedGate::start("optional");
     let input = before("t", "rm").to_string();
-    let mut command = service.gate(&["hook", "claude-code"], "5s");
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
-    command.stdout(full.unwrap());
-    let output = run(command, input.as_bytes());
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    // A standard output that is closed is `/dev/null` in the process.
+    for path in ["/dev/full", "/dev/null"] {
+        let mut command = service.gate(&["hook", "claude-code"], "5s");
+        let output = std::fs::OpenOptions::new().write(true).open(path);
+        command.stdout(output.unwrap());
+        let output = run(command, input.as_bytes());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{path}: {stderr}");
+        assert!(stderr.contains("Not this one."), "{path}: {stderr}");
+    }
 }
