@@ -232,16 +232,16 @@ impl Sender {
         let now = self.clock.now();
         let mut groups: BTreeMap<(i64, bool), Vec<ClaimedDelivery>> = BTreeMap::new();
         for (claimed, _) in due {
-            let may_postpone = schedule::may_postpone(claimed, now);
-            let group = groups.entry((claimed.attempts, may_postpone)).or_default();
+            let is_young = schedule::is_young(claimed, now);
+            let group = groups.entry((claimed.attempts, is_young)).or_default();
             group.push((*claimed).clone());
         }
         let mut soonest = state.entry.gather;
         // The deliveries with the most attempts are recorded first, those without an attempt last.
         // A failed first attempt makes the receiver count as failing. While the receiver counts as
         // failing, a delivery whose attempt fails again does not count as refused (`health.rs`).
-        for ((attempts, may_postpone), claimed) in groups.into_iter().rev() {
-            let next = schedule::next(result, attempts, may_postpone);
+        for ((attempts, is_young), claimed) in groups.into_iter().rev() {
+            let next = schedule::next(result, attempts, is_young);
             if let NextState::Again(wait) | NextState::Postponed(wait) = next {
                 soonest = soonest.min(wait);
             }

@@ -20,12 +20,14 @@ const BACKOFF: [Duration; 9] = [
     Duration::from_hours(24),
 ];
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
-/// The minimum wait after an attempt that does not count, so that a receiver that asks for no wait
-/// does not cause attempts without a pause.
+/// The minimum wait after a 429, so that a receiver that asks for no wait does not cause attempts
+/// without a pause.
 const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
-/// The age of a delivery from which each attempt counts: about the sum of [`BACKOFF`]. It makes the
-/// attempts end if a receiver always asks for another wait.
-const MAX_POSTPONED_AGE: Duration = Duration::from_hours(76);
+/// The age from which a delivery can end after its attempts. It is the shortest time that the waits
+/// of [`BACKOFF`] can take together. Some attempts come sooner than [`BACKOFF`] says: those that a
+/// 429 asks for, and those that the success of another message brings forward. Without this age,
+/// such attempts could end a delivery within seconds.
+const MIN_AGE_AT_END: Duration = Duration::from_hours(60);
 
 /// Returns the wait after `attempts` failed attempts; `None` if no further attempt is made. Random
 /// jitter changes the wait by up to a fifth, so that messages that failed together are not retried
@@ -43,22 +45,23 @@ fn random_part() -> f64 {
     f64::from(u16::try_from(random).unwrap_or(0)) / 1000.0
 }
 
-/// Returns the wait after an attempt that does not count. The receiver asked for the wait `asked`.
-/// Random jitter lengthens the wait by up to a fifth, up to [`MAX_RETRY_AFTER`].
+/// Returns the wait after a 429 that asked for the wait `asked`. Random jitter lengthens the wait by
+/// up to a fifth, up to [`MAX_RETRY_AFTER`].
 fn postponement(asked: Duration) -> Duration {
     let asked = asked.max(MIN_POSTPONEMENT);
     (asked + asked.mul_f64(0.2 * random_part())).min(MAX_RETRY_AFTER)
 }
 
-/// Whether the delivery is young enough for an attempt that does not count.
-pub(super) fn may_postpone(claimed: &ClaimedDelivery, now: Time) -> bool {
-    now.since(claimed.created_at) < MAX_POSTPONED_AGE
+/// Whether the delivery is too young to end after its attempts (see [`MIN_AGE_AT_END`]).
+pub(super) fn is_young(claimed: &ClaimedDelivery, now: Time) -> bool {
+    now.since(claimed.created_at) < MIN_AGE_AT_END
 }
 
 /// Returns the state of a delivery after an attempt with this result. `attempts` counts earlier
-/// attempts. If `may_postpone` is true, an attempt that the receiver answers with 429 and a wait
-/// does not count, because such an answer is about the rate of all messages.
-pub(super) fn next(result: &AttemptResult, attempts: i64, may_postpone: bool) -> NextState {
+/// attempts. A young delivery that the receiver answers with 429 and a wait is sent again after
+/// this wait, because such an answer is about the rate of all messages. A young delivery that has
+/// used up its attempts is sent again after the last wait of [`BACKOFF`].
+pub(super) fn next(result: &AttemptResult, attempts: i64, is_young: bool) -> NextState {
     if result.is_success() {
         return NextState::Sent;
     }
@@ -66,10 +69,15 @@ pub(super) fn next(result: &AttemptResult, attempts: i64, may_postpone: bool) ->
         return NextState::Dead;
     }
     match result.retry_after {
-        Some(asked) if may_postpone && result.status == Some(429) => {
+        Some(asked) if is_young && result.status == Some(429) => {
             NextState::Postponed(postponement(asked))
         }
-        asked => backoff(attempts + 1, asked).map_or(NextState::Dead, NextState::Again),
+        asked => {
+            let last = i64::try_from(BACKOFF.len()).unwrap_or(i64::MAX);
+            let failed = attempts + 1;
+            let failed = if is_young { failed.min(last) } else { failed };
+            backoff(failed, asked).map_or(NextState::Dead, NextState::Again)
+        }
     }
 }
 
@@ -108,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_of_a_429_is_kept_to_and_the_attempt_does_not_count_while_the_message_is_young() {
+    fn wait_of_a_429_is_kept_to_while_the_message_is_young() {
         let result = |status, seconds| AttemptResult {
             status: Some(status),
             retry_after: Some(Duration::from_secs(seconds)),
@@ -116,7 +124,7 @@ mod tests {
         };
         for (asked, least, most) in [(0, 1000, 1200), (30, 30_000, 36_000)] {
             let NextState::Postponed(wait) = next(&result(429, asked), 9, true) else {
-                panic!("it does not count")
+                panic!("it is postponed")
             };
             assert!((least..=most).contains(&wait.as_millis()), "{wait:?}");
         }
@@ -126,5 +134,21 @@ mod tests {
         assert_eq!(next(&result(429, 3600), 0, false), NextState::Again(hour));
         assert_eq!(next(&result(503, 3600), 0, true), NextState::Again(hour));
         assert_eq!(next(&result(429, 1), 9, false), NextState::Dead);
+    }
+
+    #[test]
+    fn young_message_that_has_used_up_its_attempts_waits_a_day_and_an_old_one_ends() {
+        let failed = AttemptResult::without_status("connection refused");
+        let day = Duration::from_hours(24);
+        for attempts in [8, 9, 30] {
+            let NextState::Again(wait) = next(&failed, attempts, true) else {
+                panic!("it is not over")
+            };
+            assert!(
+                day.mul_f64(0.8) <= wait && wait <= day.mul_f64(1.2),
+                "{wait:?}"
+            );
+        }
+        assert_eq!(next(&failed, 9, false), NextState::Dead);
     }
 }

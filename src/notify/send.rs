@@ -241,8 +241,8 @@ impl Sender {
         if result.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let may_postpone = schedule::may_postpone(claimed, self.clock.now());
-        let next = schedule::next(&result, claimed.attempts, may_postpone);
+        let is_young = schedule::is_young(claimed, self.clock.now());
+        let next = schedule::next(&result, claimed.attempts, is_young);
         let attempt = result.to_attempt(next, self.clock.uptime().saturating_sub(began));
         if self.record(state, from_ref(claimed), &attempt).await && next == NextState::Sent {
             self.observe_lag(state, at);

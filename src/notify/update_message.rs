@@ -58,8 +58,8 @@ impl Sender {
         if result.is_success() {
             failpoint::reach("deliver.sent");
         }
-        let may_postpone = schedule::may_postpone(claimed, self.clock.now());
-        let next = schedule::next(&result, claimed.attempts, may_postpone);
+        let is_young = schedule::is_young(claimed, self.clock.now());
+        let next = schedule::next(&result, claimed.attempts, is_young);
         let took = self.clock.uptime().saturating_sub(began);
         let result = AttemptResult {
             // `None` keeps the message's stored reference.

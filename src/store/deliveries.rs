@@ -92,7 +92,8 @@ pub enum NextState {
     Sent,
     /// The message is sent again after this pause.
     Again(Duration),
-    /// The receiver asked for this wait before the next attempt. The attempt does not count.
+    /// The message is sent again after this wait, for which the receiver asked because of its rate
+    /// of messages.
     Postponed(Duration),
     /// The message was not accepted, and no further attempt is made.
     Dead,
@@ -165,8 +166,8 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
     by_key: false,
 };
 
-/// Records one attempt to send deliveries that were claimed with one lease. `$11` is 1 if the
-/// attempt counts, otherwise 0. If the deliveries are due again and the receiver asked for a wait,
+/// Records one attempt to send deliveries that were claimed with one lease. `$11` is the
+/// number of attempts: 0 if the delivery was dropped unsent, otherwise 1. If the deliveries are due again and the receiver asked for a wait,
 /// `lease_until` becomes the end of this wait. Otherwise `lease_until` becomes null. The `coalesce`
 /// around `state` makes the planner find the rows by their ids, not by the partial index on due
 /// deliveries.
@@ -196,12 +197,9 @@ const HAS_WAITING: Sql = sql!(
 
 /// Changes the due time of each delivery that meets the condition of `HAS_WAITING`. If the
 /// delivery's receiver asked for a wait that has not ended, the delivery becomes due at the end of
-/// this wait. Otherwise the delivery becomes due now. The attempt that follows does not count, so
-/// its number is subtracted in advance. Otherwise a receiver that accepts messages only now and
-/// then would use up all attempts at a waiting message within seconds.
+/// this wait. Otherwise the delivery becomes due now.
 const MAKE_WAITING_DUE: Sql = sql!(
-    "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end,
-        attempts = attempts - 1
+    "update delivery set due_at = case when lease_until > " (now 1) " then lease_until else " (now 1) " end
       where target = $2 and state = 'due' and due_at > " (now 1) " and attempts > 1
         and (lease_until is null or lease_until < due_at) and not delivery_id " (any 3 uuid)
     " returning target"
@@ -383,10 +381,9 @@ impl Store {
         lease_until: i64,
         attempt: &Attempt,
     ) -> Result<Vec<Uuid>, ReadError> {
-        // An attempt that is dropped does not count, because nothing was sent.
+        // A delivery that is dropped was not sent, so this is no attempt.
         let (wait, counted) = match attempt.next {
-            NextState::Again(wait) => (wait, 1),
-            NextState::Postponed(wait) => (wait, 0),
+            NextState::Again(wait) | NextState::Postponed(wait) => (wait, 1),
             NextState::Sent | NextState::Dead => (Duration::ZERO, 1),
             NextState::Dropped => (Duration::ZERO, 0),
         };
@@ -409,7 +406,7 @@ impl Store {
 
     /// Makes an entry's deliveries due now if they wait for another attempt after two or more
     /// failures, except the deliveries `except`. A delivery whose receiver asked to wait becomes
-    /// due at the end of that wait. The next attempt at each of these deliveries does not count.
+    /// due at the end of that wait.
     /// Returns the number of deliveries that become due earlier than before.
     ///
     /// # Errors

@@ -97,8 +97,8 @@ pub struct DeliveryRow {
     pub request: Option<RequestId>,
     /// The state at the time of the read.
     pub state: DeliveryState,
-    /// The number of attempts that count since the delivery was created, or since an ended delivery
-    /// was made due again.
+    /// The number of attempts since the delivery was created, or since an ended delivery was made
+    /// due again.
     pub attempts: i64,
     /// The time from which the next attempt may be made. For an ended delivery, the time from which
     /// its last attempt could be made.

@@ -175,23 +175,6 @@ both! {
         assert_eq!(claim(&fixture, 4).await.len(), 2);
     }
 
-    async fn attempts_at_a_delivery_that_pulls_made_due_do_not_count(fixture) {
-        two(&fixture).await;
-        fail_once(&fixture).await;
-        for one in claim(&fixture, 4).await {
-            assert!(record(&fixture, &one, NextState::Again(HOUR)).await);
-        }
-        for _ in 0..12 {
-            assert_eq!(fixture.store.make_waiting_deliveries_due("backend", Vec::new()).await.unwrap(), 2);
-            for one in claim(&fixture, 4).await {
-                assert_eq!(one.attempts, 1);
-                assert!(record(&fixture, &one, NextState::Again(HOUR)).await);
-            }
-        }
-        let rows = listed(&fixture, DeliveryFilter::default()).await;
-        assert!(rows.iter().all(|row| row.attempts == 2), "{rows:?}");
-    }
-
     async fn pull_makes_no_delivery_due_before_the_wait_that_its_receiver_asked_for(fixture) {
         two(&fixture).await;
         fail_once(&fixture).await;

@@ -63,8 +63,7 @@ pub(crate) struct Delivery {
     pub request_id: Option<String>,
     /// `due` while the message is to be sent; any other state says how the delivery ended.
     pub state: WireDeliveryState,
-    /// The number of attempts so far, without those that the success of another message brought
-    /// forward, and without those that the receiver answered with 429 and a wait.
+    /// The number of attempts so far.
     pub attempts: i64,
     /// The time of the next attempt; after the delivery has ended, the time of its last attempt.
     #[schema(format = DateTime)]

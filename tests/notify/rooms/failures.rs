@@ -43,7 +43,7 @@ on_both! {
             let found = scene.until(|found| found.len() == 1 && found[0]["last"]["http_status"] == 429).await;
             let wait = micros(&found[0], "/due_at") - micros(&found[0], "/last/at");
             assert!((600_000_000..=720_000_000).contains(&wait), "{wait}");
-            assert_eq!(found[0]["attempts"], 0);
+            assert_eq!(found[0]["attempts"], 1);
         }
     }
 

@@ -173,8 +173,8 @@ impl ResultWriter {
 
 /// Writes the result of a call that a gateway does not let through, in the protocol revision of the
 /// gateway's client. The result asks for no repetition, because the repeated request would take a
-/// `requestState` of this service to the upstream. The result is an error result even if a person
-/// gave it: the upstream's tool may have an `outputSchema`, which this service does not know.
+/// `requestState` of this service to the upstream. A result that a person gave is an error
+/// result: the upstream's tool may have an `outputSchema`, which this service does not know.
 pub(crate) fn gateway_result(
     call: &GateCall,
     caller: &Caller,
@@ -190,7 +190,9 @@ pub(crate) fn gateway_result(
     let request = WireCall::from_call(call, caller, settings).request;
     let meta = gate_meta(call, request.as_deref());
     let mut result = writer.write_from_call(call, request.as_deref(), &meta);
-    set_member(&mut result, "isError", json!(true));
+    if call.outcome == Some(Outcome::Responded) {
+        set_member(&mut result, "isError", json!(true));
+    }
     result
 }
 
