@@ -133,9 +133,8 @@ fn page_url(written: &str) -> Option<String> {
     (plain && scheme && url.as_str().len() <= MAX_URL_BYTES).then(|| url.to_string())
 }
 
-/// Returns a note for the model about the declined questions. A question is declined if its form
-/// asks for a secret, and `secrets` has the names of these form fields. If `secrets` is empty, no
-/// question was declined, and the note is empty.
+/// Returns a note for the model about the questions that were declined because their forms ask for
+/// secrets. `secrets` has the names of the secret form fields. The note is empty if `secrets` is.
 pub(super) fn declined_note(secrets: &[String]) -> String {
     if secrets.is_empty() {
         return String::new();

@@ -56,8 +56,8 @@ pub struct ClaimedDelivery {
     pub kind: String,
     /// The request that the message is about; `None` if its event concerns no request.
     pub request: Option<RequestId>,
-    /// The number of attempts before this claim that count. It starts again at 0 when an ended
-    /// delivery is made due again.
+    /// The number of attempts before this claim. It starts again at 0 when an ended delivery is
+    /// made due again.
     pub attempts: i64,
     /// The end of the claim's lease, in microseconds. It fences off slow senders: an attempt is
     /// recorded only while the row still has this value.
@@ -166,11 +166,11 @@ returning delivery_id, tenant, person, root_task_id, change_id, event_number, ty
     by_key: false,
 };
 
-/// Records one attempt to send deliveries that were claimed with one lease. `$11` is the
-/// number of attempts: 0 if the delivery was dropped unsent, otherwise 1. If the deliveries are due again and the receiver asked for a wait,
-/// `lease_until` becomes the end of this wait. Otherwise `lease_until` becomes null. The `coalesce`
-/// around `state` makes the planner find the rows by their ids, not by the partial index on due
-/// deliveries.
+/// Records one attempt to send deliveries that were claimed with one lease. `$11` is the number of
+/// attempts: 0 if the delivery was dropped unsent, otherwise 1. If the deliveries are due again and
+/// the receiver asked for a wait, `lease_until` becomes the end of this wait. Otherwise
+/// `lease_until` becomes null. The `coalesce` around `state` makes the planner find the rows by
+/// their ids, not by the partial index on due deliveries.
 const RECORD: Sql = sql!(
     "update delivery set state = $4, attempts = attempts + $11,
         lease_until = case when $4 = 'due' then m.at + nullif($10, 0) end,

@@ -105,9 +105,9 @@ pub struct KeyedCall {
     pub tool: String,
     /// `b:` or `k:`, followed by a hash over the tool's name and the arguments. With `b:`, a later
     /// proposal with an equal `key` may continue this call. With `k:`, a later proposal must name
-    /// this call (by idempotency key or by id) to continue it. The prefix is `k:` if the caller
-    /// proposed the call as new. It is also `k:` if the caller sent an idempotency key, and the
-    /// proposal did not set `attach` to true.
+    /// this call (by idempotency key or by id) to continue it. The usual prefix is `b:`. It is `k:`
+    /// if the proposal of this call had `attach: false`, or an idempotency key without
+    /// `attach: true`.
     pub key: String,
 }
 

@@ -228,9 +228,9 @@ impl Engine {
 
 impl Waiter<'_> {
     /// Waits until the driver that this ask started has ended, and returns the driver's session.
-    /// Returns `None` if both the wait of this ask and `run_wait` end first. Also returns `None` if
-    /// the driver lost the task or has left facts unstored, because its session may then differ
-    /// from the journal.
+    /// Returns `None` if the driver still works when the wait of this ask and `run_wait` are over.
+    /// Also returns `None` if the driver lost the task or has left facts unstored, because its
+    /// session may then differ from the journal.
     async fn wait_for_drive(
         &mut self,
         drive: tokio::task::JoinHandle<Option<TaskSession>>,

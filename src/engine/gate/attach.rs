@@ -77,8 +77,8 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
 /// The key prefix of a call that a later proposal may continue if both calls are equal. The
 /// proposal need not name the call.
 const EQUAL_PREFIX: &str = "b:";
-/// The key prefix of a call that a later proposal may continue only if the proposal names the call,
-/// either by the caller's idempotency key or by the call's id.
+/// The key prefix of a call that an equal proposal does not continue by itself. To continue such a
+/// call, a proposal must name it: by the caller's idempotency key, or by the call's id.
 const NAMED_PREFIX: &str = "k:";
 
 impl Engine {

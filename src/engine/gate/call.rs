@@ -86,9 +86,10 @@ pub struct GateCall {
     pub arguments_text: String,
     /// Whether a person replaced the arguments.
     pub edited: bool,
-    /// The digest of the call in its last start or in its last request, whichever is newer. If the
-    /// call has neither, the digest of the call under the current configuration; `None` if the call
-    /// is invalid, if its tool is gone, or if the gate counts it without a journal (`record: held`).
+    /// The call's digest in its last start or last request, whichever is newer. If there is
+    /// neither: the digest under the current configuration, or `None` if the call is invalid or its
+    /// tool is gone. Also `None` for a call that has no journal, because of the gate's `record:
+    /// held`.
     pub digest: Option<String>,
     pub decision: GateDecision,
     pub state: GateState,
@@ -98,9 +99,9 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The text of a result that this service wrote because the call expired, was withdrawn, was
-    /// canceled, or failed. `None` if this service had started the call, or if the asker reported
-    /// the result.
+    /// The text of the result of a call that ended without a run by this service and without a
+    /// report by its asker: it expired, was withdrawn or was canceled, or it failed before it could
+    /// run. `None` for any other call.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,

@@ -202,9 +202,9 @@ fn apply_report(
     }
 }
 
-/// Applies a report about a settled call. Compares the report with the asker's earlier reports. Of
-/// those with an unknown outcome, only reports about the same attempt count. The first case that
-/// applies decides:
+/// Applies a report about a settled call. Compares the report with the asker's earlier reports,
+/// but not with an earlier report of an unknown outcome that was about another attempt. The first
+/// case that applies decides:
 /// - If the report equals an earlier report, it adds nothing.
 /// - If an earlier report has a known outcome, the report conflicts.
 /// - If the report and an earlier report both have an unknown outcome, the report conflicts.

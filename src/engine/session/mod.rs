@@ -57,9 +57,10 @@ pub(crate) struct TaskSession {
     /// name of the runner in the proposal (`""` without a runner). `None` if the session does not
     /// belong to such a connection, or if it was reloaded.
     pub ask: Option<(Uuid, String)>,
-    /// The key by which equal calls can find this gate call. The call did not get the key when
-    /// it was proposed, because no rule held it then. If the first commit opens a request for the
-    /// call's approval, this commit stores the key. `None` if the call already has the key.
+    /// The key by which equal calls could find this new gate call. A rule allows the call, so its
+    /// task is to be stored without the key. But if the judgement right before the start holds the
+    /// call after all, the task is stored with this key. `None` if the task has the key in any
+    /// case.
     pub key_if_held: Option<KeyedCall>,
     /// The channel to the command that waits for the next commit. The engine sends the commit's
     /// result into the channel, even if the commit fails.

@@ -25,10 +25,10 @@ impl Engine {
     ///
     /// # Errors
     /// `Reloaded` when another commit came first and this driver still holds the task. `Lost` when
-    /// this driver no longer holds the task, or when the command that opened the session was
-    /// refused (the reply to the command has the reason). Pending results of calls are not lost.
-    /// After `Reloaded`, the session still has them. Before `Lost`, they are committed, unless the
-    /// process shuts down first.
+    /// this driver no longer holds the task. Also `Lost` when another commit came first and the
+    /// command that opened the session (such as a message) is now refused; the reply to the command
+    /// has the reason. Pending results of calls survive both: after `Reloaded`, the session still
+    /// has them; before it returns `Lost`, this function commits them, unless the process stops.
     pub(in crate::engine) async fn save(
         &self,
         session: &mut TaskSession,
