@@ -54,6 +54,9 @@ impl Progress {
                 } else {
                     Phase::AwaitsDecision(spec.request_id)
                 };
+                if spec.elicitation.is_some() {
+                    state.asking_attempt = state.attempts;
+                }
                 state.elicitation = spec.elicitation.clone().or(state.elicitation.take());
             }
         }

@@ -143,6 +143,8 @@ pub struct CallState {
     /// returned the permit by reporting an unknown outcome, or a request has asked people about the
     /// outcome. The attempt then no longer counts as in flight.
     pub is_attempt_over: bool,
+    /// The number of the last attempt that ended with questions of the tool's server; 0 if none did.
+    pub asking_attempt: u32,
     /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,
     /// Whether the call was proposed before the last restore of a backup or promotion of a standby.
@@ -233,16 +235,6 @@ impl CallState {
     #[must_use]
     pub fn awaits_result_of(&self, attempt: u32) -> bool {
         matches!(&self.phase, Phase::Started(start) if start.attempt == attempt)
-    }
-
-    /// Whether an attempt was started, and no person has rejected the call since.
-    #[must_use]
-    pub fn was_let_through(&self) -> bool {
-        let is_rejected = matches!(
-            self.phase,
-            Phase::Settled(Outcome::Rejected, _) | Phase::Done(Outcome::Rejected)
-        );
-        self.attempts > 0 && !is_rejected
     }
 
     /// Returns the task of the sub-agent that performs the call, if any.

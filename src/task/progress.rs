@@ -349,6 +349,7 @@ impl Progress {
                 attempts: 0,
                 start: None,
                 is_attempt_over: false,
+                asking_attempt: 0,
                 elicitation: None,
                 in_uncertain_history: uncertain,
                 is_approval_certain: false,
@@ -393,7 +394,7 @@ impl Progress {
             // of these verdicts, even if a person has permitted a further attempt before. So a
             // person is asked about the outcome.
             (Verdict::Allow | Verdict::Hold | Verdict::Human, Some(start))
-                if !effect.is_repeatable() =>
+                if !effect.is_repeatable() && start.attempt > state.asking_attempt =>
             {
                 Phase::Started(start)
             }

@@ -362,7 +362,7 @@ both! {
     async fn lost_call_that_a_rule_holds_by_now_tells_the_approver_that_it_was_started(fixture) {
         let mut harness = EngineHarness::new(fixture, TAG).await;
         let task = killed_on_the_way(&harness).await;
-        let rule = "policy:\n  - { name: watch, tools: [tag], decide: hold, reason: Tags are watched. }\n";
+        let rule = "policy:\n  - { name: watch, tools: [tag], decide: hold, reason: Tags are watched }\n";
         harness.configure(|yaml| yaml.replace("policy:\n", rule));
         harness.run().await;
         let asked = harness.asked(task).await.remove(0);

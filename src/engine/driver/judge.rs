@@ -20,7 +20,7 @@ use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason};
 use crate::task::progress::LastMessage;
 use crate::task::restore::HISTORY_LOST_TEXT;
-use crate::task::text::cut;
+use crate::task::text::{as_sentence, cut};
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::{Catalog, CatalogEntry};
@@ -232,7 +232,7 @@ impl Driver<'_> {
             };
             if judgement.verdict == Verdict::Hold && state.unanswered_attempts() > 0 {
                 // The approver of a further attempt must know that the call may have taken effect.
-                let reason = judgement.reason.map(|reason| reason + " ");
+                let reason = judgement.reason.map(|reason| as_sentence(&reason) + " ");
                 judgement.reason = Some(reason.unwrap_or_default() + OUTCOME_UNKNOWN_TEXT);
             }
             self.session.push(Fact::Judged {

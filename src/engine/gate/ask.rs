@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use super::attach::is_equal_json;
 use super::call::{GateCall, GateDecision, GateState, Viewer};
 use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE};
 use super::propose::Proposed;
@@ -23,8 +24,6 @@ use crate::task::call_state::AttemptStart;
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence};
 use crate::task::id::TaskId;
 use crate::task::item::{Fact, Outcome, ToolResult};
-use crate::task::rejections::json_equality_key;
-use crate::tool::arguments::parse;
 
 #[derive(Debug)]
 pub struct GateAnswer {
@@ -386,11 +385,13 @@ impl Waiter<'_> {
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
         self.proposal.progress.show(call.request.clone());
-        let has_presence = session.own.row.asker_until.is_some();
+        let until = session.own.row.asker_until;
         let is_over = self.is_over();
         let returns = !self.proposal.returns_within.is_zero();
-        let is_arriving = has_presence && !self.guard.is_present() && (!is_over || returns);
-        let is_leaving = has_presence && is_over && !returns;
+        // The driver that takes over a lost call also ends the presence of an ask that came later.
+        let is_stored = self.guard.is_present() && until > Some(session.now);
+        let is_arriving = until.is_some() && !is_stored && (!is_over || returns);
+        let is_leaving = until.is_some() && is_over && !returns;
         if is_arriving || is_leaving {
             self.record_key(&mut session);
             let asker = if is_arriving {
@@ -490,11 +491,10 @@ pub(super) async fn next_commit(listener: &mut Listener) {
 }
 
 fn is_attempt_over(session: &TaskSession) -> bool {
-    let calls = &session.own.progress.calls;
-    calls.first().is_some_and(|state| state.is_attempt_over)
-}
-
-fn is_equal_json(one: &str, other: &str) -> bool {
-    one == other
-        || matches!((parse(one), parse(other)), (Ok(one), Ok(other)) if json_equality_key(&one) == json_equality_key(&other))
+    session
+        .own
+        .progress
+        .calls
+        .first()
+        .is_some_and(|state| state.is_attempt_over)
 }

@@ -74,6 +74,12 @@ pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     })
 }
 
+/// Whether two argument texts are equal as JSON values.
+pub(super) fn is_equal_json(one: &str, other: &str) -> bool {
+    one == other
+        || matches!((arguments::parse(one), arguments::parse(other)), (Ok(one), Ok(other)) if json_equality_key(&one) == json_equality_key(&other))
+}
+
 /// The key prefix of a call that a later proposal may continue if both calls are equal. The
 /// proposal need not name the call.
 const EQUAL_PREFIX: &str = "b:";

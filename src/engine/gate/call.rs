@@ -15,6 +15,7 @@ use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Item, Outcome, ToolResult, newest_decisions};
 use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::text::as_sentence;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::Verdict;
@@ -99,9 +100,8 @@ pub struct GateCall {
     pub rule: Option<String>,
     /// The reason that a person gave for a rejection, otherwise the reason of the judgement.
     pub reason: Option<String>,
-    /// The text of the result of a call that ended without a run by this service and without a
-    /// report by its asker: it expired, was withdrawn or was canceled, or it failed before it could
-    /// run. `None` for any other call.
+    /// The text of the result, if the call expired, was withdrawn or was canceled, or if it failed
+    /// before it could run. `None` for any other call.
     pub end_text: Option<String>,
     /// The user ids of the people who approved the call, each once.
     pub by: Vec<String>,
@@ -248,10 +248,8 @@ impl GateCall {
             format!("Held: {awaited}. It has not run.")
         };
         let is_approval = kind.is_none_or(|kind| kind == RequestKind::Approval);
-        match &self.reason {
-            Some(reason) if is_approval => format!("{text} Reason: {reason}"),
-            Some(_) | None => text,
-        }
+        let reason = self.reason.as_deref().filter(|_| is_approval);
+        text + &reason.map_or_else(String::new, |why| format!(" Reason: {}", as_sentence(why)))
     }
 
     /// Describes the state of the call in one line, for a model or a person.
@@ -273,7 +271,7 @@ impl GateCall {
                      the same call without its key is run again."
                     .to_owned(),
             },
-            (GateState::Settled, GateDecision::Deny) if self.attempts == 0 => {
+            (GateState::Settled, GateDecision::Deny) => {
                 if self.outcome == Some(Outcome::Responded) {
                     return "The call was not run: a person gave its result.".to_owned();
                 }
@@ -358,7 +356,7 @@ impl<'c> CallView<'c> {
 
     fn decision(&self, shown: GateState, has_permit: bool) -> GateDecision {
         match shown {
-            GateState::Settled if self.state.was_let_through() => GateDecision::Allow,
+            GateState::Settled if self.state.attempts > 0 => GateDecision::Allow,
             GateState::Settled => GateDecision::Deny,
             GateState::Started if has_permit => GateDecision::Allow,
             GateState::Started | GateState::Pending | GateState::Approved | GateState::Doubtful => {
