@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, MINUTE, Post, yaml};
-use crate::notify::on_both;
+use crate::notify::{BACKEND, NEW, on_both};
 use crate::support::fake_mail_server::{FakeMailServer, Then};
 use crate::support::test_app::{On, TestApp};
 
@@ -13,6 +13,18 @@ const ROOM: &str = "    - { name: by-mail, slack: { url: \"http://127.0.0.1:9/ho
 /// Returns [`BOB_ONLY`] without gathering: each question is sent in a mail of its own.
 fn single() -> String {
     BOB_ONLY.replace("tenants", "gather: 0s, tenants")
+}
+
+/// Returns a webhook entry of the same name, which sends questions and their answers.
+fn webhook(url: &str) -> String {
+    BACKEND
+        .replace("name: backend", "name: by-mail")
+        .replace(
+            "tenants: [acme]",
+            "tenants: [acme], events: [request.created, request.decided]",
+        )
+        .replace("{hook}", url)
+        .replace("{new}", NEW)
 }
 
 on_both! {
@@ -61,6 +73,21 @@ on_both! {
         post.leap(Duration::from_secs(7));
         let found = post.counted(&[("dropped", 1), ("due", 0)]).await;
         assert_eq!(found[0]["last"]["problem"], "the entry's settings no longer select this message");
+        assert_eq!(post.server.all().len(), 0);
+    }
+
+    async fn answer_that_waits_for_a_webhook_is_dropped_once_its_entry_mails_people(on) {
+        let webhook = webhook("http://127.0.0.1:9");
+        let mut post = Post::start(on, &webhook).await;
+        let held = post.app.held().await;
+        post.reject(&held.request, crate::support::test_app::BOB).await;
+        post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
+        post.app.restart_with(|yaml| yaml.replace(&webhook, BOB_ONLY)).await;
+        post.leap(7 * MINUTE);
+        let found = post.counted(&[("dropped", 2), ("due", 0)]).await;
+        for dropped in found {
+            assert_eq!(dropped["last"]["problem"], "the entry's settings no longer select this message");
+        }
         assert_eq!(post.server.all().len(), 0);
     }
 
