@@ -33,7 +33,8 @@ enum PreparedMessage {
     /// There is no message: the reminder's request is closed, or the entry no longer sends
     /// reminders about this request.
     RequestClosed,
-    /// There is no message: the entry's settings have changed, and no longer select the event.
+    /// There is no message: the entry's settings have changed, and no longer select the event or
+    /// the person.
     Unselected,
 }
 
@@ -260,6 +261,11 @@ impl Sender {
         claimed: &ClaimedDelivery,
     ) -> Result<PreparedMessage, ReadError> {
         let entry = &state.entry;
+        // The delivery was made while the entry sent mail. A request has such a delivery for each
+        // person, all with the same message id.
+        if !claimed.person.is_empty() {
+            return Ok(PreparedMessage::Unselected);
+        }
         let mut reminder_request = None;
         if matches!(claimed.kind.as_str(), REQUEST_EXPIRING | REQUEST_WAITING) {
             reminder_request = match claimed.request {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, MINUTE, Post, yaml};
 use crate::notify::{BACKEND, NEW, on_both};
 use crate::support::fake_mail_server::{FakeMailServer, Then};
+use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp};
 
 /// An entry of the same name for a room. The port belongs to no service.
@@ -89,6 +90,19 @@ on_both! {
             assert_eq!(dropped["last"]["problem"], "the entry's settings no longer select this message");
         }
         assert_eq!(post.server.all().len(), 0);
+    }
+
+    async fn question_that_waits_for_people_is_dropped_once_its_entry_is_a_webhook(on) {
+        let hook = FakeReceiver::start().await;
+        let webhook = webhook(&hook.url);
+        let mut post = Post::start(on, BY_MAIL).await;
+        post.server.then(Then::Refuse(451));
+        post.app.held().await;
+        post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
+        post.app.restart_with(|yaml| yaml.replace(BY_MAIL, &webhook)).await;
+        post.leap(7 * MINUTE);
+        post.counted(&[("dropped", 2), ("due", 0)]).await;
+        assert_eq!(hook.count(), 0);
     }
 
     async fn mail_whose_end_is_unknown_is_sent_again_under_its_id(on) {
