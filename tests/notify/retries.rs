@@ -67,17 +67,18 @@ on_both! {
         scene.hook.answers_by(|_| (429, vec![("retry-after", "30".to_owned())]));
         scene.short().await;
         let mut before = 0;
-        for round in 1..=11 {
+        for round in 1..=11_u32 {
             let found = scene.until(|found| {
                 found.len() == 1 && !found[0]["last"].is_null() && micros(&found[0], "/last/at") > before
             }).await;
             before = micros(&found[0], "/last/at");
             assert_eq!((&found[0]["state"], &found[0]["attempts"]), (&json!("due"), &json!(round)));
-            assert!((30..=36).contains(&wait(&found[0])), "{}", found[0]);
+            let (wait, least) = (wait(&found[0]), 2_i64.pow(round - 1).max(30));
+            assert!((least..=least * 12 / 10).contains(&wait), "{}", found[0]);
             if round == 11 {
                 scene.hook.answers(200);
             }
-            scene.leap(Duration::from_secs(38));
+            scene.leap(Duration::from_secs(u64::try_from(wait).unwrap() + 2));
         }
         scene.counted(&[("sent", 1)]).await;
     }
