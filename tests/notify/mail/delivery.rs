@@ -50,7 +50,7 @@ on_both! {
         post.server.then(Then::OfferCramMd5);
         post.app.held().await;
         let found = post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
-        assert_eq!(found[0]["last"]["problem"], "the mail server offers no sign-in that the service knows (PLAIN, LOGIN)");
+        assert_eq!(found[0]["last"]["problem"], "the mail server offers no sign-in that the service can use (PLAIN, LOGIN)");
         assert!(post.server.heard().iter().all(|line| !line.starts_with("AUTH")));
     }
 
