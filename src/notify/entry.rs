@@ -108,11 +108,6 @@ impl Channel {
         attempt + RECORD_TIMEOUT
     }
 
-    /// Whether a posted message is updated when its questions are answered or end.
-    pub(super) fn can_update(&self) -> bool {
-        matches!(self, Self::Slack(slack) if slack.can_update())
-    }
-
     /// Whether the channel sends messages to this person.
     pub(super) fn includes(&self, person: &Person, directory: &Directory) -> bool {
         matches!(self, Self::Mail(mail) if recipients_include(&mail.to, person, directory))

@@ -4,7 +4,9 @@
 //! this process had no success in the [`ASK_INTERVAL`] before.
 //!
 //! Exception: a message that was refused while other messages were accepted keeps its own schedule.
-//! Otherwise, each success of another message would start an attempt at the refused message.
+//! Otherwise, each success of another message would start an attempt at the refused message. A
+//! failure that looks like an outage counts as such a refusal only if no other message fails in
+//! this way before the next success, because in an outage the receiver is the cause.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,6 +26,9 @@ pub(super) struct Health {
     succeeded_at: Option<Duration>,
     /// The messages that the receiver refused while it accepted others.
     refused: BTreeSet<Uuid>,
+    /// The messages that become `refused` with the next success: those of a failure that looks like
+    /// an outage, while it is the only such failure since the last success.
+    suspects: BTreeSet<Uuid>,
 }
 
 impl Default for Health {
@@ -34,6 +39,7 @@ impl Default for Health {
             failing: true,
             succeeded_at: None,
             refused: BTreeSet::new(),
+            suspects: BTreeSet::new(),
         }
     }
 }
@@ -46,17 +52,26 @@ impl Health {
     ///   failing. This failure alone does not make the receiver count as failing: a success makes
     ///   many messages due at once, and the receiver may refuse each of them while it accepts
     ///   others.
-    /// - If `is_outage` is true, the receiver counts as failing in any case. The message may count
-    ///   as refused nevertheless, because a receiver may answer a single message with 503 for ever.
+    /// - If `is_outage` is true, the receiver counts as failing in any case. The message counts as
+    ///   refused only once another message is accepted, and no further failure with `is_outage`
+    ///   came before. A receiver may answer a single message with 503 for ever.
     pub(super) fn failed(
         &mut self,
         messages: impl IntoIterator<Item = (Uuid, bool)>,
         is_outage: bool,
     ) {
         let was_failing = self.failing;
+        if is_outage {
+            self.suspects.clear();
+        }
         for (message, again) in messages {
             if again && !was_failing {
-                self.refused.insert(message);
+                let list = if is_outage {
+                    &mut self.suspects
+                } else {
+                    &mut self.refused
+                };
+                list.insert(message);
             }
             self.failing |= !again || is_outage;
         }
@@ -74,6 +89,7 @@ impl Health {
         now: Duration,
     ) -> Option<Vec<Uuid>> {
         self.ended(messages);
+        self.refused.append(&mut self.suspects);
         let was_failing = std::mem::replace(&mut self.failing, false);
         let previous = self.succeeded_at.replace(now);
         let is_long_ago = |at| now.saturating_sub(at) >= ASK_INTERVAL;
@@ -85,6 +101,7 @@ impl Health {
     pub(super) fn ended(&mut self, messages: impl IntoIterator<Item = Uuid>) {
         for message in messages {
             self.refused.remove(&message);
+            self.suspects.remove(&message);
         }
     }
 }
@@ -155,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_fail_in_an_outage_are_pulled_again_except_the_first() {
+    fn messages_that_fail_in_an_outage_are_all_pulled_again() {
         let mut health = Health::default();
         health.succeeded([THREE], NOW);
         health.failed([(ONE, false)], false);
         assert_eq!(health.succeeded([THREE], NOW), Some(Vec::new()));
         health.failed([(ONE, true)], true);
         health.failed([(TWO, true)], true);
-        assert_eq!(health.succeeded([THREE], NOW), Some(vec![ONE]));
+        assert_eq!(health.succeeded([THREE], NOW), Some(Vec::new()));
     }
 
     #[test]

@@ -20,9 +20,11 @@ const BACKOFF: [Duration; 9] = [
     Duration::from_hours(24),
 ];
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
-/// The minimum wait after a 429, so that a receiver that asks for no wait does not cause attempts
-/// without a pause.
+/// The minimum wait after a 429 to the first attempt. The minimum doubles with each further
+/// attempt, [`MAX_DOUBLINGS`] times at most. Otherwise a receiver that asks for no wait or a short
+/// wait would get the same message every few seconds for hours.
 const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
+const MAX_DOUBLINGS: i64 = 10;
 /// The age from which a delivery can end after its attempts. It is the shortest time that the waits
 /// of [`BACKOFF`] can take together. Some attempts come sooner than [`BACKOFF`] says: those that a
 /// 429 asks for, and those that the success of another message brings forward. Without this age,
@@ -45,10 +47,11 @@ fn random_part() -> f64 {
     f64::from(u16::try_from(random).unwrap_or(0)) / 1000.0
 }
 
-/// Returns the wait after a 429 that asked for the wait `asked`. Random jitter lengthens the wait by
-/// up to a fifth, up to [`MAX_RETRY_AFTER`].
-fn postponement(asked: Duration) -> Duration {
-    let asked = asked.max(MIN_POSTPONEMENT);
+/// Returns the wait after a 429 that asked for the wait `asked`. `attempts` counts earlier
+/// attempts. Random jitter lengthens the wait by up to a fifth, up to [`MAX_RETRY_AFTER`].
+fn postponement(asked: Duration, attempts: i64) -> Duration {
+    let doublings = u32::try_from(attempts.min(MAX_DOUBLINGS)).unwrap_or(0);
+    let asked = asked.max(MIN_POSTPONEMENT * 2_u32.pow(doublings));
     (asked + asked.mul_f64(0.2 * random_part())).min(MAX_RETRY_AFTER)
 }
 
@@ -70,7 +73,7 @@ pub(super) fn next(result: &AttemptResult, attempts: i64, is_young: bool) -> Nex
     }
     match result.retry_after {
         Some(asked) if is_young && result.status == Some(429) => {
-            NextState::Postponed(postponement(asked))
+            NextState::Postponed(postponement(asked, attempts))
         }
         asked => {
             let last = i64::try_from(BACKOFF.len()).unwrap_or(i64::MAX);
@@ -116,14 +119,20 @@ mod tests {
     }
 
     #[test]
-    fn wait_of_a_429_is_kept_to_while_the_message_is_young() {
+    fn wait_of_a_429_is_kept_to_while_the_message_is_young_and_its_minimum_grows() {
         let result = |status, seconds| AttemptResult {
             status: Some(status),
             retry_after: Some(Duration::from_secs(seconds)),
             ..AttemptResult::without_status("no 2xx")
         };
-        for (asked, least, most) in [(0, 1000, 1200), (30, 30_000, 36_000)] {
-            let NextState::Postponed(wait) = next(&result(429, asked), 9, true) else {
+        for (asked, attempts, least, most) in [
+            (0, 0, 1000, 1200),
+            (30, 4, 30_000, 36_000),
+            (0, 9, 512_000, 614_400),
+            (30, 9, 512_000, 614_400),
+            (0, 3000, 1_024_000, 1_228_800),
+        ] {
+            let NextState::Postponed(wait) = next(&result(429, asked), attempts, true) else {
                 panic!("it is postponed")
             };
             assert!((least..=most).contains(&wait.as_millis()), "{wait:?}");

@@ -33,7 +33,8 @@ enum PreparedMessage {
     /// There is no message: the reminder's request is closed, or the entry no longer sends
     /// reminders about this request.
     RequestClosed,
-    /// There is no message: the entry's settings have changed, and no longer select the event.
+    /// There is no message: the entry's settings have changed, and no longer select the event or
+    /// the person.
     Unselected,
 }
 
@@ -178,7 +179,9 @@ impl Sender {
             let gathered = self.store.claim_gathered(name, count, lease, pause);
             let mut claimed = gathered.await?;
             let remaining = count.saturating_sub(i64::try_from(claimed.len()).unwrap_or(count));
-            if state.entry.channel.can_update() && remaining > 0 {
+            // A channel that cannot update messages drops these deliveries. They are left from a
+            // time when the entry had another channel.
+            if remaining > 0 {
                 let changes = self.store.claim_updates(name, remaining, lease).await?;
                 claimed.extend(changes.into_iter().map(|one| vec![one]));
             }
@@ -258,6 +261,11 @@ impl Sender {
         claimed: &ClaimedDelivery,
     ) -> Result<PreparedMessage, ReadError> {
         let entry = &state.entry;
+        // The delivery was made while the entry sent mail. A request has such a delivery for each
+        // person, all with the same message id.
+        if !claimed.person.is_empty() {
+            return Ok(PreparedMessage::Unselected);
+        }
         let mut reminder_request = None;
         if matches!(claimed.kind.as_str(), REQUEST_EXPIRING | REQUEST_WAITING) {
             reminder_request = match claimed.request {

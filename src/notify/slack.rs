@@ -63,10 +63,6 @@ impl SlackChannel {
         })
     }
 
-    pub(super) fn can_update(&self) -> bool {
-        matches!(self.transport, Transport::Bot(_))
-    }
-
     /// Posts a message. If a bot posts the message, the result contains the message's id.
     pub(super) async fn post(
         &self,

@@ -62,7 +62,8 @@ pub struct ClaimedDelivery {
     /// The end of the claim's lease, in microseconds. It fences off slow senders: an attempt is
     /// recorded only while the row still has this value.
     pub lease_until: i64,
-    /// The time at which the delivery was created. A reminder counts as created when it is due.
+    /// The time at which the delivery was created, or at which the ended delivery was last made due
+    /// again. A reminder counts as created when it is due.
     pub created_at: Time,
 }
 

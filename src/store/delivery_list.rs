@@ -176,7 +176,8 @@ pub struct ResendFilter {
     pub target: String,
     /// The state of the deliveries, which must not be `Due`.
     pub state: DeliveryState,
-    /// The earliest time of creation of the deliveries; `None` for any time.
+    /// The earliest time of creation of the deliveries; `None` for any time. An ended delivery that
+    /// was made due again counts as created at that time.
     pub since: Option<Time>,
 }
 
@@ -191,33 +192,38 @@ const LIST: Sql = sql!(
 
 /// Makes a delivery due now. A delivery in the state `due` keeps its number of attempts and its
 /// lease, because a process may be sending it. If the delivery waits because its receiver asked for
-/// a wait, this wait ends.
+/// a wait, this wait ends. An ended delivery counts as created now, so that its age permits all
+/// attempts again.
 pub(super) const RESEND: Sql = sql!(
     "update delivery set
         attempts = case when state = 'due' then attempts else 0 end,
         lease_until = case when state = 'due' and lease_until > due_at then lease_until end,
         due_at = case when state = 'due' and due_at < " (now 1) " then due_at else " (now 1) " end,
+        created_at = case when state = 'due' then created_at else " (now 1) " end,
         state = 'due', ended_at = null
       where tenant = $2 and delivery_id = $3 returning delivery_id"
 )
 .by_key();
 
-/// Makes at most one batch of deliveries due now. Selects the deliveries by tenant, entry, state
-/// and earliest time of creation. Takes only deliveries with ids greater than `$7`, in order of id.
+/// Makes at most one batch of ended deliveries due now, as `RESEND` does. Selects the deliveries by
+/// tenant, entry, state and earliest time of creation. Takes only deliveries with ids greater than
+/// `$7`, in order of id.
 ///
 /// The two texts differ because `SQLite` has no row locks.
 pub(super) const RESEND_ALL: Sql = Sql {
     postgres: "
-with chosen as materialized (
+with moment as materialized (
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
+), chosen as materialized (
     select delivery_id from delivery
      where tenant = $2 and target = $3 and state = $4 and created_at >= $5 and delivery_id > $7
      order by delivery_id limit $6 for update skip locked
 )
 update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at = null,
-    due_at = (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)
-  from chosen c where d.delivery_id = c.delivery_id returning d.delivery_id",
+    due_at = m.at, created_at = m.at
+  from chosen c cross join moment m where d.delivery_id = c.delivery_id returning d.delivery_id",
     sqlite: "
-update delivery set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = $1
+update delivery set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = $1, created_at = $1
  where delivery_id in (select delivery_id from delivery
      where tenant = $2 and target = $3 and state = $4 and created_at >= $5 and delivery_id > $7
      order by delivery_id limit $6)
@@ -337,8 +343,8 @@ impl Store {
         ))
     }
 
-    /// Makes a delivery due now. The attempts of an ended delivery are counted from 0 again.
-    /// Returns `false` if the tenant has no such delivery.
+    /// Makes a delivery due now. The attempts of an ended delivery are counted from 0 again, and its
+    /// age counts from now. Returns `false` if the tenant has no such delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

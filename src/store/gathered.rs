@@ -1,4 +1,4 @@
-//! Claims gathered deliveries. All due deliveries of one entry to one person, or to one room of
+//! Claims gathered deliveries. The due deliveries of one entry to one person, or to one room of
 //! Slack or Teams, are claimed together and sent as one message. A row of the table `gathered`
 //! holds the earliest time of the next message (`next_at`).
 //!
@@ -29,13 +29,15 @@ const MAX_DELIVERIES: i64 = 1000;
 const RETENTION: Duration = Duration::from_hours(1);
 
 /// Claims the due deliveries of an entry, for a limited number of people. The first due deliveries
-/// of the entry (`due`) decide who these people are. Then each of them gets all their due
-/// deliveries (`mine`), so that the number in their message does not depend on the deliveries of
-/// other people. Leaves out deliveries that change an earlier message
-/// (`task::event_name::REQUEST_CHANGES`). If a person's `next_at` is in the future, puts off the
-/// person's deliveries until `next_at`, but by at most one pause (`$6`). This maximum is needed
-/// because `next_at` may be the end of a lease: once the message is sent, `next_at` becomes the end
-/// of a pause, which may be earlier.
+/// of the entry (`due`) decide who these people are. Then each of them gets their due deliveries
+/// (`mine`), up to a maximum (`$5`), so that the number in their message does not depend on the
+/// deliveries of other people. On Postgres, the claim skips rows that a claim of another replica
+/// has locked at this moment; these deliveries come with a later message.
+///
+/// Leaves out deliveries that change an earlier message (`task::event_name::REQUEST_CHANGES`). If a
+/// person's `next_at` is in the future, puts off the person's deliveries until `next_at`, but by at
+/// most one pause (`$6`). This maximum is needed because `next_at` may be the end of a lease: once
+/// the message is sent, `next_at` becomes the end of a pause, which may be earlier.
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.

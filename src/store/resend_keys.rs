@@ -112,6 +112,7 @@ const RESEND_WITH_KEY: Sql = Sql {
         attempts = case when d.state = 'due' then d.attempts else 0 end,
         lease_until = case when d.state = 'due' and d.lease_until > d.due_at then d.lease_until end,
         due_at = case when d.state = 'due' and d.due_at < m.at then d.due_at else m.at end,
+        created_at = case when d.state = 'due' then d.created_at else m.at end,
         state = 'due', ended_at = null
       from moment m where d.tenant = $2 and d.delivery_id = $9::uuid
     returning 1
@@ -131,7 +132,8 @@ const RESEND_ALL_WITH_KEY: Sql = Sql {
      limit $12::bigint for update skip locked
 )",
         "
-    update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = m.at
+    update delivery d set state = 'due', attempts = 0, lease_until = null, ended_at = null, due_at = m.at,
+        created_at = m.at
       from chosen c cross join moment m where d.delivery_id = c.delivery_id
     returning 1
 "

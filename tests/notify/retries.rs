@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{BACKEND, Scene, micros, on_both};
 use crate::support::fake_receiver::Received;
+use crate::support::test_app::OPS;
 
 const MINUTE: Duration = Duration::from_mins(1);
 const HOUR: Duration = Duration::from_hours(1);
@@ -66,19 +67,38 @@ on_both! {
         scene.hook.answers_by(|_| (429, vec![("retry-after", "30".to_owned())]));
         scene.short().await;
         let mut before = 0;
-        for round in 1..=11 {
+        for round in 1..=11_u32 {
             let found = scene.until(|found| {
                 found.len() == 1 && !found[0]["last"].is_null() && micros(&found[0], "/last/at") > before
             }).await;
             before = micros(&found[0], "/last/at");
             assert_eq!((&found[0]["state"], &found[0]["attempts"]), (&json!("due"), &json!(round)));
-            assert!((30..=36).contains(&wait(&found[0])), "{}", found[0]);
+            let (wait, least) = (wait(&found[0]), 2_i64.pow(round - 1).max(30));
+            assert!((least..=least * 12 / 10).contains(&wait), "{}", found[0]);
             if round == 11 {
                 scene.hook.answers(200);
             }
-            scene.leap(Duration::from_secs(38));
+            scene.leap(Duration::from_secs(u64::try_from(wait).unwrap() + 2));
         }
         scene.counted(&[("sent", 1)]).await;
+    }
+
+    async fn old_message_that_is_resent_keeps_to_the_wait_that_a_429_asks_for(on) {
+        let scene = Scene::start(on, &ends()).await;
+        scene.hook.answers(410);
+        scene.short().await;
+        let dead = scene.counted(&[("dead", 1)]).await;
+        let older = "update delivery set created_at = created_at - 360000000000";
+        scene.app.database.execute(older).await;
+        scene.hook.answers_by(|_| (429, vec![("retry-after", "30".to_owned())]));
+        let path = format!("/v1/deliveries/{}/resend", dead[0]["delivery_id"].as_str().unwrap());
+        assert_eq!(scene.app.actor(OPS).hit(&path).await.status, 202);
+        for round in 1..=3 {
+            let found = scene.until(|found| found[0]["attempts"] == round).await;
+            assert_eq!(found[0]["state"], "due");
+            assert!((30..=36).contains(&wait(&found[0])), "{}", found[0]);
+            scene.leap(Duration::from_secs(38));
+        }
     }
 
     async fn message_that_a_receiver_puts_off_for_ever_ends_by_the_schedule(on) {
@@ -99,11 +119,13 @@ on_both! {
         scene.hook.answers_by(|_| (503, vec![("retry-after", "600".to_owned())]));
         scene.short().await;
         scene.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
+        // A success brings no message forward that has failed only once, even without a wait.
+        scene.app.database.execute("update delivery set attempts = 2").await;
         scene.hook.answers(200);
         scene.short().await;
         let found = scene.counted(&[("sent", 1), ("due", 1)]).await;
         let waiting = found.iter().find(|one| one["state"] == "due").unwrap();
-        assert_eq!((wait(waiting), &waiting["attempts"]), (600, &json!(1)));
+        assert_eq!((wait(waiting), &waiting["attempts"]), (600, &json!(2)));
         scene.leap(11 * MINUTE);
         scene.counted(&[("sent", 2)]).await;
     }
@@ -195,7 +217,7 @@ on_both! {
             (if message.text.contains(&pattern) { 500 } else { 200 }, Vec::new())
         });
         let path = format!("/v1/deliveries/{}/resend", scene.deliveries("").await[0]["delivery_id"].as_str().unwrap());
-        assert_eq!(scene.app.actor(crate::support::test_app::OPS).hit(&path).await.status, 202);
+        assert_eq!(scene.app.actor(OPS).hit(&path).await.status, 202);
         scene.until(|found| found[0]["attempts"] == 1).await;
         for sent in 1..=12 {
             scene.short().await;

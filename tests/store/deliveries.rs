@@ -16,6 +16,7 @@ const HOUR: Duration = Duration::from_hours(1);
 /// The duration of the lease of each claim.
 const LEASE: Duration = Duration::from_secs(20);
 const SECOND: Duration = Duration::from_secs(1);
+const RESEND_PATH: &str = "POST /v1/deliveries/resend";
 
 fn seconds_before(time: Duration, seconds: u64) -> Duration {
     Duration::from_secs(time.as_secs() - seconds)
@@ -86,6 +87,27 @@ async fn listed(fixture: &StoreFixture, filter: DeliveryFilter) -> Vec<DeliveryR
         ..filter
     };
     fixture.store.deliveries(&filter).await.unwrap().rows
+}
+
+/// Selects every dead delivery to `backend`.
+fn all_dead() -> ResendFilter {
+    ResendFilter {
+        tenant: "acme".to_owned(),
+        target: "backend".to_owned(),
+        state: DeliveryState::Dead,
+        since: None,
+    }
+}
+
+/// Returns a key of the POST that makes many deliveries due.
+fn resend_key(user: &str, key: &str) -> ResendKey {
+    ResendKey {
+        tenant: "acme".to_owned(),
+        user: UserIds::Folded.id(user),
+        path: RESEND_PATH.to_owned(),
+        key: key.to_owned(),
+        body_digest: "00".to_owned(),
+    }
 }
 
 /// Adds a trigger that ends a delivery as soon as it is made due, as a fast sender does. The trigger
@@ -257,6 +279,38 @@ both! {
         assert!(record(&fixture, second, NextState::Sent).await, "a delivery that is being sent keeps its lease");
     }
 
+    async fn resent_delivery_counts_as_created_now_unless_it_was_still_due(fixture) {
+        two(&fixture).await;
+        let store = &fixture.store;
+        let before = store.now().await.unwrap();
+        let ids: Vec<_> = listed(&fixture, DeliveryFilter::default()).await.iter().map(|row| row.id).collect();
+        let all_are = async |state: &str| {
+            let sql = format!("update delivery set state = '{state}', created_at = 1, lease_until = null");
+            fixture.database().execute(&sql).await;
+        };
+        let are_new = async || claim(&fixture, 4).await.iter().map(|one| one.created_at >= before).collect::<Vec<_>>();
+        for (state, is_new) in [("dead", true), ("due", false)] {
+            all_are(state).await;
+            for id in &ids {
+                assert!(store.resend("acme", *id).await.unwrap());
+            }
+            assert_eq!(are_new().await, [is_new; 2], "{state}");
+            all_are(state).await;
+            for id in &ids {
+                let key = resend_key("ops", &format!("{state} {id}"));
+                assert_eq!(store.resend_with_key(&ResendTarget::One(*id), &key).await.unwrap(), Some(1));
+            }
+            assert_eq!(are_new().await, [is_new; 2], "{state}, with a key");
+        }
+        all_are("dead").await;
+        assert_eq!(store.resend_all(&all_dead()).await.unwrap(), 2);
+        assert_eq!(are_new().await, [true; 2], "all");
+        all_are("dead").await;
+        let all = ResendTarget::All(all_dead());
+        assert_eq!(store.resend_with_key(&all, &resend_key("ops", "all")).await.unwrap(), Some(2));
+        assert_eq!(are_new().await, [true; 2], "all, with a key");
+    }
+
     async fn resend_of_many_takes_those_of_the_entry_the_state_and_the_time(fixture) {
         two(&fixture).await;
         for one in claim(&fixture, 4).await {
@@ -291,35 +345,17 @@ both! {
         let dead = "update delivery set state = 'dead', ended_at = due_at, last_milliseconds = 0";
         fixture.database().execute(dead).await;
         end_at_once(&fixture).await;
-        let filter = ResendFilter {
-            tenant: "acme".to_owned(),
-            target: "backend".to_owned(),
-            state: DeliveryState::Dead,
-            since: None,
-        };
-        assert_eq!(fixture.store.resend_all(&filter).await.unwrap(), 1500);
+        assert_eq!(fixture.store.resend_all(&all_dead()).await.unwrap(), 1500);
         let once = "select count(*) from delivery where last_milliseconds = 1";
         assert_eq!(fixture.number(once).await, 1500);
     }
 
     async fn resend_with_a_key_is_done_once_in_a_day_for_every_spelling_of_its_user(fixture) {
-        let path = "POST /v1/deliveries/resend";
-        let key = |user: &str| ResendKey {
-            tenant: "acme".to_owned(),
-            user: UserIds::Folded.id(user),
-            path: path.to_owned(),
-            key: "k".to_owned(),
-            body_digest: "00".to_owned(),
-        };
-        let dead = ResendTarget::All(ResendFilter {
-            tenant: "acme".to_owned(),
-            target: "backend".to_owned(),
-            state: DeliveryState::Dead,
-            since: None,
-        });
+        let key = |user: &str| resend_key(user, "k");
+        let dead = ResendTarget::All(all_dead());
         let resend = async |user: &str| fixture.store.resend_with_key(&dead, &key(user)).await.unwrap();
         let stored = async |user: &str| {
-            let stored = fixture.store.stored_resend("acme", &UserIds::Folded.id(user), path, "k").await.unwrap();
+            let stored = fixture.store.stored_resend("acme", &UserIds::Folded.id(user), RESEND_PATH, "k").await.unwrap();
             stored.map(|stored| (stored.body_digest, stored.count))
         };
         let all_die = async || {

@@ -31,8 +31,8 @@ pub(in super::super) const BUSY: &str = "the mail server asks to try again later
 const REFUSED: &str = "the mail server refuses the mail (5xx)";
 const NO_SESSION: &str = "the mail server refuses the session (5xx)";
 const NO_SIGN_IN: &str = "the mail server refuses the user or password (5xx)";
-const NO_KNOWN_SIGN_IN: &str =
-    "the mail server offers no sign-in that the service knows (PLAIN, LOGIN)";
+const NO_USABLE_SIGN_IN: &str =
+    "the mail server offers no sign-in that the service can use (PLAIN, LOGIN)";
 const CONNECTION_LOST: &str = "the connection to the mail server was lost";
 
 /// The reply codes with which a server rejects the session, not the mail (RFC 4954, section 6).
@@ -125,7 +125,7 @@ impl Server {
                 if error.is_permanent() {
                     NO_SIGN_IN
                 } else if error.is_client() {
-                    NO_KNOWN_SIGN_IN
+                    NO_USABLE_SIGN_IN
                 } else {
                     open_problem(&error)
                 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::{ALICE, BOB, BOB_ONLY, BY_MAIL, MINUTE, Post, yaml};
-use crate::notify::on_both;
+use crate::notify::{BACKEND, NEW, on_both};
 use crate::support::fake_mail_server::{FakeMailServer, Then};
+use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp};
 
 /// An entry of the same name for a room. The port belongs to no service.
@@ -13,6 +14,18 @@ const ROOM: &str = "    - { name: by-mail, slack: { url: \"http://127.0.0.1:9/ho
 /// Returns [`BOB_ONLY`] without gathering: each question is sent in a mail of its own.
 fn single() -> String {
     BOB_ONLY.replace("tenants", "gather: 0s, tenants")
+}
+
+/// Returns a webhook entry of the same name, which sends questions and their answers.
+fn webhook(url: &str) -> String {
+    BACKEND
+        .replace("name: backend", "name: by-mail")
+        .replace(
+            "tenants: [acme]",
+            "tenants: [acme], events: [request.created, request.decided]",
+        )
+        .replace("{hook}", url)
+        .replace("{new}", NEW)
 }
 
 on_both! {
@@ -37,7 +50,7 @@ on_both! {
         post.server.then(Then::OfferCramMd5);
         post.app.held().await;
         let found = post.until(|found| found.len() == 1 && found[0]["attempts"] == 1).await;
-        assert_eq!(found[0]["last"]["problem"], "the mail server offers no sign-in that the service knows (PLAIN, LOGIN)");
+        assert_eq!(found[0]["last"]["problem"], "the mail server offers no sign-in that the service can use (PLAIN, LOGIN)");
         assert!(post.server.heard().iter().all(|line| !line.starts_with("AUTH")));
     }
 
@@ -62,6 +75,34 @@ on_both! {
         let found = post.counted(&[("dropped", 1), ("due", 0)]).await;
         assert_eq!(found[0]["last"]["problem"], "the entry's settings no longer select this message");
         assert_eq!(post.server.all().len(), 0);
+    }
+
+    async fn answer_that_waits_for_a_webhook_is_dropped_once_its_entry_mails_people(on) {
+        let webhook = webhook("http://127.0.0.1:9");
+        let mut post = Post::start(on, &webhook).await;
+        let held = post.app.held().await;
+        post.reject(&held.request, crate::support::test_app::BOB).await;
+        post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
+        post.app.restart_with(|yaml| yaml.replace(&webhook, BOB_ONLY)).await;
+        post.leap(7 * MINUTE);
+        let found = post.counted(&[("dropped", 2), ("due", 0)]).await;
+        for dropped in found {
+            assert_eq!(dropped["last"]["problem"], "the entry's settings no longer select this message");
+        }
+        assert_eq!(post.server.all().len(), 0);
+    }
+
+    async fn question_that_waits_for_people_is_dropped_once_its_entry_is_a_webhook(on) {
+        let hook = FakeReceiver::start().await;
+        let webhook = webhook(&hook.url);
+        let mut post = Post::start(on, BY_MAIL).await;
+        post.server.then(Then::Refuse(451));
+        post.app.held().await;
+        post.until(|found| found.len() == 2 && found.iter().all(|one| !one["last"].is_null())).await;
+        post.app.restart_with(|yaml| yaml.replace(BY_MAIL, &webhook)).await;
+        post.leap(7 * MINUTE);
+        post.counted(&[("dropped", 2), ("due", 0)]).await;
+        assert_eq!(hook.count(), 0);
     }
 
     async fn mail_whose_end_is_unknown_is_sent_again_under_its_id(on) {
