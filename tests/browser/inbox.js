@@ -236,13 +236,19 @@ async function noticesWhatItMissed(browser) {
 }
 
 // If several tabs have notices switched on, the tab that holds the lock keeps its stream while it is
-// hidden, and the others close theirs. A hidden tab that receives the lock opens its stream again.
+// hidden, and the others close theirs. The tab goes on with its notices after the reader has
+// switched them off and on. A hidden tab that receives the lock opens its stream again.
 async function oneHiddenTabKeepsItsStream(browser) {
   const { context, page, wrong } = await newPage(browser);
   const other = await context.newPage();
   await context.addInitScript(() => {
+    window.noticed = [];
     window.Notification = class {
       static permission = "granted";
+      static requestPermission = async () => "granted";
+      constructor(_, { tag }) {
+        noticed.push(tag);
+      }
     };
     localStorage.setItem("holdpoint-tell", "yes");
     window.EventSource = class extends window.EventSource {
@@ -253,17 +259,30 @@ async function oneHiddenTabKeepsItsStream(browser) {
     };
   });
   const isOpen = (tab) => tab.waitForFunction(() => window.opened.readyState === EventSource.OPEN);
+  const isNoticed = (tab, asked) => tab.waitForFunction((id) => noticed.includes(id), asked.request.request_id);
   for (const tab of [page, other]) {
     await tab.goto(`${service}/inbox`);
     await isLive(tab);
   }
   for (const tab of [page, other]) await setVisibility(tab, "hidden");
   await isOpen(page);
-  assert.ok(await other.evaluate(() => window.opened.readyState === EventSource.CLOSED), "the other tab listens no more");
+  const isClosed = () => other.evaluate(() => window.opened.readyState === EventSource.CLOSED);
+  assert.ok(await isClosed(), "the other tab listens no more");
+  for (const pressed of ["false", "true"]) {
+    await page.locator("#inbox-tell").click();
+    await page.locator(`#inbox-tell[aria-pressed="${pressed}"]`).waitFor();
+    await other.locator(`#inbox-tell[aria-pressed="${pressed}"]`).waitFor();
+  }
+  const first = await refundOf(101);
+  await isNoticed(page, first);
+  assert.ok(await isClosed(), "the other tab still waits for the lock");
   await page.close();
   await isOpen(other);
+  const second = await refundOf(102);
+  await isNoticed(other, second);
   assert.deepEqual(wrong, []);
   await context.close();
+  await clear();
 }
 
 async function showsATask(browser, javaScriptEnabled) {
