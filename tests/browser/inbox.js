@@ -237,7 +237,8 @@ async function noticesWhatItMissed(browser) {
 
 // If several tabs have notices switched on, the tab that holds the lock keeps its stream while it is
 // hidden, and the others close theirs. The tab goes on with its notices after the reader has
-// switched them off and on. A hidden tab that receives the lock opens its stream again.
+// switched them off and on. A hidden tab that receives the lock opens its stream again, and repeats
+// no notice.
 async function oneHiddenTabKeepsItsStream(browser) {
   const { context, page, wrong } = await newPage(browser);
   const other = await context.newPage();
@@ -275,11 +276,14 @@ async function oneHiddenTabKeepsItsStream(browser) {
   }
   const first = await refundOf(101);
   await isNoticed(page, first);
+  const told = await page.evaluate(() => noticed);
   assert.ok(await isClosed(), "the other tab still waits for the lock");
   await page.close();
   await isOpen(other);
   const second = await refundOf(102);
   await isNoticed(other, second);
+  told.push(...(await other.evaluate(() => noticed)));
+  assert.deepEqual(told, [first, second].map(({ request: asked }) => asked.request_id), "one notice each");
   assert.deepEqual(wrong, []);
   await context.close();
   await clear();

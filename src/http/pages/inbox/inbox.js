@@ -38,7 +38,7 @@
     xhr.send();
   };
 
-  // --- The count ---------------------------------------------------------------------------------
+  // --- The count ---
 
   let mayBeMore = "more" in live.dataset;
 
@@ -50,7 +50,7 @@
     navigator.setAppBadge?.(open).catch(() => {});
   };
 
-  // --- Rows of requests that no longer wait, and rows of new requests ----------------------------
+  // --- Rows of requests that no longer wait, and rows of new requests ---
 
   const setRowNote = (row, text) => {
     const line = row.querySelector(".told");
@@ -136,7 +136,7 @@
   };
   button.addEventListener("click", showNewRows);
 
-  // --- The events --------------------------------------------------------------------------------
+  // --- The events ---
 
   // The ids of requests that are no news; undefined until an event has listed all open requests.
   let known;
@@ -193,9 +193,10 @@
     },
   };
 
-  // --- Notices of the browser --------------------------------------------------------------------
+  // --- Notices of the browser ---
 
   const NOTIFY_KEY = "holdpoint-tell";
+  const NOTIFIED_KEY = "holdpoint-told";
   // Undefined until this tab asks for the lock.
   let hasLock;
 
@@ -216,11 +217,15 @@
     });
   };
 
-  // A notice may appear on a locked screen, so it contains no summary and no argument.
-  const notify = (request) => {
+  // A notice may appear on a locked screen, so it contains no summary and no argument. The ids are
+  // stored, so that the next tab that holds the lock does not repeat a notice.
+  const notify = ({ request_id: id, kind, agent_path: path }) => {
     if (!mayNotify()) return;
-    const body = [word(`short_${request.kind}`, request.kind), visible(request.agent_path.at(-1) ?? "")].join(" · ");
-    new Notification(words.notify_title, { body, tag: request.request_id });
+    const ids = (localStorage.getItem(NOTIFIED_KEY) ?? "").split(" ");
+    if (ids.includes(id)) return;
+    localStorage.setItem(NOTIFIED_KEY, [...ids, id].slice(-MAX_COUNTED).join(" "));
+    const body = [word(`short_${kind}`, kind), visible(path.at(-1) ?? "")].join(" · ");
+    new Notification(words.notify_title, { body, tag: id });
   };
 
   if (window.Notification) {
@@ -239,7 +244,7 @@
     updateNotices();
   } else notifyButton.remove();
 
-  // --- Moving between the rows -------------------------------------------------------------------
+  // --- Moving between the rows ---
 
   // The keys work while a link of the list has the focus.
   rows.addEventListener("keydown", (event) => {
@@ -252,7 +257,7 @@
     next.focus();
   });
 
-  // --- The connection ----------------------------------------------------------------------------
+  // --- The connection ---
 
   let source;
   let tries = 0;
