@@ -316,6 +316,30 @@ async function showsATask(browser, javaScriptEnabled) {
   await context.close();
 }
 
+// The page of a task takes over its changed questions while the link of a question has the focus.
+async function aQuestionKeepsTheFocus(browser) {
+  const { task } = await refund();
+  const { context, page, wrong } = await newPage(browser);
+  let takeOver;
+  const mayTakeOver = new Promise((resolve) => {
+    takeOver = resolve;
+  });
+  await page.route(`**/tasks/${task.task_id}`, async (route) => {
+    if (route.request().resourceType() === "xhr") await mayTakeOver;
+    await route.continue();
+  });
+  await page.goto(`${service}/tasks/${task.task_id}`, { waitUntil: "domcontentloaded" });
+  const questions = page.locator("#task-questions");
+  await questions.evaluate((node) => node.append("an old text"));
+  await questions.getByRole("link").focus();
+  takeOver();
+  await questions.filter({ hasNotText: "an old text" }).waitFor();
+  assert.ok(await questions.getByRole("link").evaluate((link) => link === document.activeElement));
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
+}
+
 async function aHostileNameIsTextEverywhere(browser) {
   const hostile = '<img src=x onerror=alert(1)>"\'&{{7*7}}\u202e\u200b<script>alert(2)</script>';
   const reply = await fetch(`${service}/v1/tasks`, {
@@ -425,6 +449,7 @@ try {
   await losesItsStream(browser);
   await noticesWhatItMissed(browser);
   await oneHiddenTabKeepsItsStream(browser);
+  await aQuestionKeepsTheFocus(browser);
   await aHostileNameIsTextEverywhere(browser);
   await everybodyCanRead(browser);
   assert.equal((await request((await refund()).request.request_id)).status, "pending");
