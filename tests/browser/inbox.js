@@ -236,13 +236,20 @@ async function noticesWhatItMissed(browser) {
 }
 
 // If several tabs have notices switched on, the tab that holds the lock keeps its stream while it is
-// hidden, and the others close theirs. A hidden tab that receives the lock opens its stream again.
+// hidden, and the others close theirs. The tab goes on with its notices after the reader has
+// switched them off and on. A hidden tab that receives the lock opens its stream again, and repeats
+// no notice.
 async function oneHiddenTabKeepsItsStream(browser) {
   const { context, page, wrong } = await newPage(browser);
   const other = await context.newPage();
   await context.addInitScript(() => {
+    window.noticed = [];
     window.Notification = class {
       static permission = "granted";
+      static requestPermission = async () => "granted";
+      constructor(_, { tag }) {
+        noticed.push(tag);
+      }
     };
     localStorage.setItem("holdpoint-tell", "yes");
     window.EventSource = class extends window.EventSource {
@@ -253,17 +260,33 @@ async function oneHiddenTabKeepsItsStream(browser) {
     };
   });
   const isOpen = (tab) => tab.waitForFunction(() => window.opened.readyState === EventSource.OPEN);
+  const isNoticed = (tab, asked) => tab.waitForFunction((id) => noticed.includes(id), asked.request.request_id);
   for (const tab of [page, other]) {
     await tab.goto(`${service}/inbox`);
     await isLive(tab);
   }
   for (const tab of [page, other]) await setVisibility(tab, "hidden");
   await isOpen(page);
-  assert.ok(await other.evaluate(() => window.opened.readyState === EventSource.CLOSED), "the other tab listens no more");
+  const isClosed = () => other.evaluate(() => window.opened.readyState === EventSource.CLOSED);
+  assert.ok(await isClosed(), "the other tab listens no more");
+  for (const pressed of ["false", "true"]) {
+    await page.locator("#inbox-tell").click();
+    await page.locator(`#inbox-tell[aria-pressed="${pressed}"]`).waitFor();
+    await other.locator(`#inbox-tell[aria-pressed="${pressed}"]`).waitFor();
+  }
+  const first = await refundOf(101);
+  await isNoticed(page, first);
+  const told = await page.evaluate(() => noticed);
+  assert.ok(await isClosed(), "the other tab still waits for the lock");
   await page.close();
   await isOpen(other);
+  const second = await refundOf(102);
+  await isNoticed(other, second);
+  told.push(...(await other.evaluate(() => noticed)));
+  assert.deepEqual(told, [first, second].map(({ request: asked }) => asked.request_id), "one notice each");
   assert.deepEqual(wrong, []);
   await context.close();
+  await clear();
 }
 
 async function showsATask(browser, javaScriptEnabled) {
@@ -291,6 +314,30 @@ async function showsATask(browser, javaScriptEnabled) {
   assert.equal(await page.locator(".timeline > li").count(), 2);
   assert.deepEqual(wrong, []);
   await context.close();
+}
+
+// The page of a task takes over its changed questions while the link of a question has the focus.
+async function aQuestionKeepsTheFocus(browser) {
+  const { task } = await refund();
+  const { context, page, wrong } = await newPage(browser);
+  let takeOver;
+  const mayTakeOver = new Promise((resolve) => {
+    takeOver = resolve;
+  });
+  await page.route(`**/tasks/${task.task_id}`, async (route) => {
+    if (route.request().resourceType() === "xhr") await mayTakeOver;
+    await route.continue();
+  });
+  await page.goto(`${service}/tasks/${task.task_id}`, { waitUntil: "domcontentloaded" });
+  const questions = page.locator("#task-questions");
+  await questions.evaluate((node) => node.append("an old text"));
+  await questions.getByRole("link").focus();
+  takeOver();
+  await questions.filter({ hasNotText: "an old text" }).waitFor();
+  assert.ok(await questions.getByRole("link").evaluate((link) => link === document.activeElement));
+  assert.deepEqual(wrong, []);
+  await context.close();
+  await clear();
 }
 
 async function aHostileNameIsTextEverywhere(browser) {
@@ -402,6 +449,7 @@ try {
   await losesItsStream(browser);
   await noticesWhatItMissed(browser);
   await oneHiddenTabKeepsItsStream(browser);
+  await aQuestionKeepsTheFocus(browser);
   await aHostileNameIsTextEverywhere(browser);
   await everybodyCanRead(browser);
   assert.equal((await request((await refund()).request.request_id)).status, "pending");

@@ -174,11 +174,16 @@
   const questions = document.getElementById("task-questions");
 
   // Takes over the open questions of a task's page, and removes the form that cancels the task once
-  // the task has ended. The form of a task that goes on stays as the reader left it.
+  // the task has ended. The form of a task that goes on stays as the reader left it. If the link of
+  // a question had the focus, the new link of the question gets it.
   const takeOverTask = (loaded) => {
     const fresh = loaded.getElementById("task-questions");
     if (!questions || !fresh) return;
-    if (!questions.isEqualNode(fresh)) questions.replaceChildren(...document.adoptNode(fresh).childNodes);
+    if (!questions.isEqualNode(fresh)) {
+      const focused = questions.contains(document.activeElement) ? document.activeElement.href : undefined;
+      questions.replaceChildren(...document.adoptNode(fresh).childNodes);
+      if (focused) [...questions.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
+    }
     if (!loaded.getElementById("task-cancel")) document.getElementById("task-cancel")?.remove();
   };
 

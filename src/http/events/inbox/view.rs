@@ -36,9 +36,9 @@ pub(super) struct InboxView {
     /// Whether requests that are not in `open` may wait, too. This is so if the count has reached
     /// its limit, or if the read ended early because it had looked at many requests.
     more: bool,
-    /// Whether the count has reached [`MAX_COUNTED`] since the inbox was read. If so, `more` is
-    /// set, too.
-    full: bool,
+    /// The number of requests that the read has found. [`MAX_COUNTED`] as soon as further requests
+    /// have opened beyond that limit.
+    counted: usize,
 }
 
 impl InboxView {
@@ -50,30 +50,41 @@ impl InboxView {
                 .map(|request| (request.id, request.answers))
                 .collect(),
             more: read.more,
-            full: read.more && read.len() >= MAX_COUNTED,
+            counted: read.len(),
         }
     }
 
     /// Returns the number of requests that wait, at most [`MAX_COUNTED`].
     #[must_use]
     pub(super) fn count(&self) -> usize {
-        if self.full {
+        if self.is_full() {
             MAX_COUNTED
         } else {
             self.open.len()
         }
     }
 
+    /// Returns whether the count has reached [`MAX_COUNTED`] since the inbox was read, and further
+    /// requests may wait.
+    fn is_full(&self) -> bool {
+        self.more && self.counted >= MAX_COUNTED
+    }
+
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
         self.open.keys().copied()
     }
 
-    /// Returns whether the inbox has to be read again. This is so if the count had reached its
-    /// limit, and many of the counted requests no longer wait (see [`REFRESH_TENTHS`]). Requests
-    /// that were not counted may then take their places.
+    /// Returns whether the inbox has to be read again. This is so if requests may wait that were
+    /// not counted, and many of the counted requests no longer wait. Requests that were not counted
+    /// may then take their places. A read that ended early may end early again, so the next read is
+    /// due only after half of the requests that this read found have gone, never at once.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
-        self.full && 10 * self.open.len() < REFRESH_TENTHS * MAX_COUNTED
+        if self.is_full() {
+            10 * self.open.len() < REFRESH_TENTHS * MAX_COUNTED
+        } else {
+            self.more && 2 * self.open.len() < self.counted
+        }
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
@@ -104,9 +115,11 @@ impl InboxView {
             *known = answers;
             return Some(InboxChange::Changed);
         }
-        self.full |= self.open.len() >= MAX_COUNTED;
-        self.more |= self.full;
-        if !self.full {
+        if self.open.len() >= MAX_COUNTED {
+            self.counted = MAX_COUNTED;
+            self.more = true;
+        }
+        if !self.is_full() {
             self.open.insert(id, answers);
         }
         Some(if self.more && answers > 0 {
@@ -208,6 +221,36 @@ mod tests {
         let gone = note(&mut view, &row);
         assert_eq!(gone, Some(InboxChange::Gone(GoneReason::Withdrawn)));
         assert_eq!((view.count(), view.is_outdated()), (0, false));
+    }
+
+    #[test]
+    fn inbox_is_read_again_after_an_early_end_once_most_of_the_found_requests_are_gone() {
+        let mut row = sample::request();
+        let ids = [1, 2].map(|number| RequestId(Uuid::from_u128(number)));
+        let found = ids.map(|id| OpenRequest {
+            id,
+            expires_at: None,
+            answers: 0,
+        });
+        let early = Page {
+            rows: found.to_vec(),
+            more: true,
+            scanned_to: None,
+        };
+        let mut view = InboxView::from_page(&early);
+        row.status = RequestStatus::Withdrawn;
+        for id in ids {
+            assert!(!view.is_outdated(), "{id:?}");
+            row.spec.request_id = id;
+            note(&mut view, &row);
+        }
+        assert!(view.is_outdated());
+        let empty = Page {
+            more: true,
+            ..Page::empty()
+        };
+        assert!(!InboxView::from_page(&empty).is_outdated(), "no loop");
+        assert!(!InboxView::from_page(&early).is_outdated(), "no loop");
     }
 
     #[test]

@@ -5,11 +5,11 @@
 "use strict";
 
 (() => {
-  const live = document.getElementById("inbox-live");
-  const rows = document.getElementById("inbox-rows");
+  const part = (name) => document.getElementById(name);
+  const live = part("inbox-live");
+  const rows = part("inbox-rows");
   if (!live || !rows || !window.EventSource) return;
   const words = JSON.parse(live.dataset.words);
-  const part = (name) => document.getElementById(name);
   const [state, heading, nav, news, notifyButton, note] = ["inbox-state", "open-heading", "open-count", "inbox-new", "inbox-tell", "inbox-tell-note"].map(part);
   const title = document.title;
   const MAX_COUNTED = 1000;
@@ -24,7 +24,6 @@
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
   const word = (name, otherwise) => (Object.hasOwn(words, name) ? words[name] : visible(otherwise));
   const moment = (at) => `${String(at).slice(0, 19).replace("T", " ")} UTC`;
-  const clock = () => `${new Date().toISOString().slice(11, 19)} UTC`;
   const rowOf = (id) => [...rows.children].find((row) => row.dataset.request === id);
   const isLastPage = !part("inbox-next");
   // The first id of this page; without rows "g", which is greater than every id.
@@ -39,7 +38,7 @@
     xhr.send();
   };
 
-  // --- The count ---------------------------------------------------------------------------------
+  // --- The count ---
 
   let mayBeMore = "more" in live.dataset;
 
@@ -51,7 +50,7 @@
     navigator.setAppBadge?.(open).catch(() => {});
   };
 
-  // --- Rows of requests that no longer wait, and rows of new requests ----------------------------
+  // --- Rows of requests that no longer wait, and rows of new requests ---
 
   const setRowNote = (row, text) => {
     const line = row.querySelector(".told");
@@ -98,7 +97,7 @@
   const announce = () => {
     clearTimeout(announceTimer);
     if (newRequests.size === 0) {
-      if (!button.contains(document.activeElement)) button.remove();
+      if (button !== document.activeElement) button.remove();
       return;
     }
     const wait = announcedAt + ANNOUNCE_INTERVAL_MS - Date.now();
@@ -137,7 +136,7 @@
   };
   button.addEventListener("click", showNewRows);
 
-  // --- The events --------------------------------------------------------------------------------
+  // --- The events ---
 
   // The ids of requests that are no news; undefined until an event has listed all open requests.
   let known;
@@ -194,41 +193,39 @@
     },
   };
 
-  // --- Notices of the browser --------------------------------------------------------------------
+  // --- Notices of the browser ---
 
   const NOTIFY_KEY = "holdpoint-tell";
-  let releaseLock;
-  let mayNotify = false;
+  const NOTIFIED_KEY = "holdpoint-told";
+  // Undefined until this tab asks for the lock.
+  let hasLock;
 
   const wantsNotices = () => window.Notification?.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "yes";
+  const mayNotify = () => hasLock && wantsNotices();
 
-  // The tab that holds the lock shows the notices, and keeps its stream even while hidden.
+  // The tab that holds the lock shows the notices. It holds the lock until it is closed, also while
+  // notices are switched off.
   const updateNotices = () => {
     notifyButton.textContent = wantsNotices() ? words.notify_stop : words.notify;
     notifyButton.setAttribute("aria-pressed", wantsNotices());
-    if (!wantsNotices()) {
-      releaseLock?.();
-      releaseLock = undefined;
-      mayNotify = false;
-    } else if (!releaseLock) {
-      const held = new Promise((resolve) => {
-        releaseLock = resolve;
-      });
-      if (!navigator.locks) mayNotify = true;
-      else
-        navigator.locks.request("holdpoint-inbox", () => {
-          mayNotify = wantsNotices();
-          onVisibilityChange();
-          return held;
-        });
-    }
+    if (!wantsNotices() || hasLock !== undefined) return;
+    hasLock = !navigator.locks;
+    navigator.locks?.request("holdpoint-inbox", () => {
+      hasLock = true;
+      onVisibilityChange();
+      return new Promise(() => {});
+    });
   };
 
-  // A notice may appear on a locked screen, so it contains no summary and no argument.
-  const notify = (request) => {
-    if (!mayNotify) return;
-    const body = [word(`short_${request.kind}`, request.kind), visible(request.agent_path.at(-1) ?? "")].join(" · ");
-    new Notification(words.notify_title, { body, tag: request.request_id });
+  // A notice may appear on a locked screen, so it contains no summary and no argument. The ids are
+  // stored, so that the next tab that holds the lock does not repeat a notice.
+  const notify = ({ request_id: id, kind, agent_path: path }) => {
+    if (!mayNotify()) return;
+    const ids = (localStorage.getItem(NOTIFIED_KEY) ?? "").split(" ");
+    if (ids.includes(id)) return;
+    localStorage.setItem(NOTIFIED_KEY, [...ids, id].slice(-MAX_COUNTED).join(" "));
+    const body = [word(`short_${kind}`, kind), visible(path.at(-1) ?? "")].join(" · ");
+    new Notification(words.notify_title, { body, tag: id });
   };
 
   if (window.Notification) {
@@ -239,10 +236,15 @@
       else note.textContent = words.notify_refused;
       updateNotices();
     });
+    // Another tab may have switched notices on or off.
+    window.addEventListener("storage", () => {
+      updateNotices();
+      onVisibilityChange();
+    });
     updateNotices();
   } else notifyButton.remove();
 
-  // --- Moving between the rows -------------------------------------------------------------------
+  // --- Moving between the rows ---
 
   // The keys work while a link of the list has the focus.
   rows.addEventListener("keydown", (event) => {
@@ -255,7 +257,7 @@
     next.focus();
   });
 
-  // --- The connection ----------------------------------------------------------------------------
+  // --- The connection ---
 
   let source;
   let tries = 0;
@@ -276,17 +278,17 @@
   // A browser reconnects by itself, until a response is no event stream. Then the state is
   // `CLOSED`.
   const onError = () => {
-    if (state.textContent === words.live) state.textContent = fill(words.not_live, { at: clock() });
+    if (state.textContent === words.live) state.textContent = fill(words.not_live, { at: moment(new Date().toISOString()).slice(11) });
     if (source.readyState !== EventSource.CLOSED) return;
     tries += 1;
     if (tries < MAX_TRIES) retryTimer = setTimeout(connect, 1000 * 2 ** tries);
   };
 
-  // Browsers limit the connections to a host, so a hidden page closes its stream. If the page shows
-  // notices, the stream stays open.
+  // Browsers limit the connections to a host, so a hidden page closes its stream, unless it shows
+  // notices.
   const onVisibilityChange = () => {
     clearTimeout(retryTimer);
-    if (document.visibilityState === "hidden" && !mayNotify) source?.close();
+    if (document.visibilityState === "hidden" && !mayNotify()) source?.close();
     else if (!source || source.readyState === EventSource.CLOSED) {
       tries = 0;
       connect();
