@@ -20,10 +20,10 @@ const BACKOFF: [Duration; 9] = [
     Duration::from_hours(24),
 ];
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
-/// The minimum wait after a 429 to the first attempt. The minimum doubles with each further
-/// attempt, [`MAX_DOUBLINGS`] times at most. Otherwise a receiver that asks for no wait or a short
-/// wait would get the same message every few seconds for hours.
+/// The minimum wait after a 429.
 const MIN_POSTPONEMENT: Duration = Duration::from_secs(1);
+/// How often the minimum wait doubles, once for each attempt, if the 429 asks for no wait, or for a
+/// wait until a time in the past. Otherwise the same message would be sent every second for days.
 const MAX_DOUBLINGS: i64 = 10;
 /// The age from which a delivery can end after its attempts. It is the shortest time that the waits
 /// of [`BACKOFF`] can take together. Some attempts come sooner than [`BACKOFF`] says: those that a
@@ -50,7 +50,11 @@ fn random_part() -> f64 {
 /// Returns the wait after a 429 that asked for the wait `asked`. `attempts` counts earlier
 /// attempts. Random jitter lengthens the wait by up to a fifth, up to [`MAX_RETRY_AFTER`].
 fn postponement(asked: Duration, attempts: i64) -> Duration {
-    let doublings = u32::try_from(attempts.min(MAX_DOUBLINGS)).unwrap_or(0);
+    let doublings = if asked.is_zero() {
+        u32::try_from(attempts.min(MAX_DOUBLINGS)).unwrap_or(0)
+    } else {
+        0
+    };
     let asked = asked.max(MIN_POSTPONEMENT * 2_u32.pow(doublings));
     (asked + asked.mul_f64(0.2 * random_part())).min(MAX_RETRY_AFTER)
 }
@@ -119,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_of_a_429_is_kept_to_while_the_message_is_young_and_its_minimum_grows() {
+    fn wait_of_a_429_is_kept_to_while_the_message_is_young_and_no_wait_grows() {
         let result = |status, seconds| AttemptResult {
             status: Some(status),
             retry_after: Some(Duration::from_secs(seconds)),
@@ -129,7 +133,7 @@ mod tests {
             (0, 0, 1000, 1200),
             (30, 4, 30_000, 36_000),
             (0, 9, 512_000, 614_400),
-            (30, 9, 512_000, 614_400),
+            (30, 9, 30_000, 36_000),
             (0, 3000, 1_024_000, 1_228_800),
         ] {
             let NextState::Postponed(wait) = next(&result(429, asked), attempts, true) else {
