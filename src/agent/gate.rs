@@ -118,8 +118,8 @@ pub enum OtherTools {
     /// The call is invalid.
     #[default]
     Deny,
-    /// The rules decide. A rule with `decide: allow` matches the tool's name only by a glob. If no
-    /// rule matches, the call is held.
+    /// The rules decide. A rule with `decide: allow` counts only if it matches the tool's name by a
+    /// glob. If no rule matches, the call is held.
     Judge,
 }
 

@@ -4,9 +4,10 @@
 //! this process had no success in the [`ASK_INTERVAL`] before.
 //!
 //! Exception: a message that was refused while other messages were accepted keeps its own schedule.
-//! Otherwise, each success of another message would start an attempt at the refused message. A
-//! failure that looks like an outage counts as such a refusal only if no other message fails in
-//! this way before the next success, because in an outage the receiver is the cause.
+//! Otherwise, each success of another message would start an attempt at the refused message. If
+//! failures look like an outage, the receiver is probably their cause, and no message counts as
+//! refused. But if only a single message fails in this way between two successes, this message
+//! counts as refused.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -251,7 +251,7 @@ impl IdsFirst for GrantList<'_> {
     type Row = GrantRow;
     type Id = Uuid;
 
-    fn may_filter(&self) -> bool {
+    fn is_inexact(&self) -> bool {
         self.filter.person.is_some()
     }
 

@@ -146,8 +146,8 @@ impl IdsFirst for OpenList<'_> {
     type Row = OpenRequest;
     type Id = Candidate;
 
-    fn may_filter(&self) -> bool {
-        self.0.may_filter()
+    fn is_inexact(&self) -> bool {
+        self.0.is_inexact()
     }
 
     async fn ids(

@@ -82,8 +82,9 @@ pub(super) trait IdsFirst: Sync {
     /// An id, perhaps with values that `matching` needs.
     type Id: Copy + Into<Uuid> + Send;
 
-    /// Whether `ids` may return ids of rows that do not match the filter.
-    fn may_filter(&self) -> bool;
+    /// Whether `ids` may also return ids of rows that do not match the filter. `matching` then leaves
+    /// them out.
+    fn is_inexact(&self) -> bool;
 
     /// Finds at most `limit` ids after `after`, in the order of the list.
     fn ids(
@@ -156,7 +157,7 @@ pub(super) trait IdsFirst: Sync {
             loop {
                 let remaining = limit - i64::try_from(rows.len()).unwrap_or(limit);
                 let next = remaining.saturating_add(1);
-                let chunk = if self.may_filter() {
+                let chunk = if self.is_inexact() {
                     next.max(step)
                 } else {
                     next

@@ -134,7 +134,7 @@ impl IdsFirst for RequestList<'_> {
     type Row = RequestRow;
     type Id = Uuid;
 
-    fn may_filter(&self) -> bool {
+    fn is_inexact(&self) -> bool {
         let open_only = !matches!(self.source, Source::Trees) && self.filter.only_pending();
         !self.filter.any_kind() || !(open_only || self.filter.statuses.is_empty())
     }

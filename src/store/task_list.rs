@@ -105,7 +105,7 @@ impl IdsFirst for TaskList<'_> {
     type Row = TaskRow;
     type Id = Uuid;
 
-    fn may_filter(&self) -> bool {
+    fn is_inexact(&self) -> bool {
         let Self { filter, users } = self;
         let any = filter.statuses.is_empty()
             && filter.agents.is_empty()

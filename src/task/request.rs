@@ -135,8 +135,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Creates the address `text`. Its seal is the digest of `text` and `digest`, which is the
-    /// digest of the call.
+    /// Creates the address `text` of the call with the digest `digest`. Its seal is a hash over both.
     #[must_use]
     pub fn new(digest: &str, text: String) -> Self {
         let seal = digest_of_texts([digest, text.as_str()].into_iter());

@@ -56,7 +56,7 @@ pub enum AwaitedEvent {
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// The closing of any request, because the tree has the maximum number of open requests.
+    /// The closing of any request: no further request can open while the tree has the maximum.
     RequestClosed,
     /// A user message or another command. A terminal task waits for this event.
     Message,

@@ -93,8 +93,8 @@ impl ValidDecision {
         }
     }
 
-    /// Returns the first decided call among the calls that the answer names. `None` if no named
-    /// call is decided, or if the answer is for the whole request.
+    /// Returns the first call that this answer names and that an earlier answer has decided. `None`
+    /// if there is no such call, or if this answer is for the whole request.
     pub(super) fn decided_call(&self, state: &RequestState<'_>) -> Option<CallId> {
         let mut named = self.by_call.iter().flatten().map(|(call, _)| *call);
         named.find(|call| state.deciding_answer(*call).is_some())

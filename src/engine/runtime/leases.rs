@@ -40,15 +40,14 @@ impl Leases {
     }
 
     /// Returns the number of a claim, for [`Leases::hold_claimed`]. A claim takes its number before
-    /// it takes tasks in the database.
+    /// it takes tasks in the database. Claims and leases are numbered in one sequence.
     pub(crate) fn next_holder(&self) -> u64 {
         self.holders.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Registers a lease until the uptime `until`, for a task that the claim with the number
-    /// `claim` has taken. Returns `None` if another lease of the task was registered after the
-    /// claim took its number. The holder of that other lease is a command that has found the
-    /// claimed task in the database and drives the task.
+    /// `claim` has taken. Returns `None` if the task has a lease with a greater number. A command
+    /// has then found the claimed task in the database, and drives the task already.
     pub(crate) fn hold_claimed(
         self: &Arc<Self>,
         task: TaskId,

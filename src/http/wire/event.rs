@@ -267,7 +267,7 @@ impl TransientEvent {
         })
     }
 
-    /// Returns the name of the server-sent event, also in the member `event`.
+    /// Returns the name of the server-sent event, which is also the value of its member `event`.
     #[must_use]
     pub(crate) fn name(&self) -> &'static str {
         match self {

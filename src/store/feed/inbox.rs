@@ -80,7 +80,8 @@ impl Feed {
         });
     }
 
-    /// Notifies the local readers of the requests of a commit, which any replica may have made.
+    /// Tells this process's readers of the tenant's inbox which requests a commit has changed. Any
+    /// replica may have made the commit.
     pub(in crate::store) fn deliver_requests(&self, tenant: &str, ids: &Arc<[RequestId]>) {
         if let Some(sender) = lock(&self.inboxes).0.get(tenant) {
             // The send fails if the tenant has no reader. Then the notification is not needed.

@@ -196,7 +196,7 @@ pub(crate) fn gateway_result(
     result
 }
 
-/// Writes the result of a call that cannot run behind a gateway. `text` tells the model the reason.
+/// Writes the result of a call that the gateway must refuse. `text` tells the model the reason.
 pub(crate) fn refusal_result(revision: Revision, text: &str) -> Value {
     let mut result = error_result(text);
     set_result_type(&mut result, revision);
