@@ -237,13 +237,9 @@ on_both! {
         let app = TestApp::start(on).await;
         for key in [ALICE, WEB] {
             let cookie = cookie(&app, key).await;
-            for (name, value, status, code) in [
-                ("holdpoint-user", "bob", 403, "forbidden"),
-                ("holdpoint-groups", "finance", 403, "forbidden"),
-                ("holdpoint-tenant", "other", 400, "bad_request"),
-            ] {
+            for (name, value) in [("holdpoint-user", "bob"), ("holdpoint-groups", "finance"), ("holdpoint-tenant", "other")] {
                 let refused = program(&app, &cookie).header(name, value).get("/v1/me").await;
-                assert_eq!((refused.status, refused.str("/code").as_str()), (status, code), "{name}");
+                assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"), "{name}");
             }
             assert_eq!(program(&app, &cookie).get("/v1/me").await.body["via"], Value::Null);
         }

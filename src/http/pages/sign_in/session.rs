@@ -16,9 +16,8 @@ use crate::people::authenticator::AuthError;
 /// the session or the session's key is no longer valid.
 ///
 /// # Errors
-/// `bad_request` when the request has an unknown `Holdpoint-…` header; `forbidden` when it has a
-/// known `Holdpoint-…` header, because a session may not speak for other people; `unavailable` or
-/// `internal` when the session cannot be read.
+/// `forbidden` when the request has a `Holdpoint-…` header, because a session may not speak for
+/// other people; `unavailable` or `internal` when the session cannot be read.
 pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     let Some(token) = cookie::token(headers, &http.settings.public_url) else {
         return Ok(None);
