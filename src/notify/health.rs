@@ -6,10 +6,10 @@
 //! Exception: a message that was refused while other messages were accepted keeps its own schedule.
 //! Otherwise, each success of another message would start an attempt at the refused message. If
 //! failures look like an outage, the receiver is probably their cause, and no message counts as
-//! refused. But if only a single message fails in this way between two successes, this message
-//! counts as refused.
+//! refused, unless only this message fails, or the message fails again and again while others are
+//! accepted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -17,6 +17,10 @@ use uuid::Uuid;
 /// If this time has passed since the last success, the next success makes the waiting messages due,
 /// because another process may have seen failures in this time.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The number of successes of other messages after which a message that failed before each of them
+/// counts as refused, although other messages failed with it.
+const MAX_SUSPICIONS: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Health {
@@ -27,9 +31,11 @@ pub(super) struct Health {
     succeeded_at: Option<Duration>,
     /// The messages that the receiver refused while it accepted others.
     refused: BTreeSet<Uuid>,
-    /// The messages that become `refused` with the next success: those of a failure that looks like
-    /// an outage, while it is the only such failure since the last success.
-    suspects: BTreeSet<Uuid>,
+    /// The messages that failed again since the last success, with failures that look like an
+    /// outage. The value says whether the receiver did not count as failing at that time.
+    suspects: BTreeMap<Uuid, bool>,
+    /// How often a message was a suspect when another message was accepted.
+    suspicions: BTreeMap<Uuid, u32>,
 }
 
 impl Default for Health {
@@ -40,7 +46,8 @@ impl Default for Health {
             failing: true,
             succeeded_at: None,
             refused: BTreeSet::new(),
-            suspects: BTreeSet::new(),
+            suspects: BTreeMap::new(),
+            suspicions: BTreeMap::new(),
         }
     }
 }
@@ -53,26 +60,21 @@ impl Health {
     ///   failing. This failure alone does not make the receiver count as failing: a success makes
     ///   many messages due at once, and the receiver may refuse each of them while it accepts
     ///   others.
-    /// - If `is_outage` is true, the receiver counts as failing in any case. The message counts as
-    ///   refused only once another message is accepted, and no further failure with `is_outage`
-    ///   came before. A receiver may answer a single message with 503 for ever.
+    /// - If `is_outage` is true, the receiver counts as failing in any case, and the message is only
+    ///   a suspect. A suspect counts as refused once another message is accepted, if it was the only
+    ///   suspect, or if it has been one [`MAX_SUSPICIONS`] times. A receiver may answer a few
+    ///   messages with 503 for ever.
     pub(super) fn failed(
         &mut self,
         messages: impl IntoIterator<Item = (Uuid, bool)>,
         is_outage: bool,
     ) {
         let was_failing = self.failing;
-        if is_outage {
-            self.suspects.clear();
-        }
         for (message, again) in messages {
-            if again && !was_failing {
-                let list = if is_outage {
-                    &mut self.suspects
-                } else {
-                    &mut self.refused
-                };
-                list.insert(message);
+            if again && is_outage {
+                self.suspects.entry(message).or_insert(!was_failing);
+            } else if again && !was_failing {
+                self.refused.insert(message);
             }
             self.failing |= !again || is_outage;
         }
@@ -90,7 +92,7 @@ impl Health {
         now: Duration,
     ) -> Option<Vec<Uuid>> {
         self.ended(messages);
-        self.refused.append(&mut self.suspects);
+        self.judge_suspects();
         let was_failing = std::mem::replace(&mut self.failing, false);
         let previous = self.succeeded_at.replace(now);
         let is_long_ago = |at| now.saturating_sub(at) >= ASK_INTERVAL;
@@ -98,11 +100,25 @@ impl Health {
         pulls.then(|| self.refused.iter().copied().collect())
     }
 
+    /// Moves the suspects to `refused` that are the cause of their failures.
+    fn judge_suspects(&mut self) {
+        let suspects = std::mem::take(&mut self.suspects);
+        let is_only_one = suspects.len() == 1;
+        for (message, was_accepting) in suspects {
+            let suspicions = self.suspicions.entry(message).or_default();
+            *suspicions += 1;
+            if (is_only_one && was_accepting) || *suspicions >= MAX_SUSPICIONS {
+                self.refused.insert(message);
+            }
+        }
+    }
+
     /// Records that these messages are not tried again.
     pub(super) fn ended(&mut self, messages: impl IntoIterator<Item = Uuid>) {
         for message in messages {
             self.refused.remove(&message);
             self.suspects.remove(&message);
+            self.suspicions.remove(&message);
         }
     }
 }
@@ -181,6 +197,18 @@ mod tests {
         health.failed([(ONE, true)], true);
         health.failed([(TWO, true)], true);
         assert_eq!(health.succeeded([THREE], NOW), Some(Vec::new()));
+    }
+
+    #[test]
+    fn messages_that_fail_together_before_three_successes_are_pulled_no_more() {
+        let mut health = Health::default();
+        health.succeeded([THREE], NOW);
+        let pulled = [vec![], vec![], vec![ONE, TWO]];
+        for refused in pulled {
+            health.failed([(ONE, true)], true);
+            health.failed([(TWO, true)], true);
+            assert_eq!(health.succeeded([THREE], NOW), Some(refused));
+        }
     }
 
     #[test]

@@ -182,7 +182,12 @@ impl Sender {
             // A channel that cannot update messages drops these deliveries. They are left from a
             // time when the entry had another channel.
             if remaining > 0 {
-                let changes = self.store.claim_updates(name, remaining, lease).await?;
+                let changes = self.store.claim_updates(name, remaining, lease).await;
+                // The gathered deliveries are claimed already, so they are sent in any case.
+                let changes = changes.unwrap_or_else(|error| {
+                    tracing::debug!(entry = name, %error, "deliveries could not be claimed");
+                    Vec::new()
+                });
                 claimed.extend(changes.into_iter().map(|one| vec![one]));
             }
             return Ok(claimed);

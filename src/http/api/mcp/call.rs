@@ -100,10 +100,7 @@ impl McpRequest<'_> {
         let wait = Prefer::read(self.headers).wait_or(self.gate.hold);
         let waiting = &self.http.waiting_asks;
         let slot = waiting.take_slot(self.caller, &self.http.settings, Some(request));
-        let (wait, run_wait) = match slot {
-            Some(_) => (wait, JSON_ANSWER_TIMEOUT),
-            None => (Duration::ZERO, Duration::ZERO),
-        };
+        let wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
         // If there is no slot, too many proposals already wait. The client is then not asked to
         // repeat the request, because repetitions would add to the load.
         let client_repeats =
@@ -121,7 +118,7 @@ impl McpRequest<'_> {
                 identity,
                 runner: None,
                 wait,
-                run_wait,
+                run_wait: JSON_ANSWER_TIMEOUT,
                 returns_within: if client_repeats {
                     RETURNS_WITHIN
                 } else {

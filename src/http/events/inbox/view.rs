@@ -39,6 +39,8 @@ pub(super) struct InboxView {
     /// The number of requests that the read has found. [`MAX_COUNTED`] as soon as further requests
     /// have opened beyond that limit.
     counted: usize,
+    /// The number of requests in `open` that have gone since the read.
+    gone: usize,
 }
 
 impl InboxView {
@@ -50,6 +52,7 @@ impl InboxView {
                 .map(|request| (request.id, request.answers))
                 .collect(),
             more: read.more,
+            gone: 0,
             counted: read.len(),
         }
     }
@@ -77,13 +80,13 @@ impl InboxView {
     /// Returns whether the inbox has to be read again. This is so if requests may wait that were
     /// not counted, and many of the counted requests no longer wait. Requests that were not counted
     /// may then take their places. A read that ended early may end early again, so the next read is
-    /// due only after half of the requests that this read found have gone, never at once.
+    /// due only after more requests have gone than half of those that this read found.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
         if self.is_full() {
             10 * self.open.len() < REFRESH_TENTHS * MAX_COUNTED
         } else {
-            self.more && 2 * self.open.len() < self.counted
+            self.more && self.counted > 0 && 2 * self.gone > self.counted
         }
     }
 
@@ -105,7 +108,9 @@ impl InboxView {
         if !can_decide(caller, &row.tenant, &row.owner, &row.state()) {
             // While `more` is set, `open` may lack a request that was reported to the caller. So
             // the view then reports that a request is gone even if `open` lacks the request.
-            let known = self.open.remove(&id).is_some() || self.more;
+            let was_open = self.open.remove(&id).is_some();
+            self.gone += usize::from(was_open);
+            let known = was_open || self.more;
             return known.then(|| InboxChange::Gone(gone_reason(row)));
         }
         if let Some(known) = self.open.get_mut(&id) {
