@@ -29,8 +29,8 @@ pub(crate) struct Settings {
     pub stream_life: Duration,
     pub without_accounts: bool,
     pub has_metrics_listener: bool,
-    /// The names of the entries of `notify.to`, each with its tenants. An entry without tenants gets
-    /// messages about the tasks of every tenant.
+    /// The names of the entries of `notify.to`, each with its tenants. An entry without tenants
+    /// gets messages about the tasks of every tenant.
     pub receivers: BTreeMap<String, Vec<String>>,
     /// The users in the configuration. In some cases, other people must approve a call after a
     /// person has edited it. In these cases, the person may edit the call only if enough other

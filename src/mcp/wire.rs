@@ -1,6 +1,6 @@
 //! Reads and writes the envelope of MCP messages: JSON-RPC 2.0, in the three supported revisions of
-//! MCP. Invariant: a message that repeats a member, at any depth, is rejected, because another parser
-//! may read it differently.
+//! MCP. Invariant: a message that repeats a member, at any depth, is rejected, because another
+//! parser may read it differently.
 
 use std::fmt::Write as _;
 

@@ -60,10 +60,10 @@ impl Health {
     ///   failing. This failure alone does not make the receiver count as failing: a success makes
     ///   many messages due at once, and the receiver may refuse each of them while it accepts
     ///   others.
-    /// - If `is_outage` is true, the receiver counts as failing in any case, and the message is only
-    ///   a suspect. A suspect counts as refused once another message is accepted, if it was the only
-    ///   suspect, or if it has been one [`MAX_SUSPICIONS`] times. A receiver may answer a few
-    ///   messages with 503 for ever.
+    /// - If `is_outage` is true, the receiver counts as failing in any case, and the message is
+    ///   only a suspect. A suspect counts as refused once another message is accepted, if it was
+    ///   the only suspect, or if it has been one [`MAX_SUSPICIONS`] times. A receiver may answer a
+    ///   few messages with 503 for ever.
     pub(super) fn failed(
         &mut self,
         messages: impl IntoIterator<Item = (Uuid, bool)>,

@@ -343,8 +343,8 @@ impl Store {
         ))
     }
 
-    /// Makes a delivery due now. The attempts of an ended delivery are counted from 0 again, and its
-    /// age counts from now. Returns `false` if the tenant has no such delivery.
+    /// Makes a delivery due now. The attempts of an ended delivery are counted from 0 again, and
+    /// its age counts from now. Returns `false` if the tenant has no such delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

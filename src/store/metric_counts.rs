@@ -85,8 +85,8 @@ impl Store {
     }
 
     /// Counts the unsent deliveries by entry of `notify.to`, and finds the oldest of each entry.
-    /// Includes deliveries that wait for another attempt. Leaves out reminders and gathered messages
-    /// that are not due yet.
+    /// Includes deliveries that wait for another attempt. Leaves out reminders and gathered
+    /// messages that are not due yet.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -82,8 +82,8 @@ pub(super) trait IdsFirst: Sync {
     /// An id, perhaps with values that `matching` needs.
     type Id: Copy + Into<Uuid> + Send;
 
-    /// Whether `ids` may also return ids of rows that do not match the filter. `matching` then leaves
-    /// them out.
+    /// Whether `ids` may also return ids of rows that do not match the filter. `matching` then
+    /// leaves them out.
     fn is_inexact(&self) -> bool;
 
     /// Finds at most `limit` ids after `after`, in the order of the list.

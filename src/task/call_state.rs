@@ -143,7 +143,8 @@ pub struct CallState {
     /// returned the permit by reporting an unknown outcome, or a request has asked people about the
     /// outcome. The attempt then no longer counts as in flight.
     pub is_attempt_over: bool,
-    /// The number of the last attempt that ended with questions of the tool's server; 0 if none did.
+    /// The number of the last attempt that ended with questions of the tool's server; 0 if none
+    /// did.
     pub asking_attempt: u32,
     /// The last questions of the tool's server, if any, with the answers for the next attempt.
     pub elicitation: Option<Box<Elicitation>>,

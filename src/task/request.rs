@@ -135,7 +135,8 @@ pub struct Address {
 }
 
 impl Address {
-    /// Creates the address `text` of the call with the digest `digest`. Its seal is a hash over both.
+    /// Creates the address `text` of the call with the digest `digest`. Its seal is a hash over
+    /// both.
     #[must_use]
     pub fn new(digest: &str, text: String) -> Self {
         let seal = digest_of_texts([digest, text.as_str()].into_iter());

@@ -2,8 +2,8 @@
 //! that each call asks. The engine performs the calls.
 //!
 //! Invariant: the form in which a person enters a credential shows only the operator's words. The
-//! agent's words are in [`Question::text`], [`Question::details`] and the agent's own form, which is
-//! flat and asks for no secret. No error quotes a value that a person entered.
+//! agent's words are in [`Question::text`], [`Question::details`] and the agent's own form, which
+//! is flat and asks for no secret. No error quotes a value that a person entered.
 
 mod form;
 pub(crate) mod server_form;

@@ -110,8 +110,8 @@ fn resend_key(user: &str, key: &str) -> ResendKey {
     }
 }
 
-/// Adds a trigger that ends a delivery as soon as it is made due, as a fast sender does. The trigger
-/// counts in `last_milliseconds`, and ends each delivery three times at most.
+/// Adds a trigger that ends a delivery as soon as it is made due, as a fast sender does. The
+/// trigger counts in `last_milliseconds`, and ends each delivery three times at most.
 async fn end_at_once(fixture: &StoreFixture) {
     let sql = if fixture.is_postgres() {
         "create function end_at_once() returns trigger language plpgsql as $$

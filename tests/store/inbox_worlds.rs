@@ -32,8 +32,8 @@ struct Open {
 }
 
 impl Open {
-    /// Returns whether the request is not overdue and its approvers name the person: as the owner, by
-    /// user id, or through a group.
+    /// Returns whether the request is not overdue and its approvers name the person: as the owner,
+    /// by user id, or through a group.
     fn names(&self, person: &Viewer) -> bool {
         let approvers = &self.asked.terms.approvers;
         let (owner, users, groups) = (approvers.owner, &approvers.users, &approvers.groups);

@@ -40,8 +40,8 @@ pub(crate) struct KeyHeader {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 pub(crate) struct RunnerHeader {
-    /// 1 to 128 visible ASCII characters that name the client's process. If the same runner repeats the
-    /// POST, it gets the same permit again.
+    /// 1 to 128 visible ASCII characters that name the client's process. If the same runner repeats
+    /// the POST, it gets the same permit again.
     #[param(
         rename = "Holdpoint-Runner",
         min_length = 1,

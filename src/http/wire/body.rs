@@ -52,8 +52,8 @@ pub(crate) struct SendMessage {
 pub(crate) struct ResendDeliveries {
     /// The name of the receiver in the configuration.
     pub target: String,
-    /// Only messages about events from this time on, and messages that were made due again from this
-    /// time on. Default: all.
+    /// Only messages about events from this time on, and messages that were made due again from
+    /// this time on. Default: all.
     #[schema(format = DateTime)]
     pub since: Option<String>,
     /// Only deliveries in this state. Default: `dead`.

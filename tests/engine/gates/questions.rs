@@ -1,5 +1,5 @@
-//! Tests gate calls about which a person is asked between the judgement and the result: questions of
-//! the tool's server, credentials, and a definition that changes right before the start.
+//! Tests gate calls about which a person is asked between the judgement and the result: questions
+//! of the tool's server, credentials, and a definition that changes right before the start.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

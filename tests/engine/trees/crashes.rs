@@ -62,7 +62,8 @@ fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
 }
 
 /// Drives a new tree in a process that dies after `moment` steps, where each commit and each
-/// executed call is a step. Then other processes finish the tree. Returns the root, and whether the tree had ended before the death.
+/// executed call is a step. Then other processes finish the tree. Returns the root, and whether the
+/// tree had ended before the death.
 pub(super) async fn lived(
     harness: &EngineHarness,
     parts: &EngineParts,

@@ -65,8 +65,8 @@ struct Server {
 }
 
 /// Builds the server of a mode: `gate0` answers without a database, `gate1` commits each call, and
-/// `gate1once` also looks for earlier calls. The latter two open `writers` connections, which commit
-/// batches of calls.
+/// `gate1once` also looks for earlier calls. The latter two open `writers` connections, which
+/// commit batches of calls.
 pub async fn router(mode: &str, database: &str, writers: usize) -> Router {
     let mut server = Server::default();
     if mode != "gate0" {

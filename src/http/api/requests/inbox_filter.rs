@@ -55,8 +55,8 @@ impl InboxFilter {
             && (self.sessions.is_empty() || self.sessions.contains(&row.session_id))
     }
 
-    /// Returns the filter for the oldest [`MAX_COUNTED`] open requests of the caller's inbox, without
-    /// requests past their deadline.
+    /// Returns the filter for the oldest [`MAX_COUNTED`] open requests of the caller's inbox,
+    /// without requests past their deadline.
     #[must_use]
     pub(crate) fn open_for(&self, caller: &Caller) -> RequestFilter {
         RequestFilter {
