@@ -10,6 +10,7 @@ use super::check_rules::matching_tools;
 use super::tree::Node;
 use crate::agent::gate::{ExtAuthz, Gate, OtherTools, Report};
 use crate::agent::{HumanKind, OpenTo};
+use crate::people::directory::Directory;
 use crate::people::settings::ApiKey;
 use crate::policy::{Decide, Rule};
 use crate::task::decision::Action;
@@ -118,9 +119,11 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
     }
     // A key with `act_as` may speak for users whom the file does not name. The number of approvers
     // of these users' calls is unknown, so the check is skipped if there is such a key.
-    else if keys.iter().all(|key| !key.act_as) {
-        check_approvers(config, gate_name, gate, &keys, mistakes);
-        check_owners(config, gate_name, gate, &keys, mistakes);
+    else if keys.iter().all(|key| !key.act_as)
+        && let Some(directory) = config.directory()
+    {
+        check_approvers(config, &directory, (gate_name, gate), &keys, mistakes);
+        check_owners(config, &directory, (gate_name, gate), &keys, mistakes);
     }
 }
 
@@ -129,14 +132,11 @@ fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistak
 /// call, and some rules do not let the owner approve.
 fn check_approvers(
     config: &Config,
-    gate_name: &str,
-    gate: &Gate,
+    directory: &Directory,
+    (gate_name, gate): (&str, &Gate),
     keys: &[&ApiKey],
     mistakes: &mut Mistakes,
 ) {
-    let Some(directory) = config.directory() else {
-        return;
-    };
     for (index, rule) in config.policy.iter().enumerate() {
         if rule.decide != Decide::Hold || !applies_to(rule, gate) {
             continue;
@@ -162,14 +162,11 @@ fn check_approvers(
 /// calls of `once` tools that a rule allows.
 fn check_owners(
     config: &Config,
-    gate_name: &str,
-    gate: &Gate,
+    directory: &Directory,
+    (gate_name, gate): (&str, &Gate),
     keys: &[&ApiKey],
     mistakes: &mut Mistakes,
 ) {
-    let Some(directory) = config.directory() else {
-        return;
-    };
     let owner_alone = Approvers::default();
     let may_answer = |key: &&ApiKey| {
         directory.possible_approver_count(&key.tenant, &owner_alone, Some(&key.user), None) > 0
@@ -192,8 +189,7 @@ fn check_owners(
     };
     let allows_once = |rule: &Rule| {
         let mut once = gate.tools.iter().filter(|tool| is_once(tool));
-        (judges_others && rule.tools.iter().any(|pattern| is_glob(pattern)))
-            || once.any(|tool| names(rule, tool))
+        applies_to_others(rule, gate) || once.any(|tool| names(rule, tool))
     };
     let mut allowing = config
         .policy
@@ -285,16 +281,19 @@ fn check_header_names(place: &[&str], ext_authz: &ExtAuthz, mistakes: &mut Mista
 
 /// Whether the rule's `tools` match at least one tool whose calls may be proposed at the gate.
 fn applies_to(rule: &Rule, gate: &Gate) -> bool {
-    let judges_others = gate.other_tools == OtherTools::Judge;
-    (judges_others && rule.tools.iter().any(|pattern| is_glob(pattern)))
-        || gate.tools.iter().any(|tool| names(rule, tool))
+    applies_to_others(rule, gate) || gate.tools.iter().any(|tool| names(rule, tool))
+}
+
+/// Whether the rule may match a tool that the gate does not list. The names of such tools are not
+/// known here, so only a glob counts.
+fn applies_to_others(rule: &Rule, gate: &Gate) -> bool {
+    gate.other_tools == OtherTools::Judge && rule.tools.iter().any(|pattern| is_glob(pattern))
 }
 
 /// Whether the rule's `tools` match this tool.
 fn names(rule: &Rule, tool: &str) -> bool {
-    let tool = BTreeSet::from([tool]);
     let mut patterns = rule.tools.iter();
-    patterns.any(|pattern| matching_tools(pattern, &tool).is_some_and(|found| !found.is_empty()))
+    patterns.any(|pattern| matching_tools(pattern, [tool]).is_some_and(|found| !found.is_empty()))
 }
 
 /// Warns about each tool at a gate that takes a credential: a person must enter the credential anew

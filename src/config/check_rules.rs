@@ -83,7 +83,7 @@ fn check_tools(
     let mut matched: BTreeSet<&str> = BTreeSet::new();
     for (entry, pattern) in rule.tools.iter().enumerate() {
         let entry = entry.to_string();
-        match matching_tools(pattern, callable) {
+        match matching_tools(pattern, callable.iter().copied()) {
             None => {
                 let detail = format!("`{pattern}` is neither a name nor a glob");
                 place.add(&["tools", &entry], detail, mistakes);
@@ -173,23 +173,12 @@ pub(super) fn check_remembered_conditions(
 /// glob may match a `request_…` tool, so the caller leaves these tools out of `callable`.
 pub(super) fn matching_tools<'t>(
     pattern: &str,
-    callable: &BTreeSet<&'t str>,
+    callable: impl IntoIterator<Item = &'t str>,
 ) -> Option<Vec<&'t str>> {
+    let callable = callable.into_iter();
     if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
-        return Some(
-            callable
-                .iter()
-                .copied()
-                .filter(|tool| *tool == pattern)
-                .collect(),
-        );
+        return Some(callable.filter(|tool| *tool == pattern).collect());
     }
     let glob = GlobBuilder::new(pattern).build().ok()?.compile_matcher();
-    Some(
-        callable
-            .iter()
-            .copied()
-            .filter(|tool| glob.is_match(tool))
-            .collect(),
-    )
+    Some(callable.filter(|tool| glob.is_match(tool)).collect())
 }
