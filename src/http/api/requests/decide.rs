@@ -45,6 +45,12 @@ pub(crate) const PROBLEMS: &[Code] = &[
     Code::IdempotencyKeyReused,
 ];
 
+/// The problems of an operation that takes an answer as a form only. A form is never bad JSON.
+pub(crate) const FORM_PROBLEMS: &[Code] = match PROBLEMS {
+    [Code::BadJson, others @ ..] => others,
+    all => all,
+};
+
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only documents the responses")]
 pub(crate) enum DecisionResponses {

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::{CurrentLink, linked_request};
 use crate::http::Http;
-use crate::http::api::requests::decide::store_decision;
+use crate::http::api::requests::decide::{FORM_PROBLEMS, store_decision};
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::sign_in::session::see_other;
@@ -23,15 +23,7 @@ pub(crate) const OP: Op = Op {
     id: "decide_by_link",
     auth: AuthClass::Link,
     max_body_bytes: SMALL_BODY,
-    problems: &[
-        Code::RequestWithdrawn,
-        Code::AlreadyDecided,
-        Code::RequestExpired,
-        Code::DigestMismatch,
-        Code::UnsupportedMediaType,
-        Code::Invalid,
-        Code::IdempotencyKeyReused,
-    ],
+    problems: FORM_PROBLEMS,
 };
 
 /// The fields of the page's forms, in addition to the fields of the question's own form.
