@@ -25,6 +25,9 @@ use crate::tool::{AttemptPermit, Invocation, PermitDecision, Tool, ToolAnswer, a
 
 type Attempt = (Arc<dyn Tool>, Invocation);
 
+/// Attempts, and in the same order the handles that decide their permits.
+type Attempts = (Vec<Attempt>, Vec<PermitDecision>);
+
 /// The current definition of each call's tool: the reviewed definition, unless the tool's server
 /// has shown this task a changed definition.
 type PresentTools<'e> = BTreeMap<CallId, Cow<'e, ToolSpec>>;
@@ -38,31 +41,15 @@ impl<'e> Driver<'e> {
         let (calls, _slots) = self.take_slots(calls).await?;
         let calls = calls.as_slice();
         let connects_before_commit = self.has_late_tool(calls);
-        if !self.prepare_start(calls, connects_before_commit).await? {
-            return Ok(());
+        if connects_before_commit {
+            // Commits the pending facts before the tools connect, because the connections may take
+            // seconds. Pending results, and commands that wait for this commit, must not wait for
+            // the connections.
+            self.save(self.engine.take_lease()).await?;
         }
-        let compared = self.present_tools(calls);
-        if !self.may_start(calls).await? {
-            return Ok(());
-        }
-        let credentials = self.credentials().await?;
-        let Some(continuations) = self.continuations(calls) else {
+        let Some((attempts, decisions)) = self.prepare_attempts(calls).await? else {
             return Ok(());
         };
-        if self.request_missing_credentials(calls, &credentials) {
-            return Ok(());
-        }
-        if self.present_tools(calls) != compared {
-            // Meanwhile, another task has found that a tool has changed at its server. No call is
-            // started, and the driver asks `next_step` again.
-            return Ok(());
-        }
-        let (attempts, decisions) =
-            self.journal_starts(calls, &compared, &credentials, continuations);
-        if attempts.is_empty() {
-            self.fail_unperformed(calls);
-            return Ok(());
-        }
         let in_flight_calls: Vec<_> = attempts
             .iter()
             .map(|(_, call)| self.engine.in_flight_calls.register(call.call_id))
@@ -94,21 +81,35 @@ impl<'e> Driver<'e> {
         self.record_answers(&attempts, answers, began)
     }
 
-    /// Prepares the tools of these calls. Returns `false` if a tool cannot be prepared, or if the
-    /// service stops. The calls then do not start now. If the service stops, the driver queues the
-    /// task at its next step.
-    async fn prepare_start(
-        &mut self,
-        calls: &[CallId],
-        connects_before_commit: bool,
-    ) -> Result<bool, Stop> {
-        if connects_before_commit {
-            // Commits the pending facts before the tools connect, because the connections may take
-            // seconds. Pending results, and commands that wait for this commit, must not wait for
-            // the connections.
-            self.save(self.engine.take_lease()).await?;
+    /// Prepares the tools of these calls, and journals the start of each call. Returns `None` if
+    /// the calls do not start now: for example, a tool cannot be prepared, or the service stops. If
+    /// the service stops, the driver queues the task at its next step.
+    async fn prepare_attempts(&mut self, calls: &[CallId]) -> Result<Option<Attempts>, Stop> {
+        if !self.prepare_tools(calls).await? || self.engine.stop.is_cancelled() {
+            return Ok(None);
         }
-        Ok(self.prepare_tools(calls).await? && !self.engine.stop.is_cancelled())
+        let compared = self.present_tools(calls);
+        if !self.may_start(calls).await? {
+            return Ok(None);
+        }
+        let credentials = self.credentials().await?;
+        let Some(continuations) = self.continuations(calls) else {
+            return Ok(None);
+        };
+        if self.request_missing_credentials(calls, &credentials) {
+            return Ok(None);
+        }
+        if self.present_tools(calls) != compared {
+            // Meanwhile, another task has found that a tool has changed at its server. No call is
+            // started, and the driver asks `next_step` again.
+            return Ok(None);
+        }
+        let attempts = self.journal_starts(calls, &compared, &credentials, continuations);
+        if attempts.0.is_empty() {
+            self.fail_unperformed(calls);
+            return Ok(None);
+        }
+        Ok(Some(attempts))
     }
 
     /// Whether the tool of one of these calls has missed the send window before, because it
@@ -196,7 +197,7 @@ impl<'e> Driver<'e> {
         compared: &PresentTools<'_>,
         credentials: &Credentials,
         mut continuations: BTreeMap<CallId, Resume>,
-    ) -> (Vec<Attempt>, Vec<PermitDecision>) {
+    ) -> Attempts {
         let (mut attempts, mut decisions) = (Vec::new(), Vec::new());
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else {
