@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{every_operation, inbox_schema, put, sample};
+use super::{every_operation, inbox_schema, put, sample, text_header};
 use crate::http::wire::event::{CALLER_MEMBERS, CaughtUpEvent, EventData, TransientEvent};
 use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, RequestRow};
@@ -242,16 +242,15 @@ pub(crate) fn describe(document: &mut Value) {
             "contentSchema": { "$ref": reference(component) },
         } });
         put(responses, &["200", "content", "text/event-stream"], stream);
-        let header = |text: &str| json!({ "description": text, "schema": { "type": "string" } });
         put(
             responses,
             &["200", "headers", "Cache-Control"],
-            header("`no-store, no-transform`"),
+            text_header("`no-store, no-transform`"),
         );
         put(
             responses,
             &["200", "headers", "X-Accel-Buffering"],
-            header("`no`"),
+            text_header("`no`"),
         );
     }
 }

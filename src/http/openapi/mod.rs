@@ -174,5 +174,10 @@ pub(crate) fn put(value: &mut Value, path: &[&str], new: Value) {
     }
 }
 
+/// Describes a header whose value is text.
+fn text_header(description: &str) -> Value {
+    json!({ "description": description, "schema": { "type": "string" } })
+}
+
 #[cfg(test)]
 pub(crate) mod tests;

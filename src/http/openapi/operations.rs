@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::put;
+use super::{put, text_header};
 use crate::http::api::mcp;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
@@ -14,7 +14,7 @@ use crate::http::server::problem::Code;
 pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
     let redirect = json!({
         "description": "The browser has no key and no session: the sign-in page (where `Accept` prefers `text/html`)",
-        "headers": { "Location": { "description": "`/sign-in?next=…`", "schema": { "type": "string" } } }
+        "headers": { "Location": text_header("`/sign-in?next=…`") }
     });
     if let Some(responses) = operation
         .get_mut("responses")
@@ -100,8 +100,11 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
         });
         put(response, &["headers", "X-Request-Id"], id);
         if op.auth == AuthClass::Link {
-            let noindex = json!({ "description": "`noindex`", "schema": { "type": "string" } });
-            put(response, &["headers", "X-Robots-Tag"], noindex);
+            put(
+                response,
+                &["headers", "X-Robots-Tag"],
+                text_header("`noindex`"),
+            );
         }
     }
 }
@@ -169,8 +172,7 @@ fn response_headers(operation: &mut Map<String, Value>) {
             .iter_mut()
             .filter(|(status, _)| is_success(status))
         {
-            let header = json!({ "description": description, "schema": { "type": "string" } });
-            put(success, &["headers", response], header);
+            put(success, &["headers", response], text_header(description));
         }
     }
 }
@@ -238,7 +240,7 @@ fn problem_response(codes: &[Code]) -> Value {
         put(
             &mut response,
             &["headers", "WWW-Authenticate"],
-            json!({ "description": "`Bearer`", "schema": { "type": "string" } }),
+            text_header("`Bearer`"),
         );
     }
     if has(Code::TooMany) || has(Code::Unavailable) {
