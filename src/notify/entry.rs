@@ -108,6 +108,11 @@ impl Channel {
         attempt + RECORD_TIMEOUT
     }
 
+    /// Whether the channel can update messages that it has sent.
+    pub(super) fn can_update(&self) -> bool {
+        matches!(self, Self::Slack(slack) if slack.can_update())
+    }
+
     /// Whether the channel sends messages to this person.
     pub(super) fn includes(&self, person: &Person, directory: &Directory) -> bool {
         matches!(self, Self::Mail(mail) if recipients_include(&mail.to, person, directory))

@@ -9,7 +9,7 @@
 //! refused, unless only this message fails, or the message fails again and again while others are
 //! accepted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -29,12 +29,11 @@ pub(super) struct Health {
     failing: bool,
     /// The uptime at the last success; `None` if there was none.
     succeeded_at: Option<Duration>,
-    /// The messages that the receiver refused while it accepted others.
-    refused: BTreeSet<Uuid>,
     /// The messages that failed again since the last success, with failures that look like an
     /// outage. The value says whether the receiver did not count as failing at that time.
     suspects: BTreeMap<Uuid, bool>,
-    /// How often a message was a suspect when another message was accepted.
+    /// How often a message was a suspect when another message was accepted. A message with
+    /// [`MAX_SUSPICIONS`] or more counts as refused.
     suspicions: BTreeMap<Uuid, u32>,
 }
 
@@ -45,7 +44,6 @@ impl Default for Health {
         Self {
             failing: true,
             succeeded_at: None,
-            refused: BTreeSet::new(),
             suspects: BTreeMap::new(),
             suspicions: BTreeMap::new(),
         }
@@ -74,7 +72,7 @@ impl Health {
             if again && is_outage {
                 self.suspects.entry(message).or_insert(!was_failing);
             } else if again && !was_failing {
-                self.refused.insert(message);
+                self.suspicions.insert(message, MAX_SUSPICIONS);
             }
             self.failing |= !again || is_outage;
         }
@@ -97,26 +95,32 @@ impl Health {
         let previous = self.succeeded_at.replace(now);
         let is_long_ago = |at| now.saturating_sub(at) >= ASK_INTERVAL;
         let pulls = was_failing || previous.is_none_or(is_long_ago);
-        pulls.then(|| self.refused.iter().copied().collect())
+        pulls.then(|| self.refused().collect())
     }
 
-    /// Moves the suspects to `refused` that are the cause of their failures.
+    /// Returns the messages that the receiver refused while it accepted others.
+    fn refused(&self) -> impl Iterator<Item = Uuid> {
+        let suspicions = self.suspicions.iter();
+        suspicions
+            .filter(|(_, count)| **count >= MAX_SUSPICIONS)
+            .map(|(message, _)| *message)
+    }
+
+    /// Counts a suspicion of each suspect, because another message was accepted. A single suspect
+    /// counts as refused at once, unless the receiver was failing before.
     fn judge_suspects(&mut self) {
         let suspects = std::mem::take(&mut self.suspects);
         let is_only_one = suspects.len() == 1;
         for (message, was_accepting) in suspects {
+            let is_cause = is_only_one && was_accepting;
             let suspicions = self.suspicions.entry(message).or_default();
-            *suspicions += 1;
-            if (is_only_one && was_accepting) || *suspicions >= MAX_SUSPICIONS {
-                self.refused.insert(message);
-            }
+            *suspicions += if is_cause { MAX_SUSPICIONS } else { 1 };
         }
     }
 
     /// Records that these messages are not tried again.
     pub(super) fn ended(&mut self, messages: impl IntoIterator<Item = Uuid>) {
         for message in messages {
-            self.refused.remove(&message);
             self.suspects.remove(&message);
             self.suspicions.remove(&message);
         }

@@ -224,9 +224,9 @@ impl Sender {
         }
     }
 
-    /// Drops the deliveries of entries that are no longer configured. Removes ended deliveries
-    /// after their retention. Removes the stored time of a recipient's next message once that time
-    /// has passed.
+    /// Drops the deliveries of entries that are no longer configured, and the updates of entries
+    /// that can no longer update messages. Removes ended deliveries after their retention. Removes
+    /// the stored time of a recipient's next message once that time has passed.
     async fn clean(&self) {
         match self.store.drop_orphaned_deliveries(&self.entry_names).await {
             Ok(dropped) => {
@@ -236,6 +236,7 @@ impl Sender {
             }
             Err(error) => tracing::debug!(%error, "deliveries could not be dropped"),
         }
+        self.drop_stale_updates().await;
         if let Err(error) = self.store.remove_spent_gathered().await {
             tracing::debug!(%error, "the times of messages could not be removed");
         }

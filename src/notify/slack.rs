@@ -63,6 +63,11 @@ impl SlackChannel {
         })
     }
 
+    /// Whether the channel can update messages that it has posted.
+    pub(super) fn can_update(&self) -> bool {
+        matches!(self.transport, Transport::Bot(_))
+    }
+
     /// Posts a message. If a bot posts the message, the result contains the message's id.
     pub(super) async fn post(
         &self,

@@ -114,14 +114,13 @@ const SET_NEXT_AT: Sql = lite(
 const PUT_OFF: Sql =
     lite("update delivery set due_at = $2 where delivery_id = $1 returning target");
 
-/// Claims the due deliveries to one person. The `+` makes the planner search the index of due
-/// deliveries. The index by person also has the deliveries that have ended.
+/// Claims the due deliveries to one person.
 const LEASE: Sql = lite(
     "update delivery set lease_until = $5
       where delivery_id in (select delivery_id from delivery
          where target = $1 and state = 'due' and due_at <= $4 and (lease_until is null or lease_until <= $4)
            and type not in ('request.decided', 'request.expired', 'request.withdrawn')
-           and tenant = $2 and +person = $3
+           and tenant = $2 and person = $3
          order by due_at, delivery_id limit $6)
      returning delivery_id, tenant, person, root_task_id, change_id, event_number, type as kind, request_id, attempts,
         lease_until, created_at",

@@ -371,3 +371,44 @@ async fn tree_is_found_by_its_keys_on_both_engines() {
         }
     }
 }
+
+/// The index by person that has the deliveries of every state, and the index of all due deliveries
+/// of an entry, would both read rows that the claim leaves out.
+#[tokio::test]
+async fn due_deliveries_of_a_person_are_found_through_their_index_on_both_engines() {
+    let (postgres, sqlite) = (StoreFixture::postgres().await, StoreFixture::sqlite().await);
+    let filler = "
+        insert into delivery (delivery_id, tenant, target, person, type, root_task_id, change_id, event_number, state,
+            due_at, attempts, created_at)
+        select gen_random_uuid(), 'acme', 'by-mail', 'user-' || n % 300, 'request.created', gen_random_uuid(),
+            gen_random_uuid(), 1, case when n / 300 % 2 = 0 then 'due' else 'sent' end, n, 0, n
+          from generate_series(1, 6000) n;
+        analyze";
+    crate::support::postgres::run(postgres.settings.url.reveal(), filler.to_owned()).await;
+    let statements = Store::statements();
+    let of = |part: &str| {
+        let mut all = statements.iter();
+        all.find(|sql| sql.postgres.contains(part) || sql.sqlite.contains(part))
+            .unwrap()
+    };
+    let values = ["0", "'by-mail'", "4", "25000000", "1000", "300000000"];
+    let mut query = format!(
+        "explain {}",
+        of("from opened o cross join lateral").postgres
+    );
+    for (number, value) in values.iter().enumerate() {
+        query = query.replace(&format!("${}", number + 1), value);
+    }
+    let on_postgres = texts(&postgres, &query).await;
+    let condition = on_postgres
+        .iter()
+        .skip_while(|line| !line.contains("delivery_recipient"))
+        .nth(1);
+    assert!(
+        condition.is_some_and(|line| line.contains("(person = o.person) AND (due_at <=")),
+        "{on_postgres:#?}"
+    );
+    let on_sqlite = query_plan(&sqlite, of("person = $3\n         order by due_at").sqlite);
+    let found = "delivery_recipient (target=? AND tenant=? AND person=? AND due_at<?)";
+    assert!(on_sqlite.contains(found), "{on_sqlite}");
+}

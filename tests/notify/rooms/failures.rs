@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{BOT, GATHERS, HOOK, TEAMS, answer, of, rooms};
 use crate::notify::{micros, on_both};
+use crate::support::fake_slack::{CHANNEL, TOKEN};
 use crate::support::test_app::BOB;
 
 fn problem(delivery: &Value) -> (&Value, &Value) {
@@ -113,6 +114,26 @@ on_both! {
         scene.leap(Duration::from_secs(7));
         scene.counted(&[("sent", 2), ("due", 0)]).await;
         assert!(slack.message().text().starts_with("Approved by bob, "));
+    }
+
+    async fn change_that_waits_is_dropped_once_the_room_of_its_entry_cannot_change_messages(on) {
+        for room in ["teams: { url: \"{hook}/teams\" }", "slack: { url: \"{hook}/hook\" }"] {
+            let (mut scene, slack) = rooms(on, GATHERS).await;
+            let held = scene.app.held().await;
+            scene.counted(&[("sent", 1)]).await;
+            slack.fails("chat.update", "fatal_error");
+            answer(&scene, BOB, &held, "approve").await;
+            scene.until(|found| of(found, "request.decided").iter().any(|one| one["attempts"] == 1)).await;
+            let url = &scene.hook.url;
+            let bot = format!("slack: {{ token: \"{TOKEN}\", channel: {CHANNEL}, api_url: \"{url}/api\" }}");
+            let room = room.replace("{hook}", url);
+            scene.app.restart_with(|yaml| yaml.replace(&bot, &room)).await;
+            let before = scene.hook.count();
+            scene.leap(Duration::from_mins(7));
+            let found = scene.counted(&[("sent", 1), ("dropped", 1), ("due", 0)]).await;
+            let said = "the entry's settings no longer select this message";
+            assert_eq!((problem(of(&found, "request.decided")[0]).1, scene.hook.count()), (&json!(said), before), "{room}");
+        }
     }
 
     async fn message_that_was_deleted_in_slack_is_changed_no_more(on) {

@@ -14,10 +14,6 @@ use crate::task::status::RequestStatus;
 
 /// The maximum number of requests that are counted for one inbox.
 pub(crate) const MAX_COUNTED: usize = 1000;
-/// If the count of an inbox has reached [`MAX_COUNTED`], further requests may wait. Once fewer than
-/// this many tenths of the counted requests still wait, the inbox is read again, so that the count
-/// includes the further requests.
-const REFRESH_TENTHS: usize = 9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InboxChange {
@@ -79,15 +75,12 @@ impl InboxView {
 
     /// Returns whether the inbox has to be read again. This is so if requests may wait that were
     /// not counted, and many of the counted requests no longer wait. Requests that were not counted
-    /// may then take their places. A read that ended early may end early again, so the next read is
-    /// due only after more requests have gone than half of those that this read found.
+    /// may then take their places. After a read that ended early, more of the counted requests have
+    /// to go, because the next read may end early again.
     #[must_use]
     pub(super) fn is_outdated(&self) -> bool {
-        if self.is_full() {
-            10 * self.open.len() < REFRESH_TENTHS * MAX_COUNTED
-        } else {
-            self.more && self.counted > 0 && 2 * self.gone > self.counted
-        }
+        let part = if self.is_full() { 10 } else { 2 };
+        self.more && self.counted > 0 && self.gone > self.counted / part
     }
 
     /// Records the current state of a request. Returns the change to report to the caller, if any.
