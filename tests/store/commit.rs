@@ -1,5 +1,7 @@
 //! Tests commits: what they write, and in which cases they are refused.
 
+use std::sync::{Arc, Mutex};
+
 use futures_util::FutureExt as _;
 use holdpoint::store::CommitError;
 use holdpoint::task::change::{Counters, Guard, IdempotencyRow, LeaseChange, TaskChange};
@@ -268,19 +270,23 @@ both! {
     }
 
     async fn commit_is_written_even_if_its_caller_goes_away(fixture) {
-        let mut gone = 0;
+        let held = Arc::new(Mutex::new(()));
+        let writer = Arc::clone(&held);
+        fixture.store.observe_batches(move |_| drop(writer.lock().unwrap()));
         for _ in 0..20 {
             let id = TaskId(fresh());
             let mut news = fixture.store.watch(id);
             let commit = fixture.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
-            // `now_or_never` polls the commit once and drops it, as a caller that goes away would.
-            // If this poll completes the commit, the caller was still there, so the commit does not
-            // count.
-            gone += usize::from(commit.now_or_never().is_none());
+            {
+                // While the test holds the lock, no writer writes the change.
+                let _guard = held.lock().unwrap();
+                // `now_or_never` polls the commit once and drops it, as a caller that goes away
+                // would.
+                assert!(commit.now_or_never().is_none());
+            }
             news.changed().await.unwrap();
             assert!(fixture.store.task(id).await.unwrap().is_some());
         }
-        assert!(gone > 0);
     }
 
     async fn closed_store_takes_no_commit(fixture) {
