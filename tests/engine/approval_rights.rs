@@ -47,7 +47,7 @@ fn web() -> Account {
 }
 
 /// Returns a caller who uses their own key.
-fn keyed(user: &str, groups: &[&str]) -> Caller {
+pub fn keyed(user: &str, groups: &[&str]) -> Caller {
     Caller {
         via: None,
         groups: groups.iter().map(ToString::to_string).collect(),
@@ -72,18 +72,18 @@ fn local() -> Caller {
     }
 }
 
-fn process(harness: &EngineHarness, roster: &Roster, room: usize) -> Arc<Engine> {
+pub fn process(harness: &EngineHarness, roster: &Roster, room: usize) -> Arc<Engine> {
     Engine::new(EngineParts {
         roster: roster.clone(),
         ..harness.parts(room)
     })
 }
 
-fn known<const N: usize>(accounts: [Account; N]) -> Roster {
+pub fn known<const N: usize>(accounts: [Account; N]) -> Roster {
     Roster::new(Some(directory(accounts.into_iter())))
 }
 
-async fn driven(harness: &EngineHarness, roster: &Roster) {
+pub async fn driven(harness: &EngineHarness, roster: &Roster) {
     for driver in process(harness, roster, 4).claim().await.unwrap() {
         driver.await;
     }

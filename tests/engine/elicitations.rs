@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use holdpoint::engine::DecisionInput;
+use holdpoint::people::authorization::Roster;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::elicitation::{Elicitation, MAX_ROUNDS, Resume, ServerQuestion, ServerState};
 use holdpoint::task::id::TaskId;
@@ -19,6 +20,7 @@ use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::tool::{Invocation, Tool, ToolAnswer};
 use serde_json::{Value, json};
 
+use super::approval_rights::{account, driven, keyed, known, process};
 use super::engine_harness::{
     EngineHarness, alice, fills, outcomes, person, rejects, too_late, whole,
 };
@@ -82,6 +84,12 @@ fn asks(keys: &[&str]) -> ToolAnswer {
     }))
 }
 
+fn lost() -> ToolAnswer {
+    ToolAnswer::Unknown {
+        problem: "the connection broke".to_owned(),
+    }
+}
+
 async fn harness(
     calls: &'static [(&'static str, &'static str)],
     answers: Vec<ToolAnswer>,
@@ -109,6 +117,27 @@ async fn answer(harness: &EngineHarness, task: TaskId, answer: DecisionInput) {
     let door = harness.engine(0);
     door.decide(&alice(), request, answer, None).await.unwrap();
     harness.run().await;
+}
+
+/// Lets the group finance approve large refunds. Returns a roster in which Bob and Carol are of
+/// this group, and a later roster without Bob.
+fn rosters_of_finance(harness: &mut EngineHarness) -> (Roster, Roster) {
+    harness.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
+    let [bob, carol] = ["bob", "carol"].map(|user| account(user, &["finance"]));
+    (known([bob, carol.clone()]), known([carol]))
+}
+
+/// Answers the only open request as a member of finance, through a process with this roster.
+async fn answer_as(
+    harness: &EngineHarness,
+    roster: &Roster,
+    user: &str,
+    task: TaskId,
+    answer: DecisionInput,
+) {
+    let request = the_request(harness, task).await.request_id;
+    let (door, member) = (process(harness, roster, 0), keyed(user, &["finance"]));
+    door.decide(&member, request, answer, None).await.unwrap();
 }
 
 async fn attempts(harness: &EngineHarness, task: TaskId) -> Vec<u32> {
@@ -266,10 +295,7 @@ async fn server_that_asks_too_often_fails_its_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_continuation_of_a_once_call_is_asked_about_and_a_retry_returns_the_same_answers() {
-    let lost = ToolAnswer::Unknown {
-        problem: "the connection broke".to_owned(),
-    };
-    let (harness, server) = harness(SMALL, vec![asks(&["folder"]), lost]).await;
+    let (harness, server) = harness(SMALL, vec![asks(&["folder"]), lost()]).await;
     let task = harness.held().await;
     answer(&harness, task, fills(&json!({"folder": "a"}))).await;
     let asked = the_request(&harness, task).await;
@@ -279,6 +305,64 @@ async fn lost_continuation_of_a_once_call_is_asked_about_and_a_retry_returns_the
     let resumed = server.resumed();
     assert_eq!(resumed.len(), 3);
     assert!(resumed[1].is_some() && resumed[1] == resumed[2]);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retried_call_whose_last_attempt_asked_needs_a_new_approval_once_its_approver_is_gone() {
+    let (mut harness, server) = harness(LARGE, vec![lost(), asks(&["folder"])]).await;
+    let (before, now) = rosters_of_finance(&mut harness);
+    let task = harness.held().await;
+    for action in [Action::Approve, Action::Retry] {
+        answer_as(&harness, &before, "bob", task, whole(action, None)).await;
+        driven(&harness, &before).await;
+    }
+    let asked = the_request(&harness, task).await;
+    assert_eq!(asked.kind, RequestKind::Elicitation);
+    let folder = fills(&json!({"folder": "a"}));
+    answer_as(&harness, &now, "carol", task, folder).await;
+    driven(&harness, &now).await;
+    // The outcome of the last attempt is known: it ended with the question. So no request asks
+    // about it.
+    let anew = the_request(&harness, task).await;
+    assert_eq!(anew.kind, RequestKind::Approval);
+    let reason = anew.pending_tool_calls[0].reason.clone().unwrap();
+    for part in ["has lost the right", "may have taken effect"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    assert_eq!(attempts(&harness, task).await, [1, 2]);
+    answer_as(&harness, &now, "carol", task, whole(Action::Approve, None)).await;
+    driven(&harness, &now).await;
+    let accepted = json!({"folder": {"action": "accept", "content": {"folder": "a"}}});
+    assert_eq!(server.resumed(), [None, None, Some(resume(&accepted))]);
+    assert_eq!(harness.status(task).await, TaskStatus::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_continuation_is_asked_about_again_once_the_person_who_retried_it_is_gone() {
+    let (mut harness, server) = harness(LARGE, vec![asks(&["folder"]), lost()]).await;
+    let (before, now) = rosters_of_finance(&mut harness);
+    let task = harness.held().await;
+    let folder = fills(&json!({"folder": "a"}));
+    for said in [whole(Action::Approve, None), folder] {
+        answer_as(&harness, &before, "bob", task, said).await;
+        driven(&harness, &before).await;
+    }
+    let unknown = the_request(&harness, task).await;
+    answer_as(&harness, &before, "bob", task, whole(Action::Retry, None)).await;
+    driven(&harness, &now).await;
+    let anew = the_request(&harness, task).await;
+    assert_eq!(
+        (anew.kind, &anew.details),
+        (RequestKind::Reconcile, &unknown.details)
+    );
+    assert_ne!(anew.request_id, unknown.request_id);
+    assert_eq!(attempts(&harness, task).await, [1, 2]);
+    answer_as(&harness, &now, "carol", task, whole(Action::Retry, None)).await;
+    driven(&harness, &now).await;
+    let accepted = json!({"folder": {"action": "accept", "content": {"folder": "a"}}});
+    let resumed = Some(resume(&accepted));
+    assert_eq!(server.resumed(), [None, resumed.clone(), resumed]);
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
 }
 
