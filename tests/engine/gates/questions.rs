@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use holdpoint::engine::gate::{GateCall, GateDecision, GateRefusal, GateState, Proposal};
 use holdpoint::engine::{DecisionInput, Engine};
+use holdpoint::task::decision::Action;
 use holdpoint::task::elicitation::{Elicitation, ServerQuestion};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
@@ -17,7 +18,7 @@ use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, Tool, ToolAnswer};
 use serde_json::json;
 
-use super::super::engine_harness::{EngineHarness, alice, fills, outcomes};
+use super::super::engine_harness::{EngineHarness, alice, fills, outcomes, whole};
 use super::failures::{LONG, asking_by, by_key};
 use super::{agent, approve, driven, every_call, harness, proposal, refund, until_at_rest};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -150,6 +151,15 @@ async fn answer(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId, wit
     engine.decide(&alice(), request, with, None).await.unwrap();
 }
 
+/// Returns a change of the tool's definition, for which the next attempt is held.
+fn changed_definition() -> DefinitionChange {
+    DefinitionChange {
+        definition: "sha256:1".to_owned(),
+        reason: "The server changed this tool.".to_owned(),
+        denied: false,
+    }
+}
+
 fn folder() -> DecisionInput {
     fills(&json!({"folder": "a"}))
 }
@@ -248,6 +258,29 @@ both! {
         assert_eq!((held.state, held.message()), (GateState::Pending, says.to_owned()));
     }
 
+    async fn started_call_that_a_person_rejects_stays_allowed_and_says_that_it_may_have_run(fixture) {
+        let (harness, server) = served(fixture, vec![question()]).await;
+        let engine = harness.engine(8);
+        asks(&engine, &small(Duration::ZERO)).await;
+        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        // The next comparison finds the change, right before the next attempt.
+        *server.change.lock().unwrap() = (Some(changed_definition()), false);
+        answer(&harness, &engine, task, folder()).await;
+        until_at_rest(&harness, task).await;
+        let asking = asking_by(&engine, small(LONG));
+        assert_eq!(until_asked(&harness, RequestKind::Approval).await, task);
+        answer(&harness, &engine, task, whole(Action::Reject, None)).await;
+        let told = asking.await.unwrap().unwrap().call;
+        let read = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
+        for call in [told, read] {
+            assert_eq!((call.task_id, call.state), (task, GateState::Settled));
+            assert_eq!((call.decision, call.outcome), (GateDecision::Allow, Some(Outcome::Rejected)));
+            let says = "The call was started and ended as rejected. It may have run; do not repeat it.";
+            assert_eq!(call.message(), says);
+        }
+        assert_eq!(server.attempts(), 1);
+    }
+
     async fn call_that_fails_before_its_start_says_why(fixture) {
         let (harness, server) = served(fixture, Vec::new()).await;
         *server.down.lock().unwrap() = true;
@@ -263,11 +296,7 @@ both! {
         let (mut harness, server) = served(fixture, Vec::new()).await;
         harness.configure(read_only);
         let engine = harness.engine(8);
-        server.change.lock().unwrap().0 = Some(DefinitionChange {
-            definition: "sha256:1".to_owned(),
-            reason: "The server changed this tool.".to_owned(),
-            denied: false,
-        });
+        server.change.lock().unwrap().0 = Some(changed_definition());
         let held = asks(&engine, &small(Duration::ZERO)).await;
         let task = until_asked(&harness, RequestKind::Approval).await;
         assert_eq!(held.task_id, task);
