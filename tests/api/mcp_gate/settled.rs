@@ -2,10 +2,11 @@
 
 use serde_json::json;
 
+use super::streams::until_held;
 use super::{about, answer, call, refund, told};
 use crate::api::approval_cycle::on_both;
-use crate::api::gate::gate;
-use crate::support::test_app::On;
+use crate::api::gate::{gate, yaml};
+use crate::support::test_app::{On, TestApp};
 
 on_both! {
     async fn call_whose_arguments_a_person_changed_is_told_with_the_changed_arguments(on: On) {
@@ -101,9 +102,9 @@ async fn failed_call_is_an_error_with_the_text_of_its_tool() {
     app.stop().await;
 }
 
-#[tokio::test]
-async fn quick_call_is_answered_with_its_result_even_if_the_client_does_not_wait() {
-    let app = gate(On::Sqlite, "").await;
+/// Asserts that the reply to a call of a quick tool is the call's result. The tool answers a moment
+/// after the call has started.
+async fn quick_call_is_told_with_its_result(app: &TestApp, wait: &str) {
     let params = json!({"name": "tag", "arguments": {"text": "x"}});
     // On a busy machine, some calls may take longer than the second for which each is waited for.
     for tries in 1.. {
@@ -112,11 +113,35 @@ async fn quick_call_is_answered_with_its_result_even_if_the_client_does_not_wait
             app.tool.reached(tries).await;
             app.tool.open();
         };
-        let (reply, ()) = tokio::join!(call(&app, "0", &params), answered_late);
+        let (reply, ()) = tokio::join!(call(app, wait, &params), answered_late);
         if told(&reply) == ("{\"ok\":true}".to_owned(), false) {
             break;
         }
         assert!(tries < 20, "{}", reply.text);
+    }
+}
+
+#[tokio::test]
+async fn quick_call_is_answered_with_its_result_even_if_the_client_does_not_wait() {
+    let app = gate(On::Sqlite, "").await;
+    quick_call_is_told_with_its_result(&app, "0").await;
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn quick_call_is_answered_with_its_result_even_if_no_further_call_may_wait() {
+    let yaml = yaml("") + "\nserver: { max_waiting: 1 }\n";
+    let app = TestApp::with(On::Sqlite, &yaml).await;
+    let held = refund(120);
+    let further_calls = async {
+        until_held(&app).await;
+        let further = call(&app, "300", &refund(130)).await;
+        assert_eq!(about(&further)["state"], "pending", "it does not wait");
+        quick_call_is_told_with_its_result(&app, "300").await;
+    };
+    tokio::select! {
+        waiting = call(&app, "300", &held) => panic!("{}", waiting.text),
+        () = further_calls => {}
     }
     app.stop().await;
 }

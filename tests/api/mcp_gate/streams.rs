@@ -22,7 +22,7 @@ fn messages(content_type: &str, text: &str) -> Vec<Value> {
 }
 
 /// Waits until the approver has a pending request, and returns the first one.
-async fn until_held(app: &TestApp) -> Value {
+pub(super) async fn until_held(app: &TestApp) -> Value {
     loop {
         let inbox = app.approver().get("/v1/requests?status=pending").await;
         if let Some(request) = inbox.body["requests"].get(0) {
