@@ -18,7 +18,7 @@ use crate::http::grpc;
 use crate::http::server::connections::Connections;
 use crate::http::server::descriptors::{self, DescriptorBudget};
 use crate::http::server::edge::Edge;
-use crate::http::server::serve::Server;
+use crate::http::server::serve::{PingTimes, Server};
 use crate::http::server::starting;
 use crate::world::{Clock, SystemClock};
 
@@ -90,10 +90,10 @@ impl Serving {
         };
         let (main, metrics) = starting::routers(edge);
         let (main, metrics) = (watch::Sender::new(main), watch::Sender::new(metrics));
-        let http2 = grpc::is_open(agents);
+        let http2 = grpc::is_open(agents).then(PingTimes::default);
         let mut servers = vec![(listeners.main, server(&main, max_connections, http2))];
         if let Some(listener) = listeners.metrics {
-            servers.push((listener, server(&metrics, MAX_METRICS_CONNECTIONS, false)));
+            servers.push((listener, server(&metrics, MAX_METRICS_CONNECTIONS, None)));
         }
         let closed = CancellationToken::new();
         Self {

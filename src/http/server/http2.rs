@@ -38,12 +38,26 @@ const MAX_ERROR_RESETS: usize = 1024;
 /// The size of the flow-control window, for each stream and for the connection as a whole: the
 /// maximum number of bytes from the client that the server has not read yet.
 const WINDOW_BYTES: u32 = 1024 * 1024;
-/// The time between two pings while a request is in flight.
-const PING_INTERVAL: Duration = Duration::from_secs(20);
-/// The maximum time for the answer to a ping.
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// While a connection serves a request, `run_watchdog` checks the connection at this interval.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The times of the pings by which the server recognizes that a client is gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PingTimes {
+    /// The time after which the server sends a ping if no request and no part of a body arrives.
+    pub(super) interval: Duration,
+    /// The maximum time for the answer to a ping.
+    pub(super) timeout: Duration,
+}
+
+impl Default for PingTimes {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(20),
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
 
 /// A stream that first returns the bytes in `prefix`, which `read_preface` has read already, and
 /// then the bytes of `io`.
@@ -176,6 +190,7 @@ pub(super) async fn serve<I, S, F>(
     slot: Arc<ConnectionSlot>,
     timer: PhaseTimer,
     closed: CancellationToken,
+    pings: PingTimes,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<
@@ -208,8 +223,8 @@ pub(super) async fn serve<I, S, F>(
         .max_local_error_reset_streams(MAX_ERROR_RESETS)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT);
+        .keep_alive_interval(pings.interval)
+        .keep_alive_timeout(pings.timeout);
     let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let driven = run_connection(connection, &slot, timer, &closed);
     stop.run_until_cancelled(driven).await;

@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::connections::{ConnectionPhase, ConnectionSlot, Connections, CountedBody};
+pub(crate) use super::http2::PingTimes;
 use super::http2::{self, PrefixedStream};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
@@ -68,8 +69,9 @@ pub(crate) struct Server {
     pub router: watch::Receiver<Router>,
     pub connections: Connections,
     pub clock: Arc<dyn Clock>,
-    /// Whether the server also serves HTTP/2 with prior knowledge.
-    pub http2: bool,
+    /// The times of the pings on connections of HTTP/2 with prior knowledge; `None` if the server
+    /// does not serve HTTP/2.
+    pub http2: Option<PingTimes>,
 }
 
 impl std::fmt::Debug for Server {
@@ -138,7 +140,7 @@ impl Server {
         });
         let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
         let mut timer = PhaseTimer::new(&slot, self.clock);
-        let stream = if self.http2 {
+        let stream = if let Some(pings) = self.http2 {
             let read = http2::read_preface(stream, &mut timer.end);
             let read = tokio::select! {
                 biased;
@@ -149,7 +151,7 @@ impl Server {
             match read {
                 None => return,
                 Some((true, stream)) => {
-                    return http2::serve(stream, service, slot, timer, closed).await;
+                    return http2::serve(stream, service, slot, timer, closed, pings).await;
                 }
                 Some((false, stream)) => stream,
             }

@@ -72,10 +72,10 @@ struct World {
 
 impl World {
     fn new(most: usize) -> Self {
-        Self::speaking(most, false)
+        Self::speaking(most, None)
     }
 
-    fn speaking(most: usize, http2: bool) -> Self {
+    fn speaking(most: usize, http2: Option<PingTimes>) -> Self {
         let clock = Arc::new(Hand(watch::Sender::new(Duration::ZERO)));
         let (opened, accepts) = mpsc::unbounded_channel();
         let (closing, leave, held) = (

@@ -40,6 +40,10 @@ fn field(size: usize) -> Vec<u8> {
     [&[0, 1, b'a'][..], &length, &vec![b'x'; size]].concat()
 }
 
+fn speaking_http2() -> World {
+    World::speaking(10, Some(PingTimes::default()))
+}
+
 struct Frames(Client);
 
 impl Frames {
@@ -79,7 +83,7 @@ impl Frames {
 
 #[tokio::test]
 async fn limits_are_announced_and_a_stream_over_them_is_refused() {
-    let world = World::speaking(10, true);
+    let world = speaking_http2();
     let mut client = Frames::open(&world).await;
     let settings = client.payload(SETTINGS).await.unwrap();
     let value = |name: u16| {
@@ -103,7 +107,7 @@ async fn limits_are_announced_and_a_stream_over_them_is_refused() {
 
 #[tokio::test]
 async fn header_list_over_16_kib_is_refused_and_the_connection_lives() {
-    let world = World::speaking(10, true);
+    let world = speaking_http2();
     let mut client = Frames::open(&world).await;
     for (stream, size, refused) in [
         (1, 15 * 1024, false),
@@ -120,7 +124,7 @@ async fn header_list_over_16_kib_is_refused_and_the_connection_lives() {
 
 #[tokio::test]
 async fn streams_that_are_reset_at_once_end_the_connection() {
-    let world = World::speaking(10, true);
+    let world = speaking_http2();
     let mut client = Frames::open(&world).await;
     let mut burst = Vec::new();
     for stream in 0..200 {
@@ -132,7 +136,7 @@ async fn streams_that_are_reset_at_once_end_the_connection() {
     let payload = client.payload(GOAWAY).await.unwrap();
     assert_eq!(payload[4..8], [0, 0, 0, 11], "ENHANCE_YOUR_CALM");
     assert!(client.payload(GOAWAY).await.is_none(), "it ends");
-    World::speaking(10, true).open().asks().await;
+    speaking_http2().open().asks().await;
 }
 
 /// Sends pings and advances the clock by `time`, up to four times. Panics if the connection is
@@ -157,7 +161,7 @@ async fn closed_within(world: &World, client: &mut Frames, time: Duration) {
 
 #[tokio::test]
 async fn connection_that_only_pings_is_closed_in_time() {
-    let world = World::speaking(10, true);
+    let world = speaking_http2();
     let mut silent = Frames::open(&world).await;
     silent.payload(SETTINGS).await.unwrap();
     closed_within(&world, &mut silent, HEADER_TIMEOUT).await;
@@ -169,7 +173,7 @@ async fn connection_that_only_pings_is_closed_in_time() {
 
 #[tokio::test]
 async fn client_that_reads_nothing_is_closed() {
-    let world = World::speaking(10, true);
+    let world = speaking_http2();
     let mut deaf = Frames::open(&world).await;
     let window = |stream: u32| frame(8, 0, stream, &[0x3f, 0, 0, 0]);
     let large = [window(0), get(1, "/large", &[]), window(1)].concat();
@@ -188,4 +192,19 @@ async fn client_that_reads_nothing_is_closed() {
             .is_err();
     }
     assert!(closed);
+}
+
+#[tokio::test]
+async fn client_that_answers_no_ping_is_closed_while_it_waits_for_a_response() {
+    let short = Duration::from_millis(20);
+    let pings = PingTimes {
+        interval: short,
+        timeout: short,
+    };
+    let world = World::speaking(10, Some(pings));
+    let mut gone = Frames::open(&world).await;
+    gone.send(&get(1, "/held", &[])).await;
+    world.held.notified().await;
+    assert!(gone.payload(PING).await.is_some());
+    assert!(gone.payload(PING).await.is_none(), "it ends");
 }
