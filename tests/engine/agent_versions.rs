@@ -240,9 +240,7 @@ both! {
         let (new, new_task) = (harness.engine(4), harness.held().await);
         for (engine, task, expected) in [(&new, old_task, before()), (&old, new_task, after())] {
             harness.answer_all(engine, task).await;
-            while harness.status(task).await == TaskStatus::Running {
-                crate::support::pause().await;
-            }
+            harness.until_stopped(task).await;
             assert_eq!(harness.status(task).await, TaskStatus::Completed);
             assert_eq!(shown(&harness), expected);
             assert_eq!(harness.executions(task, "/refund"), 1);

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes};
 use crate::store::store_fixture::StoreFixture;
+use crate::support::until;
 
 const ONE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const TWO: &[(&str, &str)] = &[
@@ -80,6 +81,11 @@ async fn progress(harness: &EngineHarness, task: TaskId) -> Vec<&'static str> {
     items.filter_map(|item| word(&item.fact)).collect()
 }
 
+async fn until_judged(harness: &EngineHarness, task: TaskId) {
+    let is_judged = async || !progress(harness, task).await.is_empty();
+    until("the call is judged", is_judged).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn call_without_a_slot_is_stored_and_not_started_until_there_is_one() {
     let (harness, slots) = harness(ONE).await;
@@ -87,9 +93,7 @@ async fn call_without_a_slot_is_stored_and_not_started_until_there_is_one() {
     let task = harness.engine(0).create(&alice(), go(), None).await;
     let task = task.unwrap().task_id;
     let drivers = claimed(&harness.engine(1)).await;
-    while progress(&harness, task).await.is_empty() {
-        crate::support::pause().await;
-    }
+    until_judged(&harness, task).await;
     assert_eq!(progress(&harness, task).await, ["judged"]);
     drop(taken);
     for driver in drivers {
@@ -107,15 +111,11 @@ async fn call_that_waits_for_a_slot_while_its_process_stops_is_left_to_another_p
     let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
     let engine = harness.engine(1);
     let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
-    while progress(&harness, task).await.is_empty() {
-        crate::support::pause().await;
-    }
+    until_judged(&harness, task).await;
     engine.shut_down(Duration::ZERO).await;
     drop(taken);
     // A driver that takes the slot frees it only after it has run the call.
-    while slots.available_permits() == 0 {
-        crate::support::pause().await;
-    }
+    until("the slot is free", async || slots.available_permits() > 0).await;
     assert_eq!(progress(&harness, task).await, ["judged"]);
     harness.finish(task).await;
     let words = ["judged", "started", "result"];

@@ -254,9 +254,7 @@ async fn call_whose_preparation_failed_has_one_result_after_another_commit_came_
         .await
         .unwrap();
     goes_on.send(()).unwrap();
-    while harness.status(task).await == TaskStatus::Running {
-        crate::support::pause().await;
-    }
+    harness.until_stopped(task).await;
     let journal = harness.journal(task).await;
     let mut results = outcomes(&journal);
     results.sort_by_key(|outcome| *outcome == Outcome::Failed);

@@ -110,9 +110,7 @@ both! {
         let engine = harness.engine(4);
         assert_eq!(engine.round().await.unwrap(), 1, "the task that waits is claimed");
         engine.round().await.unwrap();
-        while harness.status(waiting).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(waiting).await;
         assert_eq!(ended(&harness, broken).await, Some(FailureCode::Integrity));
         assert_ne!(harness.status(overdue).await, TaskStatus::Paused);
         assert_eq!(harness.status(waiting).await, TaskStatus::Paused);

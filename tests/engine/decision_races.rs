@@ -344,10 +344,11 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
             }
         );
         // After the request is closed, the task is either queued or already being driven.
-        while pair.harness.status(task).await == TaskStatus::Running {
+        let has_stopped = async || {
             pair.here.round().await.unwrap();
-            crate::support::pause().await;
-        }
+            pair.harness.status(task).await != TaskStatus::Running
+        };
+        crate::support::until("the task does not run", has_stopped).await;
         let journal = pair.lawful(task).await;
         let late = place(&journal, |fact| matches!(fact, Fact::LateResult(_))).is_some();
         assert_eq!(

@@ -39,6 +39,7 @@ use super::stored_prompts::Witness;
 use crate::store::store_fixture::StoreFixture;
 use crate::support::fake_tool::FakeTool;
 use crate::support::test_app::{ACCOUNTS, REFUNDS};
+use crate::support::until;
 
 /// Maps the name of a model and the prompt to the model's answer.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
@@ -276,6 +277,12 @@ impl EngineHarness {
 
     pub async fn status(&self, task: TaskId) -> TaskStatus {
         self.journal(task).await.row.status
+    }
+
+    /// Waits until the task does not run any more.
+    pub async fn until_stopped(&self, task: TaskId) {
+        let is_stopped = async || self.status(task).await != TaskStatus::Running;
+        until("the task does not run", is_stopped).await;
     }
 
     pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {

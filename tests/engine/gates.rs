@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 use super::engine_harness::{EngineHarness, alice, claimed, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
-use crate::support::repetitions;
+use crate::support::{eventually, repetitions, until};
 
 const GATE: &str = "
 gates:
@@ -101,15 +101,23 @@ fn every_call() -> TaskFilter {
 /// Waits until `is` accepts the row's `asker_until`, the time until which the asker of the call
 /// counts as present.
 async fn until_present(harness: &EngineHarness, task: TaskId, is: impl Fn(Time) -> bool) {
-    while !harness.journal(task).await.row.asker_until.is_some_and(&is) {
-        crate::support::pause().await;
-    }
+    let is_expected = async || harness.journal(task).await.row.asker_until.is_some_and(&is);
+    until("the presence of the asker is as expected", is_expected).await;
 }
 
 async fn until_at_rest(harness: &EngineHarness, task: TaskId) {
-    while harness.journal(task).await.row.lease_owner.is_some() {
-        crate::support::pause().await;
-    }
+    let is_released = async || harness.journal(task).await.row.lease_owner.is_none();
+    until("no replica drives the task", is_released).await;
+}
+
+/// Waits until the gate has a call, which must be the only one. Returns the call's task.
+async fn until_proposed(harness: &EngineHarness) -> TaskId {
+    let only_call = async || {
+        let calls = harness.fixture.store.tasks(&every_call()).await.unwrap();
+        assert!(calls.rows.len() <= 1, "{} calls", calls.rows.len());
+        calls.rows.first().map(|row| row.task_id)
+    };
+    eventually("the call is stored", only_call).await
 }
 
 async fn driven(engine: &Arc<Engine>) {

@@ -348,9 +348,7 @@ both! {
         }
         let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else { panic!("it is asked about") };
         harness.answer_all(&without, task).await;
-        while harness.status(task).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(task).await;
         let row = harness.journal(task).await.row;
         assert_eq!(row.error.map(|error| error.code), Some(FailureCode::Configuration));
         harness.engine(0).retry(&alice(), task, None).await.unwrap();

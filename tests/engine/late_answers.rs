@@ -70,20 +70,11 @@ fn paid() -> ToolAnswer {
 }
 
 async fn until(harness: &EngineHarness, task: TaskId, found: impl Fn(&Fact) -> bool) {
-    let look = async {
-        while !harness
-            .journal(task)
-            .await
-            .items
-            .iter()
-            .any(|item| found(&item.fact))
-        {
-            crate::support::pause().await;
-        }
+    let is_journaled = async || {
+        let items = harness.journal(task).await.items;
+        items.iter().any(|item| found(&item.fact))
     };
-    tokio::time::timeout(Duration::from_secs(10), look)
-        .await
-        .expect("it is journaled");
+    crate::support::until("the answer is journaled", is_journaled).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

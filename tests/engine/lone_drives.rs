@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use super::engine_harness::{EngineHarness, alice, claimed, go, spawn, turn};
 use crate::store::store_fixture::both;
 use crate::support::endless_sleep::BETWEEN_ROUNDS;
+use crate::support::{eventually, until};
 
 /// A time longer than a lease. When this time has passed, every lease has run out.
 const LEASE: Duration = Duration::from_secs(31);
@@ -288,11 +289,8 @@ both! {
             assert!(here.claim().await.unwrap().is_empty(), "the suspect has the process to itself");
         }
         harness.fixture.forward(LEASE);
-        let mut drivers = Vec::new();
-        while drivers.is_empty() {
-            drivers = here.claim().await.unwrap();
-            tokio::task::yield_now().await;
-        }
+        let claimed = async || Some(here.claim().await.unwrap()).filter(|drivers| !drivers.is_empty());
+        let drivers = eventually("the other task is claimed", claimed).await;
         join_all(drivers).await;
         assert_eq!(harness.status(other).await, TaskStatus::Completed);
         assert_eq!(harness.status(suspect).await, TaskStatus::Running);
@@ -344,9 +342,7 @@ both! {
         let other = here.create(&alice(), go(), None).await.unwrap().task_id;
         let row = harness.journal(other).await.row;
         assert!(row.lease_owner.is_some() || row.status == TaskStatus::Completed, "it has a slot at once");
-        while harness.status(other).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(other).await;
         assert_eq!((harness.status(other).await, harness.status(suspect).await), (TaskStatus::Completed, TaskStatus::Running));
         harness.tool.open();
         alone.await.unwrap();
@@ -370,21 +366,16 @@ both! {
         let drivers: Vec<_> = drivers.into_iter().map(spawn).collect();
         harness.tool.reached(1).await;
         harness.fixture.forward(LEASE);
-        while harness.journal(suspect).await.row.lease_owner.is_some() {
-            crate::support::pause().await;
-        }
+        let is_given_back = async || harness.journal(suspect).await.row.lease_owner.is_none();
+        until("the suspect is given back", is_given_back).await;
         assert_eq!((model.asked.available_permits(), harness.journal(suspect).await.row.fruitless), (0, 2));
         // The process has released `suspect`, because it could not drive that task alone. It does
         // not claim `suspect` again at once, so its slots are free.
         let door = here.create(&alice(), go(), None).await.unwrap().task_id;
-        while harness.status(door).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(door).await;
         assert_eq!(harness.status(door).await, TaskStatus::Completed);
         harness.tool.open();
-        while harness.status(long).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(long).await;
         harness.fixture.forward(LEASE * 5);
         for driver in drivers {
             driver.await.unwrap();

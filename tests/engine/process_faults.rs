@@ -109,9 +109,8 @@ both! {
         harness.tool.reached(1).await;
         engine.shut_down(std::time::Duration::ZERO).await;
         harness.tool.open();
-        while outcomes(&harness.journal(task).await).is_empty() {
-            crate::support::pause().await;
-        }
+        let has_result = async || !outcomes(&harness.journal(task).await).is_empty();
+        crate::support::until("the call has its result", has_result).await;
         harness.finish(task).await;
         let journal = harness.journal(task).await;
         assert!(!journal.items.iter().any(|item| matches!(item.fact, Fact::InterventionRequested(_))), "no request is opened");
@@ -125,9 +124,11 @@ both! {
         let accepted = (0..20).map(|_| engine.create(&caller, go(), None));
         let tasks: Vec<_> = futures_util::future::try_join_all(accepted).await.unwrap();
         for task in &tasks {
-            while harness.status(task.task_id).await == TaskStatus::Running {
+            let has_stopped = async || {
                 engine.round().await.unwrap();
-            }
+                harness.status(task.task_id).await != TaskStatus::Running
+            };
+            crate::support::until("the task does not run", has_stopped).await;
             assert_eq!(harness.status(task.task_id).await, TaskStatus::Completed);
             assert_eq!(harness.executions(task.task_id, "/refund"), 1);
         }
@@ -244,9 +245,7 @@ both! {
         let harness = EngineHarness::new(fixture, SMALL).await;
         let engine = harness.engine(1);
         let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
-        while harness.status(task).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(task).await;
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
     }
 

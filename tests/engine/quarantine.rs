@@ -7,7 +7,7 @@ use std::time::Duration;
 use holdpoint::engine::MessageInput;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
-use holdpoint::task::item::{Fact, Part, PartType};
+use holdpoint::task::item::{Fact, Item, Part, PartType};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
@@ -191,14 +191,12 @@ both! {
         harness.tool.reached(1).await;
         engine.cancel(&alice(), task, None).await.unwrap();
         harness.tool.open();
-        while !harness.journal(task).await.items.iter().any(|item| matches!(item.fact, Fact::LateResult(_))) {
-            crate::support::pause().await;
-        }
+        let is_late = |item: &Item| matches!(item.fact, Fact::LateResult(_));
+        let is_kept = async || harness.journal(task).await.items.iter().any(is_late);
+        crate::support::until("the late result is kept", is_kept).await;
         harness.tool.answers(200, "paid");
         engine.message(&alice(), task, message(false), None).await.unwrap();
-        while harness.status(task).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(task).await;
         is_held(&harness, task, 1).await;
     }
 

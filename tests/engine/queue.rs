@@ -53,8 +53,8 @@ both! {
         harness.tool.open();
         let task = second.await.unwrap().task_id;
         // No worker runs in this test, so a queued task would never run.
-        let ended = async { while harness.status(task).await == TaskStatus::Running { crate::support::pause().await; } };
-        tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is not queued");
+        let ended = tokio::time::timeout(Duration::from_secs(20), harness.until_stopped(task));
+        ended.await.expect("it is not queued");
     }
 
     async fn command_without_a_slot_queues_its_task_after_a_while(fixture) {
@@ -85,25 +85,23 @@ both! {
         let waiting = [create(&alice()).await, create(&alice()).await, create(&mallory).await];
         assert_eq!(engine.claim().await.unwrap().len(), 0, "there is no room");
         harness.tool.open();
-        while harness.status(first).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(first).await;
         let late = create(&alice()).await;
         let [one, two, other] = waiting;
         let all = [one, two, other, late];
         let mut order = Vec::new();
         // The driver of the first task may keep its slot for a moment after the task has ended, so
         // the first rounds may claim nothing.
-        while order.len() < all.len() {
+        let are_claimed = async || {
             order.extend(round(&harness, &engine, &all).await);
-        }
+            order.len() >= all.len()
+        };
+        crate::support::until("every task is claimed", are_claimed).await;
         assert_eq!(order, [one, other, two, late]);
         // With an empty queue, a new task runs at once.
         let next = create(&alice()).await;
         assert_eq!(round(&harness, &engine, &all).await, []);
-        while harness.status(next).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(next).await;
     }
 
     async fn tasks_of_one_user_wait_their_turn_among_the_users_of_the_tenant(fixture) {

@@ -185,9 +185,8 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
         .task_id;
     harness.run().await;
     // Waits until the pool has replaced the connections that the simulated restore has cut.
-    while !harness.fixture.store.ready().await {
-        crate::support::pause().await;
-    }
+    let is_ready = async || harness.fixture.store.ready().await;
+    crate::support::until("the database answers again", is_ready).await;
     harness.later();
     harness.run().await;
     assert!(harness.fixture.store.history_uncertain_until().is_some());

@@ -7,7 +7,6 @@ use std::time::Duration;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::Outcome;
-use holdpoint::task::status::TaskStatus;
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -80,9 +79,7 @@ async fn tool_is_connected_before_the_commit_of_the_start_and_called_after_it() 
         peer.write_all(answer.as_bytes()).await.unwrap();
     });
     assert!(approved);
-    while harness.status(task).await == TaskStatus::Running {
-        crate::support::pause().await;
-    }
+    harness.until_stopped(task).await;
     assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Succeeded]);
 }
 

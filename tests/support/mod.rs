@@ -35,6 +35,31 @@ pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(25)).await;
 }
 
+/// The time after which a wait of a test has failed. Nextest would kill the test only later, and
+/// would not say what the test waited for.
+const WAIT_LIMIT: Duration = Duration::from_mins(5);
+
+/// Polls `look` until it returns a value, and returns the value. Panics if it returns none within
+/// [`WAIT_LIMIT`]; `what` names the state that the test waits for.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let polls = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            pause().await;
+        }
+    };
+    let found = tokio::time::timeout(WAIT_LIMIT, polls).await;
+    found.unwrap_or_else(|_| panic!("waited in vain until {what}"))
+}
+
+/// Polls `holds` until it returns `true`. Panics if it does not within [`WAIT_LIMIT`]; `what` names
+/// the state that the test waits for.
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    eventually(what, async || holds().await.then_some(())).await;
+}
+
 /// Returns `usual` in a normal run, and `long` in a run of `scripts/chaos counts`. Some tests
 /// repeat a random scene that many times. In other tests, a process crashes at every n-th possible
 /// moment, where n is the result.

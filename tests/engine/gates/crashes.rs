@@ -87,9 +87,8 @@ both! {
         let now = harness.fixture.clock.now();
         until_present(&harness, task, |until| until > now).await;
         driven(&there).await;
-        while harness.status(task).await != TaskStatus::Paused {
-            crate::support::pause().await;
-        }
+        let is_paused = async || harness.status(task).await == TaskStatus::Paused;
+        crate::support::until("the task is paused", is_paused).await;
         until_present(&harness, task, |until| until > now).await;
         let equal = ask(&there, 1, Duration::ZERO).await.call;
         assert_ne!(equal.task_id, task);

@@ -24,8 +24,10 @@ use super::super::call_slots::limit_refund;
 use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, person, whole};
 use super::{
     GATE, agent, approve, ask, asking, harness, proposal, refund, until_at_rest, until_present,
+    until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, TASKS, both};
+use crate::support::until;
 
 pub const LONG: Duration = Duration::from_mins(1);
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
@@ -66,12 +68,11 @@ pub async fn in_doubt(
         return call;
     }
     // The ask's wait was over before the outcome was stored.
-    while !matches!(
-        harness.open(call.task_id).await[..],
-        [(_, RequestKind::Reconcile)]
-    ) {
-        crate::support::pause().await;
-    }
+    let is_asked = async || {
+        let open = harness.open(call.task_id).await;
+        matches!(open[..], [(_, RequestKind::Reconcile)])
+    };
+    until("a person is asked about the outcome", is_asked).await;
     let known = Proposal {
         identity: Identity::Call(call.task_id),
         ..proposal
@@ -146,9 +147,7 @@ both! {
         asking.abort();
         let _ = asking.await;
         harness.tool.open();
-        while harness.status(task).await == TaskStatus::Running {
-            crate::support::pause().await;
-        }
+        harness.until_stopped(task).await;
         let again = ask(&engine, 1, LONG).await;
         assert_eq!((again.call.task_id, again.call.outcome), (task, Some(Outcome::Succeeded)));
         assert_eq!(harness.executions(task, "/refund"), 1);
@@ -209,12 +208,7 @@ both! {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         let first = asking(&engine, 1);
-        let task = loop {
-            let open = harness.fixture.store.tasks(&super::every_call()).await.unwrap().rows;
-            if let [row] = &open[..] {
-                break row.task_id;
-            }
-        };
+        let task = until_proposed(&harness).await;
         let second = ask(&engine, 1, Duration::ZERO).await.call;
         assert_ne!(second.task_id, task);
         let says = second.message();
@@ -347,12 +341,7 @@ both! {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         let asking = asking(&engine, 1);
-        let task = loop {
-            let calls = harness.fixture.store.tasks(&super::every_call()).await.unwrap().rows;
-            if let [row] = &calls[..] {
-                break row.task_id;
-            }
-        };
+        let task = until_proposed(&harness).await;
         engine.shut_down(LONG).await;
         let answer = asking.await.unwrap().unwrap();
         assert_eq!((answer.call.task_id, answer.call.state), (task, GateState::Pending));
@@ -393,18 +382,7 @@ async fn two_runners_with_one_key_on_two_replicas_get_one_permit() {
     let (here, there) = (harness.engine(8), harness.engine(8));
     let one = |runner| by_key("k", Some(runner), bash(Duration::from_mins(5)));
     let first = asking_by(&here, one("r1"));
-    let task = loop {
-        let calls = harness
-            .fixture
-            .store
-            .tasks(&super::every_call())
-            .await
-            .unwrap()
-            .rows;
-        if let [row] = &calls[..] {
-            break row.task_id;
-        }
-    };
+    let task = until_proposed(&harness).await;
     let second = asking_by(&there, one("r2"));
     approve(&harness, &there, task).await;
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
@@ -457,9 +435,8 @@ async fn claim_that_loses_against_another_commit_is_repeated_at_once() {
     let mut other = fixture.holding(TASKS, task.0).await;
     let asking = asking_by(&engine, bash(Duration::from_mins(5)));
     let blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    while fixture.number(blocked).await == 0 {
-        crate::support::pause().await;
-    }
+    let is_blocked = async || fixture.number(blocked).await > 0;
+    until("the claim waits for the lock", is_blocked).await;
     // Another asker's presence ends. No listener hears of this commit.
     let left = format!(
         "update agent_task set version = version + 1, asker_until = 0 where task_id = '{task}'"

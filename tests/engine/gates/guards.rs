@@ -224,9 +224,8 @@ both! {
                 panic!("one reconcile request")
             };
             engine.decide(&alice(), request, said, None).await.unwrap();
-            while !harness.status(task).await.is_terminal() {
-                crate::support::pause().await;
-            }
+            let has_ended = async || harness.status(task).await.is_terminal();
+            crate::support::until("the call has ended", has_ended).await;
             let report = |outcome| OutcomeReport {
                 call: Ok(task),
                 attempt: None,

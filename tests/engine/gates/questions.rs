@@ -132,16 +132,17 @@ async fn asks(engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
 
 /// Waits until a request of this kind is open at the gate's only call. Returns the call's task.
 async fn until_asked(harness: &EngineHarness, kind: RequestKind) -> TaskId {
-    loop {
+    let asked = async || {
         let rows = harness.fixture.store.tasks(&every_call()).await.unwrap();
         for row in &rows.rows {
             assert!(!row.status.is_terminal(), "the call has ended");
             if matches!(harness.open(row.task_id).await[..], [(_, open)] if open == kind) {
-                return row.task_id;
+                return Some(row.task_id);
             }
         }
-        crate::support::pause().await;
-    }
+        None
+    };
+    crate::support::eventually("a person is asked", asked).await
 }
 
 async fn answer(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId, with: DecisionInput) {
