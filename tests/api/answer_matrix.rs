@@ -15,6 +15,7 @@ use super::request_kinds::{
 };
 use crate::support::api_contract::is_a;
 use crate::support::test_app::{ACCOUNTS, Actor, CAROL, OTHER, On, Reply, TestApp};
+use crate::support::until;
 
 const JSON: &str = "application/json";
 const RAN: &str = r#"{"ok":true}"#;
@@ -330,9 +331,8 @@ async fn nothing_is_taken_any_more(
 }
 
 async fn overdue(app: &TestApp, question: &Question) {
-    while request(app, &question.id).await["can_decide"] == true {
-        crate::support::pause().await;
-    }
+    let is_overdue = async || request(app, &question.id).await["can_decide"] != true;
+    until("the request is overdue", is_overdue).await;
 }
 
 on_both! {
@@ -384,8 +384,9 @@ on_both! {
             }
             for (_, question) in &questions {
                 overdue(&app, question).await;
-                while swept && items(&app, &question.task).await.last().unwrap()["status"] != "Completed" {
-                    crate::support::pause().await;
+                let is_completed = async || items(&app, &question.task).await.last().unwrap()["status"] == "Completed";
+                if swept {
+                    until("the task is completed", is_completed).await;
                 }
             }
             for (kind, question) in &questions {

@@ -135,13 +135,8 @@ on_both! {
         assert_eq!((canceled.status, canceled.str("/status").as_str()), (200, "Canceled"), "{}", canceled.text);
         assert_eq!(app.owner().hit(&format!("{path}/cancel")).await.status, 200, "idempotent");
         app.tool.open();
-        let items = loop {
-            let items = app.owner().get(&format!("{path}/items")).await;
-            if items.text.contains("late_result") {
-                break items;
-            }
-            crate::support::pause().await;
-        };
+        let kept = async || Some(app.owner().get(&format!("{path}/items")).await).filter(|items| items.text.contains("late_result"));
+        let items = crate::support::eventually("the late result is kept", kept).await;
         let outcomes: Vec<_> = items.body["items"].as_array().unwrap().iter()
             .filter(|item| item["type"] == "tool_result" || item["type"] == "late_result")
             .map(|item| (item["type"].as_str().unwrap(), item["outcome"].as_str().unwrap()))

@@ -103,9 +103,8 @@ notify:
                 .filter(|one| one.path == "/teams")
                 .count()
         };
-        while self.slack.messages().len() <= number || in_teams() <= number {
-            crate::support::pause().await;
-        }
+        let is_told = async || self.slack.messages().len() > number && in_teams() > number;
+        crate::support::until("every receiver is told", is_told).await;
     }
 }
 

@@ -197,9 +197,8 @@ on_both! {
         let app = TestApp::unswept(on, &(ASKING.replace("{more}", &short("3s", "")) + ACCOUNTS)).await;
         let question = ask(&app, "guidance").await;
         let path = format!("/resume/{}", question.id);
-        while app.owner().get(&path).await.body["can_decide"] == true {
-            crate::support::pause().await;
-        }
+        let is_overdue = async || app.owner().get(&path).await.body["can_decide"] != true;
+        crate::support::until("the request is overdue", is_overdue).await;
         let late = app.owner().post(&path, &json!({"action": "respond", "response": {"answer": "x"}})).await;
         assert_eq!((late.status, late.str("/code").as_str()), (410, "request_expired"));
         let shown = app.owner().get(&path).await;

@@ -9,6 +9,7 @@ use super::request_kinds::{
     KINDS, Question, ask, asking, asks, begin, each_has_one_result, filled_in, items, request,
     results_of, short, told,
 };
+use crate::support::eventually;
 use crate::support::test_app::{On, TestApp};
 
 const BIG: &str = "12345678901234567890123";
@@ -117,12 +118,13 @@ on_both! {
             }
             pass_deadlines(&app).await;
             for (kind, question) in &questions {
-                let mut journal = items(&app, &question.task).await;
-                while journal.last().unwrap()["status"] == "Paused" || journal.last().unwrap()["type"] != "task_status"
-                    || journal.last().unwrap()["status"] == "Running" {
-                    crate::support::pause().await;
-                    journal = items(&app, &question.task).await;
-                }
+                let ended = async || {
+                    let journal = items(&app, &question.task).await;
+                    let last = journal.last().unwrap();
+                    let has_ended = last["type"] == "task_status" && last["status"] != "Paused" && last["status"] != "Running";
+                    has_ended.then_some(journal)
+                };
+                let journal = eventually("the task has ended", ended).await;
                 assert_eq!(journal.last().unwrap()["status"], status, "{kind}: {journal:#?}");
                 each_has_one_result(&journal);
                 let (_, outcome) = &outcomes(&journal)[0];
@@ -246,11 +248,8 @@ on_both! {
             assert_eq!(late.str("/request/status"), "pending");
         }
         pass_deadlines(&app).await;
-        let mut journal = items(&app, &question.task).await;
-        while journal.last().unwrap()["status"] != "Completed" {
-            crate::support::pause().await;
-            journal = items(&app, &question.task).await;
-        }
+        let completed = async || Some(items(&app, &question.task).await).filter(|journal| journal.last().unwrap()["status"] == "Completed");
+        let journal = eventually("the task is completed", completed).await;
         each_has_one_result(&journal);
         let of = |call: usize| results_of(&journal, &ids[call])[0]["outcome"].as_str().unwrap().to_owned();
         assert_eq!([0, 1, 2, 3].map(of), ["responded", "succeeded", "rejected", "expired"]);

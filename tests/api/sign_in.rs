@@ -288,9 +288,8 @@ on_both! {
         let digest = |cookie: &str| BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(BASE64_URL_SAFE_NO_PAD.decode(&cookie[18..]).unwrap()));
         app.database.execute(&format!("update browser_session set expires_at = 1 where token_sha256 = '{}'", digest(&over))).await;
         app.restart().await;
-        while sessions(&app).await.contains(&digest(&over)) {
-            crate::support::pause().await;
-        }
+        let is_removed = async || !sessions(&app).await.contains(&digest(&over));
+        crate::support::until("the session is removed", is_removed).await;
         assert_eq!(sessions(&app).await, [digest(&alive)]);
         assert_eq!(program(&app, &alive).get("/v1/me").await.status, 200);
         app.stop().await;

@@ -28,9 +28,8 @@ on_both! {
             app.database.execute(&insert).await;
         }
         app.restart().await;
-        while app.database.texts("select name from credential order by name").await != ["endless"] {
- crate::support::pause().await;
-}
+        let is_removed = async || app.database.texts("select name from credential order by name").await == ["endless"];
+        crate::support::until("the expired credential is removed", is_removed).await;
         app.stop().await;
     }
 

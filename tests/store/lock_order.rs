@@ -26,7 +26,8 @@ const REQUESTS: Rows = ("intervention_request", "request_id");
 
 async fn waiting(fixture: &StoreFixture, statements: i64) {
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    while fixture.number(waiting).await < statements {}
+    let do_wait = async || fixture.number(waiting).await >= statements;
+    crate::support::until("the statements wait for locks", do_wait).await;
 }
 
 /// A connection that looks at the locks of the other connections.

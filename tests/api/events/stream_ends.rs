@@ -101,9 +101,8 @@ on_both! {
         assert_eq!(refused.status, 429);
         assert_eq!(app.owner().get("/v1/tasks").await.body["tasks"].as_array().unwrap().len(), 1);
         drop(first);
-        while app.owner().watch(&task, None).await.status == 429 {
- crate::support::pause().await;
-}
+        let is_free = async || app.owner().watch(&task, None).await.status != 429;
+        crate::support::until("the place of the stream is free", is_free).await;
         app.stop().await;
     }
 

@@ -125,17 +125,11 @@ pub fn expected(
 /// client that asks about the call counts as present.
 pub(super) async fn until_asker(app: &TestApp, call: &Reply, is: impl Fn(Time) -> bool) {
     let id = call.str("/task_id").parse().unwrap();
-    while !app
-        .store()
-        .task(id)
-        .await
-        .unwrap()
-        .unwrap()
-        .asker_until
-        .is_some_and(&is)
-    {
-        crate::support::pause().await;
-    }
+    let is_expected = async || {
+        let row = app.store().task(id).await.unwrap().unwrap();
+        row.asker_until.is_some_and(&is)
+    };
+    crate::support::until("the presence of the asker is as expected", is_expected).await;
 }
 
 pub(super) async fn items(app: &TestApp, call: &Reply) -> Vec<Value> {

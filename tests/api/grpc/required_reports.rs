@@ -16,13 +16,11 @@ on_both! {
         let mut grpc = Grpc::to(&app).await;
         let passed = grpc.check(&bash("ls")).await;
         assert!(matches!(passed, Verdict::Passes(Some(_))), "{passed:?}");
-        let request = loop {
+        let first = async || {
             let list = app.owner().get("/v1/requests").await;
-            if let Some(request) = list.body.pointer("/requests/0") {
-                break request.clone();
-            }
-            crate::support::pause().await;
+            list.body.pointer("/requests/0").cloned()
         };
+        let request = crate::support::eventually("a person is asked", first).await;
         let call = &request["tool_calls"][0]["tool_call_id"];
         assert_eq!((&request["kind"], passed), (&json!("reconcile"), Verdict::Passes(call.as_str().map(str::to_owned))));
         app.stop().await;

@@ -32,13 +32,11 @@ async fn patient_with(mut grpc: Grpc, message: Vec<u8>) -> Verdict {
 
 /// Waits until the person sees a request in their list, and returns the first one.
 async fn first_request(actor: impl Fn() -> Actor<'static>) -> Value {
-    loop {
+    let first = async || {
         let list = actor().get("/v1/requests").await;
-        if let Some(request) = list.body.pointer("/requests/0") {
-            return request.clone();
-        }
-        crate::support::pause().await;
-    }
+        list.body.pointer("/requests/0").cloned()
+    };
+    crate::support::eventually("the person sees a request", first).await
 }
 
 /// Returns the stored time until which a client counts as waiting for the call of this request.
@@ -136,10 +134,9 @@ async fn gateway_that_resets_its_stream_has_left_and_a_later_yes_waits() {
     let mut grpc = Grpc::to(app).await;
     let waits = TaskTracker::new().spawn(patient(grpc.clone(), "make"));
     let request = first_request(|| app.owner()).await;
-    let until = async |present| {
-        while is_present(app, &request).await != present {
-            crate::support::pause().await;
-        }
+    let until = async |present: bool| {
+        let is_so = async || is_present(app, &request).await == present;
+        crate::support::until("the presence is as expected", is_so).await;
     };
     until(true).await;
     waits.abort();

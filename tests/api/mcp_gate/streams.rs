@@ -11,6 +11,7 @@ use super::{about, answer, call, older, post, post_as, refund, told};
 use crate::api::gate::{AGENT, gate, yaml};
 use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{Actor, On, TestApp};
+use crate::support::{eventually, until};
 
 /// Returns the messages of an event stream, given the response's content type and body.
 fn messages(content_type: &str, text: &str) -> Vec<Value> {
@@ -23,13 +24,11 @@ fn messages(content_type: &str, text: &str) -> Vec<Value> {
 
 /// Waits until the approver has a pending request, and returns the first one.
 pub(super) async fn until_held(app: &TestApp) -> Value {
-    loop {
+    let first = async || {
         let inbox = app.approver().get("/v1/requests?status=pending").await;
-        if let Some(request) = inbox.body["requests"].get(0) {
-            return request.clone();
-        }
-        crate::support::pause().await;
-    }
+        inbox.body["requests"].get(0).cloned()
+    };
+    eventually("the approver has a request", first).await
 }
 
 #[tokio::test]
@@ -111,9 +110,8 @@ async fn canceled_request_gets_no_answer_and_its_approval_waits_for_the_next_cal
     let said = messages(reply.header("content-type"), &reply.text);
     assert_eq!(said, Vec::<Value>::new(), "{}", reply.text);
     // A moment after the reply, the service stores that the client has left.
-    while asker_until(&app, &task).await != Some(Time(0)) {
-        crate::support::pause().await;
-    }
+    let is_stored = async || asker_until(&app, &task).await == Some(Time(0));
+    until("the client counts as gone", is_stored).await;
     let held = call(&app, "0", &refund(120)).await;
     assert_eq!(about(&held)["state"], "pending");
     answer(&app, &held, &json!({"action": "approve"})).await;
@@ -133,15 +131,13 @@ async fn cancellation_ends_no_wait_for_an_equal_id_in_another_session() {
         agent.header("holdpoint-session", session)
     };
     let leaves = async {
-        let request = loop {
+        let both_wait = async || {
             let inbox = app.approver().get("/v1/requests?status=pending").await;
             let requests = inbox.body["requests"].as_array().unwrap();
             let mut stays = requests.iter().filter(|one| one["session_id"] == "stays");
-            if let (2, Some(request)) = (requests.len(), stays.next()) {
-                break request.clone();
-            }
-            crate::support::pause().await;
+            stays.next().filter(|_| requests.len() == 2).cloned()
         };
+        let request = eventually("both calls wait", both_wait).await;
         cancel(&agent("leaves")).await;
         let id = request["request_id"].as_str().unwrap();
         let approver = app.approver().header("prefer", "wait=0");

@@ -9,6 +9,7 @@ use super::{
     approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play,
     prompts, refund, statuses, still, task, text, tree, trees, turn, typed,
 };
+use crate::support::eventually;
 use crate::support::test_app::{On, TestApp};
 
 /// Returns the supervisor's turns. The first turn calls the analyst, whose refund is held, and the
@@ -197,13 +198,8 @@ on_both! {
         assert_eq!((root.status, root.str("/status").as_str()), (202, "Running"), "{}", root.text);
         let root_id = root.str("/task_id");
         app.tool.reached(1).await;
-        let clerk = loop {
-            let found = of(&app, &root_id, "clerk").await;
-            if let Some(clerk) = found.first() {
-                break id(clerk);
-            }
-            crate::support::pause().await;
-        };
+        let started = async || of(&app, &root_id, "clerk").await.first().map(id);
+        let clerk = eventually("the clerk is started", started).await;
         assert_eq!(still(&app, &clerk).await.str("/status"), "Paused");
         let shown = task(&app, &root_id).await;
         assert_eq!(shown.str("/status"), "Running", "one of its sub-agents works");
@@ -227,12 +223,8 @@ on_both! {
         let root = app.owner().header("prefer", "respond-async").post("/v1/tasks", &body).await;
         let root_id = root.str("/task_id");
         app.tool.reached(1).await;
-        let request = loop {
-            if let Some((_, request)) = open(&task(&app, &root_id).await).pop() {
-                break request;
-            }
-            crate::support::pause().await;
-        };
+        let asked = async || open(&task(&app, &root_id).await).pop();
+        let (_, request) = eventually("the clerk asks", asked).await;
         let body = json!({"action": "respond", "response": {"answer": "north"}});
         let taken = app.owner().header("prefer", "wait=0").post(&format!("/resume/{request}"), &body).await;
         assert_eq!((taken.status, taken.str("/status").as_str()), (202, "Running"), "{}", taken.text);

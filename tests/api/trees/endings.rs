@@ -12,6 +12,7 @@ use super::{
     agent_of, approve, begin, call, done, give, id, lawful, of, only, open, outcomes, patient,
     paused, pays, play, prompts, results, statuses, still, task, tree, trees, turn, typed,
 };
+use crate::support::eventually;
 use crate::support::test_app::{On, Reply, TestApp};
 
 async fn cancel(app: &TestApp, task: &str) -> Reply {
@@ -113,13 +114,11 @@ on_both! {
         assert_eq!(outcomes(&items(&app, &analyst).await), [("lose", "unknown")]);
         assert_eq!(outcomes(&items(&app, &root).await), [("analyst", "canceled")]);
         app.tool.open();
-        let late = loop {
+        let kept = async || {
             let journal = items(&app, &analyst).await;
-            if let Some(late) = typed(&journal, "late_result").first() {
-                break (*late).clone();
-            }
-            crate::support::pause().await;
+            typed(&journal, "late_result").first().copied().cloned()
         };
+        let late = eventually("the late result is kept", kept).await;
         assert_eq!((&late["outcome"], &late["name"]), (&json!("succeeded"), &json!("lose")));
         let shown = task(&app, &root).await;
         assert_eq!((shown.str("/status").as_str(), &shown.body["pending"]), ("Canceled", &json!([])));
@@ -234,15 +233,16 @@ on_both! {
             let app = trees(on, &rule.replace("{then}", then)).await;
             let root = begin(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("ok")]).await;
             let root_id = root.str("/task_id");
-            let clerk = loop {
+            let clerk_waits_alone = async || {
                 let shown = still(&app, &root_id).await;
                 let waiting = open(&shown);
                 let (_, first) = of(&app, &root_id, "clerk").await.first().map(|clerk| (id(clerk), clerk["status"].clone())).unwrap();
                 if only(&app, &root_id, "analyst").await["status"] == analyst && waiting.len() == 1 && first == "Paused" {
-                    break waiting[0].1.clone();
+                    return Some(waiting[0].1.clone());
                 }
-                crate::support::pause().await;
+                None
             };
+            let clerk = eventually("only the request of the clerk is open", clerk_waits_alone).await;
             let end = approve(&app.owner(), &clerk).await;
             assert_eq!(end.str("/status"), "Completed", "{then}: {}", end.text);
             assert_eq!(outcomes(&items(&app, &root_id).await), [("analyst", outcome), ("clerk", "succeeded")], "{then}");

@@ -10,6 +10,7 @@ use super::{
     prompts, refund, results, still, task, text, tree, trees, turn, typed, with,
 };
 use crate::support::test_app::On;
+use crate::support::{eventually, until};
 
 /// Returns a call that starts a chain of `depth` sub-agents. The last sub-agent has the turns
 /// `last`.
@@ -73,9 +74,8 @@ on_both! {
         assert_eq!(outcomes(&items(&app, &root).await), [("analyst", "canceled")]);
         assert_eq!(outcomes(&items(&app, &analyst).await), [("lose", "unknown")]);
         app.tool.open();
-        while typed(&items(&app, &analyst).await, "late_result").is_empty() {
-            crate::support::pause().await;
-        }
+        let is_kept = async || !typed(&items(&app, &analyst).await, "late_result").is_empty();
+        until("the late result is kept", is_kept).await;
         let shown = task(&app, &root).await;
         assert_eq!((shown.str("/status").as_str(), &shown.body["pending"]), ("Completed", &json!([])), "no reconcile request is open");
         lawful(&app, &root).await;
@@ -88,13 +88,8 @@ on_both! {
             let three = [give("analyst", &[looks(1)]), give("clerk", &[looks(2)]), give("analyst", &[looks(3)])];
             let body = json!({"input": json!([turn(&three), "end"]).to_string()});
             let root = app.owner().header("prefer", "wait=0").post("/v1/tasks", &body).await.str("/task_id");
-            let children = loop {
-                let children = tree(&app, &root).await.split_off(1);
-                if children.len() == 3 {
-                    break children;
-                }
-                crate::support::pause().await;
-            };
+            let started = async || Some(tree(&app, &root).await.split_off(1)).filter(|children| children.len() == 3);
+            let children = eventually("three children are started", started).await;
             for child in &children {
                 let canceled = app.owner().hit(&format!("/v1/tasks/{}/cancel", id(child))).await;
                 assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
