@@ -222,17 +222,22 @@ fn check_key(
     }
 }
 
-/// Reports each rule that holds calls and requires more approvers than any tenant has.
-fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
+/// Whether a key, a person or the settings of links could not be read. The possible approvers are
+/// then not known.
+pub(super) fn are_approvers_unreadable(root: &Node) -> bool {
     let broken = |path: &[&str]| {
         root.at(path)
             .is_some_and(|list| list.broken || list.elements().iter().any(|one| one.broken))
     };
-    let keys = &auth.api_keys;
-    let is_unreadable = broken(&["auth", "api_keys"])
+    broken(&["auth", "api_keys"])
         || broken(&["auth", "people"])
-        || root.at(&["notify", "links"]).is_some_and(has_broken);
-    if is_unreadable || keys.is_empty() {
+        || root.at(&["notify", "links"]).is_some_and(has_broken)
+}
+
+/// Reports each rule that holds calls and requires more approvers than any tenant has.
+fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
+    let keys = &auth.api_keys;
+    if are_approvers_unreadable(root) || keys.is_empty() {
         return;
     }
     let Some(directory) = config.directory() else {

@@ -1,12 +1,13 @@
-//! Finds three kinds of mistakes: entries of `notify.to` that send to people who may not decide any
-//! question, reminders whose time comes after the deadline of every question, and rules whose
-//! questions reach no person.
+//! Finds four kinds of mistakes: entries of `notify.to` that send to people who may not decide any
+//! question, reminders whose time comes after the deadline of every question, rules whose questions
+//! reach no person, and rules whose approvers decide by link but get no link.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Config;
-use super::check_people::{approvers_of, question_kinds};
+use super::check_people::{approvers_of, are_approvers_unreadable, question_kinds};
 use super::tree::Node;
 use crate::notify::recipients::recipients_include;
 use crate::notify::settings::{EntrySettings, Mail, Named, Recipients};
@@ -49,15 +50,40 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             check_recipients(entry, mail, &all_terms, &directory, (&place, mistakes));
         }
     }
-    if !config.notify.to.is_empty() {
-        for (index, rule) in config.policy.iter().enumerate() {
-            let own = all_terms.iter().find(|terms| terms.rule == Some(rule));
-            if own.is_some_and(|terms| recipient_names(config, terms, &directory).is_empty()) {
-                let place = ["policy", &index.to_string(), "approvers"];
-                mistakes.warn(&place, "no message is sent about this rule's questions");
-            }
+    for (index, rule) in config.policy.iter().enumerate() {
+        let Some(own) = all_terms.iter().find(|terms| terms.rule == Some(rule)) else {
+            continue;
+        };
+        let place = ["policy", &index.to_string(), "approvers"];
+        if !are_approvers_unreadable(root) && lacks_links(config, own, &directory) {
+            let detail = "too few people could answer: approvers without a key decide by the link of a mail, and no \
+                          entry of `notify.to` mails it to them";
+            mistakes.warn(&place, detail);
+        } else if !config.notify.to.is_empty()
+            && recipient_names(config, own, &directory).is_empty()
+        {
+            mistakes.warn(&place, "no message is sent about this rule's questions");
         }
     }
+}
+
+/// Whether questions with these `terms` need answers by link, and the entries of `notify.to` mail
+/// too few people a link. Only mails have a link that decides.
+fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
+    let entries = config.notify.to.iter();
+    let mails = entries.filter_map(|entry| Some((entry, entry.mail.as_ref()?)));
+    let mailed = mails.flat_map(|(entry, mail)| mailed_people(entry, mail, terms, directory));
+    let reached = directory.clone().with_people(mailed.cloned().collect());
+    let keys = config.auth.iter().flat_map(|auth| &auth.api_keys);
+    let tenants: BTreeSet<&str> = keys.map(|key| key.tenant.as_str()).collect();
+    let approvers = &terms.approvers;
+    let suffices = |directory: &Directory| {
+        tenants.iter().any(|tenant| {
+            let count = directory.possible_approver_count(tenant, approvers, None, None);
+            count >= approvers.required as usize
+        })
+    };
+    suffices(directory) && !suffices(&reached)
 }
 
 pub(crate) fn recipient_lines(config: &Config) -> Vec<String> {

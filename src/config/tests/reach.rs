@@ -116,6 +116,47 @@ fn question_of_a_kind_that_takes_no_link_reaches_no_person_without_a_key() {
 }
 
 #[test]
+fn rule_whose_approvers_need_a_link_that_no_entry_mails_is_warned_about() {
+    let found = |groups: &str, approvers: &str, to: &str| {
+        let text = format!(
+            "{BASE}{TOOL}secrets: {{ keys: [ {{ id: a, key: '${{SEALING_KEY}}' }} ] }}
+auth: {{ api_keys: [ {{ user: eve, groups: [{groups}], key: '0123456789abcdeF' }} ], people: [ {ZOE}, {EVE} ] }}
+policy: [ {{ name: r, tools: [t], decide: hold, approvers: {{ groups: [g]{approvers} }} }} ]
+notify: {{ links: {{ may: decide }}, {SERVER}to: [ {to} ] }}\n"
+        );
+        let secret = ("HOOK", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=");
+        let (_, report) = with(&text, &[secret], &Flags::default()).unwrap();
+        let lines = report.warnings.iter();
+        let lines = lines.map(|line| format!("{}: {}", line.path, line.detail));
+        lines
+            .filter(|line| line.starts_with("policy"))
+            .collect::<Vec<_>>()
+    };
+    let warned = "policy[0].approvers: too few people could answer: approvers without a key decide by the link of a mail, \
+                  and no entry of `notify.to` mails it to them";
+    let hook = HOOK.replace("EVENTS", "");
+    let both = format!("{hook}, {TO_ALL}");
+    let eve_alone = "{ name: by-mail, mail: { to: { users: [eve] } } }";
+    let two = ", required: 2, links: true";
+    for (groups, approvers, to, is_warned) in [
+        ("", "", "", true),
+        ("", "", hook.as_str(), true),
+        ("", "", both.as_str(), false),
+        ("", ", owner: true", "", false),
+        ("g", "", "", false),
+        ("g", two, eve_alone, true),
+        ("g", two, TO_ALL, false),
+    ] {
+        let expected: &[&str] = if is_warned { &[warned] } else { &[] };
+        assert_eq!(
+            found(groups, approvers, to),
+            expected,
+            "{groups} {approvers} {to}"
+        );
+    }
+}
+
+#[test]
 fn named_people_who_may_not_decide_some_questions_are_warned_about() {
     let named = format!("{SERVER}to: [ {{ name: by-mail, mail: {{ to: {{ users: [bob] }} }} }} ]");
     let (lines, warnings) = found(&format!("{BOB}, {EVE}"), &named);
