@@ -1,5 +1,5 @@
 //! Finds mistakes in the API keys of accounts and in the people who get messages. Also finds rules
-//! that require more approvers than any tenant has.
+//! that require more approvers than a tenant has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Config;
 use super::tree::Node;
-use crate::people::directory::is_valid_user_id;
+use crate::people::directory::{Directory, is_valid_user_id};
 use crate::people::person::is_email;
 use crate::people::settings::{ApiKey, PersonSettings, Settings, parse_hex};
 use crate::policy::{Decide, Rule};
@@ -234,7 +234,8 @@ pub(super) fn are_approvers_unreadable(root: &Node) -> bool {
         || root.at(&["notify", "links"]).is_some_and(has_broken)
 }
 
-/// Reports each rule that holds calls and requires more approvers than any tenant has.
+/// Reports each rule that holds calls and requires more approvers than any tenant has. Warns about
+/// a rule that requires more approvers than one of the tenants has.
 fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mistakes) {
     let keys = &auth.api_keys;
     if are_approvers_unreadable(root) || keys.is_empty() {
@@ -255,23 +256,57 @@ fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mis
         if rule.decide != Decide::Hold || !is_valid {
             continue;
         }
-        let max_approvers = |kind: RequestKind| {
-            let approvers = approvers_of(rule, kind);
-            let tenants = tenants.iter();
-            let counts = tenants
-                .map(|tenant| directory.possible_approver_count(tenant, &approvers, None, None));
-            counts.max().unwrap_or(0)
-        };
-        let kinds = question_kinds(rule).into_iter();
-        let max_approvers = kinds.map(max_approvers).min().unwrap_or(usize::MAX);
-        if max_approvers < rule.approvers.required as usize {
+        let required = rule.approvers.required;
+        let counts = tenants
+            .iter()
+            .map(|tenant| (*tenant, max_approvers(&directory, tenant, rule)));
+        let (short, enough): (Vec<_>, Vec<_>) =
+            counts.partition(|(_, count)| *count < required as usize);
+        let place = ["policy", &at, "approvers"];
+        if enough.is_empty() {
+            let most = short.iter().map(|(_, count)| *count).max().unwrap_or(0);
             let detail = format!(
-                "no tenant can satisfy this rule: it needs {} different people, and {max_approvers} could answer",
-                rule.approvers.required
+                "no tenant can satisfy this rule: it needs {required} different people, and {most} could answer"
             );
-            mistakes.add(&["policy", &at, "approvers"], detail);
+            mistakes.add(&place, detail);
+        } else if is_for_all_tenants(config, index) {
+            for (tenant, count) in short {
+                let mut own = keys.iter().filter(|key| key.tenant == tenant);
+                if own.any(|key| key.permissions().create) {
+                    let detail = format!(
+                        "the tenant `{tenant}` cannot satisfy this rule: it needs {required} different people, and {count} could answer"
+                    );
+                    mistakes.warn(&place, detail);
+                }
+            }
         }
     }
+}
+
+/// Returns how many people of a tenant could answer every question that the rule opens.
+fn max_approvers(directory: &Directory, tenant: &str, rule: &Rule) -> usize {
+    let kinds = question_kinds(rule).into_iter();
+    let counts = kinds.map(|kind| {
+        let approvers = approvers_of(rule, kind);
+        directory.possible_approver_count(tenant, &approvers, None, None)
+    });
+    counts.min().unwrap_or(usize::MAX)
+}
+
+/// Whether the rule with this index treats the calls of all tenants alike. It may not if there are
+/// gates, if an agent is not open to all callers, or if this rule or an earlier one has a condition
+/// on the caller.
+fn is_for_all_tenants(config: &Config, index: usize) -> bool {
+    let reads_caller = |when: &String| {
+        let words = ["user", "agent", "task", "session"];
+        words.iter().any(|word| when.contains(word))
+    };
+    let rules = config.policy.iter().take(index + 1);
+    config.gates.is_empty()
+        && config.agents.values().all(|agent| agent.open_to.is_none())
+        && !rules
+            .filter_map(|rule| rule.when.as_ref())
+            .any(reads_caller)
 }
 
 /// Returns the kinds of the questions that a rule opens when it holds a call: the kind of each

@@ -1,4 +1,4 @@
-//! Tests of rules that require more people than may approve.
+//! Tests of rules that require more people than may approve, in every tenant or in one of them.
 
 use super::*;
 
@@ -44,5 +44,39 @@ fn rule_that_no_approvers_can_satisfy_is_refused() {
             satisfied,
             "{auth} {approvers} {required}: {found:?}"
         );
+    }
+}
+
+#[test]
+fn tenant_that_cannot_satisfy_a_rule_for_all_tenants_is_warned_about() {
+    let found = |file: &str, eve: &str, rules: &str| {
+        let auth = AUTH.replace("eve,", &format!("eve, tenant: other{eve},"));
+        let text = format!("{file}{TOOL}{auth}policy: [{rules}]\n");
+        let (_, report) = with(&text, &[], &Flags::default()).unwrap();
+        let lines = report.warnings.into_iter();
+        let lines = lines.filter(|line| line.path.starts_with("policy"));
+        lines.map(|line| line.detail).collect::<Vec<_>>()
+    };
+    let rule =
+        |rest: &str| format!("{{ name: x, tools: [t], decide: hold, approvers: {{ {rest} }} }}");
+    let bobs = rule("groups: [g]");
+    let mine = bobs.replace("decide:", "when: \"user.tenant == 'default'\", decide:");
+    let large = bobs.replace("decide:", "when: 'args.amount > 1', decide:");
+    let other = "{ name: y, tools: [t], when: \"user.tenant == 'other'\", decide: deny }";
+    let after = format!("{other}, {bobs}");
+    let closed = BASE.replace("[t]", "[t], open_to: { tenants: [default] }");
+    let warned = "the tenant `other` cannot satisfy this rule: it needs 1 different people, and 0 could answer";
+    for (file, eve, rules, is_warned) in [
+        (BASE, "", bobs.as_str(), true),
+        (BASE, "", large.as_str(), true),
+        (BASE, "", mine.as_str(), false),
+        (BASE, "", after.as_str(), false),
+        (closed.as_str(), "", bobs.as_str(), false),
+        (BASE, ", may: [read]", bobs.as_str(), false),
+        (BASE, ", groups: [g]", bobs.as_str(), false),
+        (BASE, "", rule("groups: [g], owner: true").as_str(), false),
+    ] {
+        let expected: &[&str] = if is_warned { &[warned] } else { &[] };
+        assert_eq!(found(file, eve, rules), expected, "{eve} {rules}");
     }
 }
