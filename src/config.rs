@@ -31,6 +31,7 @@ pub(crate) mod check_notify;
 pub(crate) mod check_parts;
 pub(crate) mod check_people;
 pub(crate) mod check_reach;
+pub(crate) mod check_rule_order;
 pub(crate) mod check_rules;
 pub(crate) mod compose;
 pub(crate) mod decode;

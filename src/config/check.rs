@@ -9,7 +9,7 @@ use url::Url;
 use super::tree::{Kind, Node};
 use super::{
     Config, check_gates, check_links, check_notify, check_parts, check_people, check_reach,
-    check_rules,
+    check_rule_order, check_rules,
 };
 use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
@@ -29,6 +29,7 @@ pub(crate) fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     check_parts::agents(config, root, mistakes);
     check_gates::all(config, root, mistakes);
     check_rules::rules(config, root, mistakes);
+    check_rule_order::all(config, root, mistakes);
     check_people::all(config, root, mistakes);
     check_notify::all(config, root, mistakes);
     check_reach::all(config, root, mistakes);

@@ -328,7 +328,8 @@ pub(super) fn approvers_of(rule: &Rule, kind: RequestKind) -> Approvers {
     }
 }
 
-fn has_broken(node: &Node) -> bool {
+/// Whether a mistake was reported for a node or for a node below it.
+pub(super) fn has_broken(node: &Node) -> bool {
     node.broken
         || node.elements().iter().any(has_broken)
         || node.entries().iter().any(|entry| has_broken(&entry.node))

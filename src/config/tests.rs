@@ -13,6 +13,7 @@ use crate::tool::catalog::Catalog;
 mod gates;
 mod mcp;
 mod reach;
+mod rule_order;
 mod secrets;
 
 /// A valid file with every section and nearly every key.

@@ -7,7 +7,7 @@ use super::*;
 const POLICY: &str = "policy:
   - { name: r, tools: [t], decide: hold, approvers: { groups: [g] } }
   - { name: s, tools: [s], decide: hold, approvers: { users: [eve] }, expires_in: 1h }
-  - { name: free, tools: [t], decide: allow }
+  - { name: free, tools: ['*'], decide: allow }
 ";
 const SERVER: &str = "mail: { url: 'smtp://smtp.acme.com', from: h@acme.com }, ";
 const BOB: &str = "{ user: bob, email: b@acme.com }";
