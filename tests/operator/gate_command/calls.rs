@@ -158,8 +158,15 @@ async fn allowed_call_without_a_permit_or_a_good_result_is_no_success() {
         let named = ["Bash", LS, "--key", key];
         let ran = call(&[&named[..], &["--", "sh", "-c", command]].concat());
         assert_eq!(ran.status.code(), Some(code), "{}", text(&ran.stderr));
+        let repeated = call(&[&named[..], &["--", "echo", "ran"]].concat());
         let again = call(&named);
-        assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+        for output in [&repeated, &again] {
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{stderr}");
+            let names_success = stderr.contains("This call has already run and succeeded.");
+            assert_eq!(names_success, code == 0, "{stderr}");
+        }
+        assert_eq!(text(&repeated.stdout), "");
         let told: Value = serde_json::from_slice(&again.stdout).unwrap();
         assert_eq!(
             (&told["decision"], &told["permit"]),
