@@ -198,3 +198,20 @@ async fn command_of_a_call_that_is_only_counted_runs_without_a_report() {
     );
     assert_eq!(service.items("tool_started").await.len(), 0);
 }
+
+#[test]
+fn command_that_is_killed_is_one_warning_of_an_unknown_outcome() {
+    let mut service = ServedGate::start("required");
+    let killed = ["call", "Bash", LS, "--", "sh", "-c", "kill -9 $$"];
+    let ran = run(service.gate(&killed, "5s"), b"");
+    assert_eq!((ran.status.code(), text(&ran.stderr)), (Some(137), ""));
+    assert!(service.served.terminate().success());
+    let log = service.served.log();
+    let warnings: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("outcome") && line.contains("WARN"))
+        .collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    let asked = "the outcome of a tool call is unknown; a person is asked";
+    assert!(warnings[0].contains(asked), "{log}");
+}
