@@ -85,6 +85,21 @@ fn serve_without_migrations_asks_for_migrate_and_then_serves() {
 }
 
 #[test]
+fn review_names_each_mcp_server_that_does_not_start() {
+    let folder = Folder::new();
+    let yaml = "mcp: { first: { command: [/nowhere/one] }, second: { command: [/nowhere/two] } }\n";
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    let arguments = ["mcp", "lock", "--yes", "--config", "holdpoint.yaml"];
+    let failed = holdpoint(folder.path(), &arguments, &[]);
+    assert_eq!(failed.code, Some(1), "{}", failed.err);
+    for name in ["first", "second"] {
+        let expected = format!("`{name}` could not be asked for its tools: ");
+        assert!(failed.err.contains(&expected), "{}", failed.err);
+    }
+    assert!(!folder.file("holdpoint.mcp.json").exists());
+}
+
+#[test]
 fn start_that_fails_gives_its_reason_as_the_last_line_of_the_log() {
     let folder = Folder::new();
     let yaml = format!("{SMALL}database: {{ migrate: false }}\n");
