@@ -377,7 +377,7 @@ fn migrate(common: &CommonOptions, environment: &Environment) -> u8 {
         Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
     };
     match run_to_end(app::migrate(&config)) {
-        Ok(()) => OK,
+        Ok(()) => print("The database has the tables of this version.\n"),
         Err(error) => print_error(FAILED, format!("{error:#}")),
     }
 }

@@ -4,8 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::Context as _;
-
 use crate::config::McpConfig;
 use crate::config::secret_values::header_credential;
 use crate::mcp::{self, Lock, Review};
@@ -41,7 +39,7 @@ fn header_redactor(headers: &http::HeaderMap) -> Redactor {
 /// the tools with the lock file. Each request to a server gets the additional headers `headers`.
 ///
 /// # Errors
-/// Fails if a server cannot list its tools. The error names the server and the reason.
+/// Fails if a server cannot list its tools. The error names each such server and the reason.
 pub async fn review(
     config: &McpConfig,
     only: Option<&str>,
@@ -51,7 +49,7 @@ pub async fn review(
     let redactor = config.redactor().merged_with(&header_redactor(headers));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let mut lock = config.lock.clone();
-    let (mut text, mut differs) = (String::new(), false);
+    let (mut text, mut differs, mut failures) = (String::new(), false, Vec::new());
     if only.is_none() {
         let locked_names: Vec<String> = lock.servers.keys().cloned().collect();
         for name in locked_names
@@ -65,9 +63,14 @@ pub async fn review(
     }
     let servers = config.servers.iter();
     for (name, settings) in servers.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
-        let listed = mcp::list(name, settings, &net, &redactor, &clock, headers).await;
-        let listing =
-            listed.with_context(|| format!("`{name}` could not be asked for its tools"))?;
+        let listing = match mcp::list(name, settings, &net, &redactor, &clock, headers).await {
+            Ok(listing) => listing,
+            Err(error) => {
+                let why = format!("`{name}` could not be asked for its tools: {error:#}");
+                failures.push(why);
+                continue;
+            }
+        };
         let others: BTreeMap<String, String> = lock
             .servers
             .iter()
@@ -89,6 +92,7 @@ pub async fn review(
         differs |= server_differs;
         lock.servers.insert(name.clone(), locked);
     }
+    anyhow::ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(ReviewResult {
         text,
         differs,

@@ -353,8 +353,8 @@ fn unreachable_error(failure: Failure) -> AskError {
 }
 
 /// Returns the error text of a refusal. If the body is a problem document, the text has the
-/// document's code and detail, and the variable that names the gate if the gate is wrong. Any other
-/// body is not quoted, because a proxy may have written it.
+/// document's code and detail. If the key or the gate is wrong, the text also has the variable to
+/// set. Any other body is not quoted, because a proxy may have written it.
 fn refusal_text(status: u16, text: &str) -> String {
     #[derive(Deserialize)]
     struct Problem {
@@ -371,10 +371,10 @@ fn refusal_text(status: u16, text: &str) -> String {
         Ok(problem) => {
             let detail = problem.detail.unwrap_or_default();
             let is_about_gate = problem.errors.iter().any(|error| error.pointer == "/gate");
-            let advice = if is_about_gate {
-                " Set HOLDPOINT_GATE to its name."
-            } else {
-                ""
+            let advice = match problem.code.as_str() {
+                "unauthorized" => " Set HOLDPOINT_KEY to a valid key.",
+                _ if is_about_gate => " Set HOLDPOINT_GATE to its name.",
+                _ => "",
             };
             format!(
                 "Holdpoint refused ({status} {}): {detail}{advice}",

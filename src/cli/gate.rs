@@ -303,6 +303,18 @@ fn is_success(answer: &ServiceAnswer) -> bool {
     answer.permit.is_some() || is_run_here
 }
 
+/// Returns the service's message. The message of a call that has ended says who allowed the call, so
+/// the text begins with the end of the call if the caller has neither a permit nor a result.
+fn message(answer: &ServiceAnswer) -> String {
+    let has_ended_elsewhere = answer.permit.is_none() && answer.result.is_none();
+    let end = match answer.outcome.as_deref().filter(|_| has_ended_elsewhere) {
+        Some("succeeded") => "This call has already run and succeeded. ",
+        Some("released") => "This call was let through before and may have run. ",
+        Some(_) | None => "",
+    };
+    format!("{end}{}", answer.message)
+}
+
 /// Prints the verdict's message to standard error, and returns `code`. If there is no command to
 /// run, also prints the verdict to standard output. If standard output cannot be written, returns
 /// [`USAGE_ERROR`] instead of `code`.
@@ -311,7 +323,7 @@ fn print_verdict(verdict: &Verdict, options: &CallOptions, code: u8) -> u8 {
         (Decision::Pending, Some(request)) => format!(" {}", request.url),
         (Decision::Allow | Decision::Deny | Decision::Pending, _) => String::new(),
     };
-    print_error(code, format!("{}{url}", verdict.answer.message));
+    print_error(code, format!("{}{url}", message(&verdict.answer)));
     if options.command.is_empty() && print(&format!("{}\n", verdict.text)) != OK {
         return USAGE_ERROR;
     }
@@ -330,7 +342,7 @@ impl Runner<'_> {
         let Some(permit) = &answer.permit else {
             return Err(format!(
                 "The command was not run, because there is no permit for it: {}",
-                answer.message
+                message(answer)
             ));
         };
         if answer.edited {

@@ -70,7 +70,7 @@ impl Environment {
             Some(files) => files
                 .get(path)
                 .cloned()
-                .ok_or_else(|| std::io::ErrorKind::NotFound.into()),
+                .ok_or_else(|| rustix::io::Errno::NOENT.into()),
         }
     }
 }

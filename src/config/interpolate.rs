@@ -158,10 +158,7 @@ impl Interpolation<'_> {
         let text = match self.environment.file(&self.directory.join(path)) {
             Ok(text) => text,
             Err(error) => {
-                self.report(
-                    place,
-                    &format!("the file `{path}` cannot be read: {}", error.kind()),
-                );
+                self.report(place, &format!("the file `{path}` cannot be read: {error}"));
                 return None;
             }
         };
@@ -263,7 +260,7 @@ mod tests {
             ),
             (
                 "${file:/run/gone}",
-                vec!["the file `/run/gone` cannot be read: entity not found"],
+                vec!["the file `/run/gone` cannot be read: No such file or directory (os error 2)"],
             ),
             (
                 "${file:/run/nothing}",

@@ -23,7 +23,7 @@ except in a file with `gates`; every other key has a default. `holdpoint check` 
 - A duration is one number and one unit: `500ms`, `30s`, `10m`, `24h`, `7d`. A size is `64KiB` or `1MiB`.
 - Names of models, tools, agents, gates and credentials are 1 to 64 of `A-Z a-z 0-9 _ -`.
 
-The examples of this page form one valid file.
+The examples of this page form one valid file, once `holdpoint mcp lock` has written its lock file.
 ";
 
 /// An example for each section of the page. Together, the examples form one valid file.

@@ -294,7 +294,7 @@ const BAD: &[(&str, &[&str])] = &[
         "server: { public_url: '${GONE}', cors_origins: ['${file:/gone}', '${'] }\n",
         &[
             "3:11: server.public_url: the variable `GONE` is not set",
-            "3:49: server.cors_origins[0]: the file `/gone` cannot be read: entity not found",
+            "3:49: server.cors_origins[0]: the file `/gone` cannot be read: No such file or directory (os error 2)",
             "3:66: server.cors_origins[1]: a `${` has no `}`; a literal one is written `$${`",
         ],
     ),

@@ -35,10 +35,10 @@ pub struct Settings {
     /// started without a shell.
     pub command: Vec<Secret<String>>,
     /// The directory in which `command` runs. A relative path is relative to the configuration
-    /// file.
+    /// file. Default: `.`.
     pub working_dir: Option<String>,
     /// The whole environment of `command`: a list of variables that the service passes on, or a map
-    /// of names and values.
+    /// of names and values. Default: no variable.
     pub env: Env,
     /// How long one call may take; at most `10m`.
     #[serde(with = "duration_text")]
@@ -57,6 +57,7 @@ pub struct Settings {
     /// `idempotentHint` as `idempotent`.
     pub trust_annotations: bool,
     /// How a call is treated if the server has changed the tool's definition since the review.
+    /// Default: `hold`.
     pub on_change: OnChange,
 }
 

@@ -84,7 +84,7 @@ impl Scripted {
             Err(error) => {
                 mistakes.add(
                     &place,
-                    format!("the script `{source}` cannot be read: {}", error.kind()),
+                    format!("the script `{source}` cannot be read: {error}"),
                 );
                 None
             }

@@ -21,12 +21,12 @@ pub(super) struct Key(Hmac<Sha256>);
 /// Fails if the secret does not have the expected form. The error describes the expected form and
 /// does not contain the secret.
 pub(super) fn parse_key(secret: &Secret<String>) -> Result<Key, &'static str> {
-    const EXPECTED: &str =
-        "expected `whsec_` and the base64 of 24 bytes or more: `openssl rand -base64 32` makes one";
+    const EXPECTED: &str = "expected `whsec_` and the base64 of 24 bytes or more: \
+         `echo \"whsec_$(openssl rand -base64 32)\"` makes a secret";
     let text = secret.reveal().strip_prefix(PREFIX).ok_or(EXPECTED)?;
     let bytes = BASE64_STANDARD.decode(text).map_err(|_| EXPECTED)?;
     if bytes.len() < MIN_SECRET_BYTES {
-        return Err("a secret has at least 24 bytes: `openssl rand -base64 32` makes one of 32");
+        return Err(EXPECTED);
     }
     Hmac::new_from_slice(&bytes).map(Key).map_err(|_| EXPECTED)
 }

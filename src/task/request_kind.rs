@@ -217,12 +217,6 @@ impl RequestKind {
         self.properties().word
     }
 
-    /// Returns the kind with exactly this word (letter case counts).
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
-
     /// Returns the tool with which a model opens a request of this kind, if any.
     #[must_use]
     pub fn tool(self) -> Option<&'static str> {

@@ -155,10 +155,7 @@ pub(super) fn guard(
     let mut child = match spawn_waiting(&order) {
         Ok(child) => child,
         Err(error) => {
-            let why = format!(
-                "the command could not be started in its working directory: {}",
-                error.kind()
-            );
+            let why = format!("the command could not be started in its working directory: {error}");
             return write_line(output, &GuardLine::NotStarted(why));
         }
     };

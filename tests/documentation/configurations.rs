@@ -198,10 +198,11 @@ pub(super) fn accepts(place: &str, program: &str, arguments: &[&str], text: &str
     assert!(done.status.success(), "{place}: {complaint}");
 }
 
-/// Returns whether a document is a configuration of the service. Manifests of Kubernetes, alerts of
-/// Prometheus and scripts of the scripted model are not.
+/// Returns whether a document is a configuration of the service. Manifests of Kubernetes, alerts and
+/// scrapes of Prometheus and scripts of the scripted model are not.
 fn is_configuration(value: &Value) -> bool {
-    value.is_object() && value.get("apiVersion").is_none() && value.get("groups").is_none()
+    let others = ["apiVersion", "groups", "scrape_configs"];
+    value.is_object() && others.iter().all(|key| value.get(key).is_none())
 }
 
 fn parse(place: &str, yaml: &str) -> Value {

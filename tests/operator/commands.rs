@@ -67,21 +67,31 @@ fn serve_without_migrations_asks_for_migrate_and_then_serves() {
     assert_eq!(refused.code, Some(1));
     assert!(refused.err.contains("holdpoint migrate"), "{}", refused.err);
     for _ in 0..2 {
-        assert_eq!(
-            holdpoint(
-                folder.path(),
-                &["migrate", "--config", "holdpoint.yaml"],
-                &[]
-            )
-            .code,
-            Some(0)
-        );
+        let arguments = ["migrate", "--config", "holdpoint.yaml"];
+        let migrated = holdpoint(folder.path(), &arguments, &[]);
+        let expected = "The database has the tables of this version.\n";
+        assert_eq!((migrated.code, migrated.out.as_str()), (Some(0), expected));
     }
     assert!(
         Served::start(folder.path(), &yaml, &[])
             .terminate()
             .success()
     );
+}
+
+#[test]
+fn review_names_each_mcp_server_that_does_not_start() {
+    let folder = Folder::new();
+    let yaml = "mcp: { first: { command: [/nowhere/one] }, second: { command: [/nowhere/two] } }\n";
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    let arguments = ["mcp", "lock", "--yes", "--config", "holdpoint.yaml"];
+    let failed = holdpoint(folder.path(), &arguments, &[]);
+    assert_eq!(failed.code, Some(1), "{}", failed.err);
+    for name in ["first", "second"] {
+        let expected = format!("`{name}` could not be asked for its tools: ");
+        assert!(failed.err.contains(&expected), "{}", failed.err);
+    }
+    assert!(!folder.file("holdpoint.mcp.json").exists());
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn tells_failures(log: &str, held: &Value, unsure: &Value, [refused, unreached]:
     );
     let misfits = lines(
         log,
-        "the model called a tool that it does not have, or with arguments that do not fit",
+        "a call was proposed that does not fit (unknown tool or arguments)",
     );
     assert_eq!(
         (misfits.len(), &misfits[0]["task"], &misfits[0]["tool"]),

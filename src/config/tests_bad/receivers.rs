@@ -93,6 +93,10 @@ fn secret_that_is_short_or_no_whsec_is_refused_and_never_quoted() {
             found[0].starts_with(".to[0].webhook.secrets[0]: "),
             "{found:?}"
         );
+        assert!(
+            found[0].contains("`echo \"whsec_$(openssl rand -base64 32)\"`"),
+            "{found:?}"
+        );
         assert!(!found[0].contains(secret), "{found:?}");
     }
 }

@@ -173,15 +173,18 @@ fn log_result(draft: &TaskDraft, result: &ToolResult, tool: &str) {
         Outcome::Failed => {
             tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, status, "a tool call failed");
         }
-        Outcome::Unknown => {
-            tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, "the outcome of a tool call is unknown");
+        // A reported unknown outcome does not end the call. If a person is asked about it, the
+        // request has a log line of its own.
+        Outcome::Unknown if !result.reported => {
+            tracing::warn!(task = %task_id, %root_task_id, %tool_call_id, tool, "a tool call ended with an unknown outcome");
         }
         Outcome::Invalid => {
             let agent = &draft.row.agent;
             tracing::info!(task = %task_id, %root_task_id, agent, %tool_call_id,
-                "the model called a tool that it does not have, or with arguments that do not fit");
+                "a call was proposed that does not fit (unknown tool or arguments)");
         }
         Outcome::Succeeded
+        | Outcome::Unknown
         | Outcome::Denied
         | Outcome::Rejected
         | Outcome::Responded

@@ -80,6 +80,24 @@ impl Query {
         values
     }
 
+    /// Takes the parameters with this name as values of an enum. `all` has the values that a query
+    /// may name, and `word` returns the name of a value. A mistake lists these names.
+    pub(crate) fn words<T: Copy>(
+        &mut self,
+        name: &str,
+        all: &[T],
+        word: impl Fn(T) -> &'static str,
+    ) -> Vec<T> {
+        let words: Vec<String> = all
+            .iter()
+            .map(|value| format!("`{}`", word(*value)))
+            .collect();
+        let expected = format!("one of {}", words.join(", "));
+        self.many(name, &expected, |text| {
+            all.iter().copied().find(|value| word(*value) == text)
+        })
+    }
+
     /// Takes the parameters with this name as task ids, sorted and without repetitions. More than
     /// `MAX_TASK_IDS` ids are a mistake, and none of them is returned.
     pub(crate) fn task_ids(&mut self, name: &str) -> Vec<TaskId> {
@@ -164,6 +182,7 @@ pub(crate) fn cursor_of(id: Uuid) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::status::TaskStatus;
 
     fn of(text: &str) -> Query {
         Query::from_uri(&format!("/v1/tasks?{text}").parse().unwrap())
@@ -180,6 +199,19 @@ mod tests {
         let mut query = of("limit=7&limit=8");
         query.limit();
         assert!(query.finish().is_err());
+    }
+
+    #[test]
+    fn word_that_the_enum_lacks_is_refused_with_the_words_of_the_enum() {
+        let mut query = of("status=Failed&status=failed");
+        let found = query.words("status", &TaskStatus::ALL, TaskStatus::as_str);
+        assert_eq!(found, [TaskStatus::Failed]);
+        let problem = query.finish().unwrap_err();
+        assert_eq!(problem.errors.len(), 1);
+        assert_eq!(
+            problem.errors[0].detail,
+            "one of `Running`, `Paused`, `Completed`, `Failed`, `Canceled`"
+        );
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(super) fn relay(
     let mut child = match start(order) {
         Ok(child) => child,
         Err(error) => {
-            let why = format!("the program could not be started: {}", error.kind());
+            let why = format!("the program could not be started: {error}");
             return write_line(output, &GuardLine::NotStarted(why));
         }
     };

@@ -30,7 +30,7 @@ pub struct Settings {
     #[schemars(with = "duration_text::Text")]
     pub timeout: Duration,
     /// The whole environment of a command: a list of variables that the service passes on, or a map
-    /// of names and values.
+    /// of names and values. Default: no variable.
     pub env: Env,
     /// How much of a command's output is kept; less than `1MiB`.
     #[serde(with = "size_text")]

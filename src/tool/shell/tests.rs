@@ -304,7 +304,8 @@ async fn command_that_could_not_be_started_is_a_failure() {
     let missing = tool(Path::new("/nowhere/at/all"), Duration::from_secs(20), 1000);
     let answer = missing.call(&invocation("echo never")).await;
     assert!(
-        matches!(&answer, ToolAnswer::Failed { content, .. } if content.contains("before the command was started")),
+        matches!(&answer, ToolAnswer::Failed { content, .. } if content.contains("before the command was started")
+            && content.contains("working directory: No such file or directory")),
         "{answer:?}"
     );
     for program in ["/nowhere/at/all", "/bin/false", "/dev/null"] {

@@ -57,6 +57,8 @@ on_both! {
         for other in [runner("r2"), app.actor(AGENT).header("idempotency-key", "k1")] {
             let refused = ask_as(other, &bash("make"), 0).await;
             assert_eq!((refused.status, refused.str("/code").as_str()), (409, "call_in_hand"), "{}", refused.text);
+            let end = refused.str("/call/expires_at");
+            assert_eq!(refused.str("/detail"), format!("Another runner has the permit of this call until {end}."));
             assert_eq!((refused.str("/call/state").as_str(), &refused.body["call"]["permit"]), ("started", &Value::Null));
         }
         app.stop().await;

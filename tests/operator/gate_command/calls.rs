@@ -158,8 +158,15 @@ async fn allowed_call_without_a_permit_or_a_good_result_is_no_success() {
         let named = ["Bash", LS, "--key", key];
         let ran = call(&[&named[..], &["--", "sh", "-c", command]].concat());
         assert_eq!(ran.status.code(), Some(code), "{}", text(&ran.stderr));
+        let repeated = call(&[&named[..], &["--", "echo", "ran"]].concat());
         let again = call(&named);
-        assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+        for output in [&repeated, &again] {
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{stderr}");
+            let names_success = stderr.contains("This call has already run and succeeded.");
+            assert_eq!(names_success, code == 0, "{stderr}");
+        }
+        assert_eq!(text(&repeated.stdout), "");
         let told: Value = serde_json::from_slice(&again.stdout).unwrap();
         assert_eq!(
             (&told["decision"], &told["permit"]),
@@ -190,4 +197,21 @@ async fn command_of_a_call_that_is_only_counted_runs_without_a_report() {
         (Some(0), "ran\n", "")
     );
     assert_eq!(service.items("tool_started").await.len(), 0);
+}
+
+#[test]
+fn command_that_is_killed_is_one_warning_of_an_unknown_outcome() {
+    let mut service = ServedGate::start("required");
+    let killed = ["call", "Bash", LS, "--", "sh", "-c", "kill -9 $$"];
+    let ran = run(service.gate(&killed, "5s"), b"");
+    assert_eq!((ran.status.code(), text(&ran.stderr)), (Some(137), ""));
+    assert!(service.served.terminate().success());
+    let log = service.served.log();
+    let warnings: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("outcome") && line.contains("WARN"))
+        .collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    let asked = "the outcome of a tool call is unknown; a person is asked";
+    assert!(warnings[0].contains(asked), "{log}");
 }

@@ -412,6 +412,7 @@ fn wrong_use_and_wrong_keys_block_the_call() {
     }
     for (name, value) in [
         ("HOLDPOINT_KEY", "wrong-key-0123456789"),
+        ("HOLDPOINT_KEY", ""),
         ("HOLDPOINT_GATE", "other"),
         ("HOLDPOINT_WAIT", "soon"),
         ("HOLDPOINT_KEY", super::BOB),
@@ -421,8 +422,14 @@ fn wrong_use_and_wrong_keys_block_the_call() {
         let output = begin(command, input.as_bytes()).wait_with_output().unwrap();
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{name}");
-        let names_variable = stderr.contains("Set HOLDPOINT_GATE to its name.");
-        assert_eq!(names_variable, name == "HOLDPOINT_GATE", "{stderr}");
+        let names_gate = stderr.contains("Set HOLDPOINT_GATE to its name.");
+        assert_eq!(names_gate, name == "HOLDPOINT_GATE", "{stderr}");
+        let names_key = stderr.contains("Set HOLDPOINT_KEY to a valid key.");
+        assert_eq!(
+            names_key,
+            ["wrong-key-0123456789", ""].contains(&value),
+            "{stderr}"
+        );
     }
 }
 

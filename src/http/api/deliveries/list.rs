@@ -43,7 +43,7 @@ pub(crate) async fn list_deliveries(
     let filter = DeliveryFilter {
         tenant: caller.tenant.clone(),
         targets: query.texts("target"),
-        states: query.many("state", "a state of a delivery", DeliveryState::parse),
+        states: query.words("state", &DeliveryState::ALL, DeliveryState::as_str),
         requests: query.many("request_id", "a request id", |text| {
             text.parse::<RequestId>().ok()
         }),

@@ -70,11 +70,13 @@ pub(crate) async fn timed_ask(
 pub(crate) async fn gate_problem(http: &Http, caller: &Caller, refusal: GateRefusal) -> Problem {
     match refusal {
         GateRefusal::Command(refusal) => refusal_problem(http, caller, refusal).await,
-        GateRefusal::InHand(call) => Problem::new(
-            Code::CallInHand,
-            "Another runner has the permit of this call.",
-        )
-        .with("call", GateCall::from_call(&call, caller, &http.settings)),
+        GateRefusal::InHand(call) => {
+            let end = call.expires_at.map(|end| format!(" until {end}"));
+            let end = end.unwrap_or_default();
+            let detail = format!("Another runner has the permit of this call{end}.");
+            Problem::new(Code::CallInHand, detail)
+                .with("call", GateCall::from_call(&call, caller, &http.settings))
+        }
         GateRefusal::Settled(call) => Problem::new(
             Code::CallSettled,
             "The call already has a different outcome.",

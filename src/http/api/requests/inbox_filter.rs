@@ -23,7 +23,7 @@ impl InboxFilter {
     #[must_use]
     pub(crate) fn from_query(query: &mut Query) -> Self {
         Self {
-            kinds: query.many("kind", "a kind of request", RequestKind::parse),
+            kinds: query.words("kind", &RequestKind::ALL, RequestKind::as_str),
             agents: query.texts("agent"),
             sessions: query.texts("session_id"),
         }

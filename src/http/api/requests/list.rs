@@ -52,7 +52,7 @@ pub(crate) async fn list_requests(
 ) -> Result<Response, Problem> {
     let mut query = Query::from_uri(&uri);
     let tasks = query.task_ids("task_id");
-    let mut statuses = query.many("status", "a request status", RequestStatus::parse);
+    let mut statuses = query.words("status", &RequestStatus::ALL, RequestStatus::as_str);
     let filter = InboxFilter::from_query(&mut query);
     let (after, limit) = (query.cursor().map(RequestId), query.limit());
     if tasks.is_empty() {

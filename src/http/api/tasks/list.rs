@@ -62,7 +62,7 @@ pub(crate) async fn list_tasks(
         .collect();
     let mut filter = TaskFilter {
         tenant: caller.tenant.clone(),
-        statuses: query.many("status", "a task status", TaskStatus::parse),
+        statuses: query.words("status", &TaskStatus::ALL, TaskStatus::as_str),
         agents: query.texts("agent"),
         without_agents: Vec::new(),
         without_versions: Vec::new(),

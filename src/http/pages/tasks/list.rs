@@ -64,7 +64,7 @@ pub(crate) async fn get_tasks_page(
         tenant: caller.tenant.clone(),
         users: own.into_iter().collect(),
         agents,
-        statuses: query.many("status", "a task status", TaskStatus::parse),
+        statuses: query.words("status", &TaskStatus::ALL, TaskStatus::as_str),
         before: query.cursor().map(TaskId),
         limit: 50,
         ..TaskFilter::default()

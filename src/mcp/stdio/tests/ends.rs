@@ -88,7 +88,11 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
     ] {
         let mut server = Served::by(program);
         for failures in 1..=FAILURES_UNTIL_DOWN {
-            assert!(matches!(server.called().await, Outcome::NotSent(_)));
+            let Outcome::NotSent(why) = server.called().await else {
+                panic!("sent")
+            };
+            let is_missing = why.contains("could not be started: No such file or directory");
+            assert_eq!(is_missing, program == ["/nowhere/at/all"], "{why}");
             assert_eq!(server.stdio.running.lock().await.failures, failures);
         }
         server.stdio.limits.pause = Duration::from_secs(1);
