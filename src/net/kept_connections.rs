@@ -103,19 +103,19 @@ impl KeptConnections {
         None
     }
 
-    /// Keeps a connection whose last response was read to its end, and returns true. Drops the
-    /// connection and returns false if the connection is closed or too old, if the key is avoided
-    /// (see [`Self::avoid`]), or if too many connections are kept.
-    pub(super) fn keep(&self, key: KeptKey, mut connection: OpenConnection) -> bool {
+    /// Keeps a connection whose last response was read to its end. Drops the connection if the
+    /// connection is closed or too old, if the key is avoided (see [`Self::avoid`]), or if too many
+    /// connections are kept.
+    pub(super) fn keep(&self, key: KeptKey, mut connection: OpenConnection) {
         if self.is_avoided(&key)
             || connection.opened_at.elapsed() > MAX_AGE
             || !connection.is_ready()
         {
-            return false;
+            return;
         }
         let mut state = self.lock();
         if state.count() >= MAX_KEPT {
-            return false;
+            return;
         }
         let of_key = state.connections.entry(key).or_default();
         of_key.push((Instant::now(), connection));
@@ -127,7 +127,6 @@ impl KeptConnections {
             )]
             tokio::spawn(async move { kept.reap().await });
         }
-        true
     }
 
     /// Gives requests with this key new connections for a while, and closes the key's kept

@@ -5,6 +5,7 @@ use std::pin::{Pin, pin};
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use hyper::client::conn::http1;
+use reqwest::header::{CONNECTION, HeaderMap};
 use reqwest::{Body, Response, StatusCode};
 use tokio::time::Instant;
 
@@ -20,6 +21,8 @@ const MAX_HEADERS: usize = 1_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub(super) status: StatusCode,
+    /// Whether the peer announces that it closes the connection after the response.
+    pub(super) announces_close: bool,
     /// Whether the response was read to its end.
     pub(super) is_complete: bool,
 }
@@ -103,6 +106,12 @@ async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<Re
     if status.is_informational() {
         return Err(Failure::Lost("the answer was not a final answer"));
     }
+    let announces_close = announces_close(response.headers());
+    let received = |is_complete| Received {
+        status,
+        announces_close,
+        is_complete,
+    };
     sink.begin(status, response.headers());
     while let Some(chunk) = response
         .chunk()
@@ -110,14 +119,16 @@ async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<Re
         .map_err(|error| lost_failure(&error))?
     {
         if !sink.take(&chunk) {
-            return Ok(Received {
-                status,
-                is_complete: false,
-            });
+            return Ok(received(false));
         }
     }
-    Ok(Received {
-        status,
-        is_complete: true,
-    })
+    Ok(received(true))
+}
+
+fn announces_close(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(CONNECTION).iter();
+    lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','))
+        .any(|option| option.trim().eq_ignore_ascii_case("close"))
 }

@@ -134,8 +134,8 @@ impl Net {
     /// # Errors
     /// Fails like [`Net::send_single_into`], with two differences. If the connection is lost after
     /// [`BodyLimits::enough_bytes`] bytes of the body, the function returns the bytes so far. If a
-    /// reused connection gives an error response that may not be an answer to this request, the
-    /// function fails with [`Failure::Lost`].
+    /// reused connection gives a 421, or a 408 that announces a close, the function fails with
+    /// [`Failure::Lost`], because the response may not be an answer to this request.
     pub async fn send_single(
         &self,
         request: Request,
@@ -252,10 +252,11 @@ impl Net {
         may_keep.then_some(key)
     }
 
-    /// Keeps the connection if it can be used again. If the connection was reused, fails for an
-    /// error response that perhaps belongs to no request. For example, a peer sends such a response
-    /// when it closes an idle connection while the request is on its way, or when it takes a part
-    /// of an earlier request for a new request.
+    /// Keeps the connection if it can be used again. If the connection was reused, fails for a
+    /// response that perhaps belongs to no request. A peer may send a 408 that announces a close
+    /// when it closes an idle connection while the request is on its way. A 421 refuses the
+    /// connection rather than the request. Any other error is the answer to the request, even if
+    /// the peer then closes the connection.
     fn received(
         &self,
         key: Option<KeptKey>,
@@ -266,14 +267,14 @@ impl Net {
         let Some(key) = key else {
             return Ok(());
         };
-        let is_kept = received.is_complete && self.kept.keep(key.clone(), connection);
-        let is_stray = match received.status {
-            StatusCode::REQUEST_TIMEOUT | StatusCode::MISDIRECTED_REQUEST => true,
-            status => !status.is_success() && !is_kept,
-        };
+        let is_stray = received.status == StatusCode::MISDIRECTED_REQUEST
+            || (received.status == StatusCode::REQUEST_TIMEOUT && received.announces_close);
         if is_reused && is_stray {
             self.kept.avoid(key);
             return Err(Failure::Lost(STRAY_ANSWER));
+        }
+        if received.is_complete {
+            self.kept.keep(key, connection);
         }
         Ok(())
     }

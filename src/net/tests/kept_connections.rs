@@ -5,6 +5,9 @@ use crate::net::kept_connections::KeptConnections;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
+/// The answer of a peer that closes an idle connection.
+const STRAY: &[u8] = b"HTTP/1.1 408 Late\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno";
+
 const KEPT: ConnectionUse = ConnectionUse::Kept([1; 32]);
 
 /// A [`Net`], and the fake server that it connects to.
@@ -91,6 +94,19 @@ impl Peer {
         });
         assert_eq!(answer, Ok(b"ok".to_vec()));
         received
+    }
+
+    /// Sends a request, answers it on `kept` with `answer`, and returns the outcome.
+    async fn outcome_on(
+        &self,
+        kept: &mut tokio::net::TcpStream,
+        answer: &[u8],
+    ) -> Result<Vec<u8>, Failure> {
+        let (outcome, ()) = tokio::join!(self.send(permitted(), KEPT), async {
+            assert!(kept.read(&mut [0; 4096]).await.unwrap() > 0);
+            kept.write_all(answer).await.unwrap();
+        });
+        outcome
     }
 }
 
@@ -216,50 +232,98 @@ async fn requests_of_two_users_share_no_connection() {
     let _second = peer.exchange_on_new(permitted(), other).await;
 }
 
-/// A server that has not read the body of the first request takes the body for the beginning of the
-/// second request, answers with an error and closes the connection.
 #[tokio::test]
-async fn error_that_ends_a_reused_connection_may_belong_to_no_request() {
+async fn error_that_closes_a_reused_connection_is_the_answer_to_its_request() {
     let long = format!(
-        "HTTP/1.1 501 Not\r\ncontent-length: 99\r\n\r\n{}",
-        "x".repeat(99)
+        "HTTP/1.1 500 Broken\r\ncontent-length: 98\r\n\r\n{}",
+        "no".repeat(49)
     );
-    for (stray, is_lost) in [
-        (
-            "HTTP/1.1 501 Not\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
-            true,
-        ),
-        ("HTTP/1.1 408 Late\r\ncontent-length: 2\r\n\r\nno", true),
-        (
-            "HTTP/1.1 421 Misdirected\r\ncontent-length: 2\r\n\r\nno",
-            true,
-        ),
-        (long.as_str(), true),
-        (
-            "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno",
-            false,
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
-            false,
-        ),
+    for answer in [
+        "HTTP/1.1 400 Bad\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
+        "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
+        "HTTP/1.1 503 Later\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
+        "HTTP/1.0 500 Broken\r\ncontent-length: 2\r\n\r\nno",
+        long.as_str(),
     ] {
         let peer = Peer::new().await;
         let mut first = peer.exchange_on_new_connection().await;
-        let (answer, ()) = tokio::join!(peer.send(permitted(), KEPT), async {
-            assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
-            first.write_all(stray.as_bytes()).await.unwrap();
-        });
-        assert_eq!(
-            matches!(answer, Err(Failure::Lost(_))),
-            is_lost,
-            "{stray}: {answer:?}"
-        );
-        if is_lost {
-            let _second = peer.exchange_on_new_connection().await;
-            let _third = peer.exchange_on_new_connection().await;
-        }
+        let outcome = peer.outcome_on(&mut first, answer.as_bytes()).await;
+        assert_eq!(outcome, Ok(b"no".to_vec()), "{answer}");
+        // No further request arrives, and the next connection is kept as usual.
+        assert_eq!(first.read(&mut [0; 16]).await.unwrap_or(0), 0, "{answer}");
+        let mut second = peer.exchange_on_new_connection().await;
+        peer.exchange_on(&mut second).await;
     }
+}
+
+#[tokio::test]
+async fn error_that_leaves_a_reused_connection_open_is_the_answer_to_its_request() {
+    for status in ["404 Not Found", "408 Late", "500 Broken"] {
+        let peer = Peer::new().await;
+        let mut first = peer.exchange_on_new_connection().await;
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\nno");
+        let outcome = peer.outcome_on(&mut first, answer.as_bytes()).await;
+        assert_eq!(outcome, Ok(b"no".to_vec()), "{status}");
+        peer.exchange_on(&mut first).await;
+    }
+}
+
+/// A peer may send a 408 when it closes an idle connection while the request is on its way.
+#[tokio::test]
+async fn timeout_answer_that_closes_a_reused_connection_may_belong_to_no_request() {
+    for stray in [
+        STRAY,
+        b"HTTP/1.1 408 Late\r\nConnection: x, Close\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 421 Misdirected\r\ncontent-length: 2\r\n\r\nno",
+    ] {
+        let peer = Peer::new().await;
+        let mut first = peer.exchange_on_new_connection().await;
+        let outcome = peer.outcome_on(&mut first, stray).await;
+        assert!(matches!(outcome, Err(Failure::Lost(_))), "{outcome:?}");
+        let _second = peer.exchange_on_new_connection().await;
+        let _third = peer.exchange_on_new_connection().await;
+    }
+}
+
+#[tokio::test]
+async fn timeout_answer_that_closes_a_new_connection_is_the_answer_to_its_request() {
+    let peer = Peer::new().await;
+    let (outcome, ()) = tokio::join!(peer.send(permitted(), KEPT), async {
+        let (mut first, _) = peer.listener.accept().await.unwrap();
+        assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
+        first.write_all(STRAY).await.unwrap();
+    });
+    assert_eq!(outcome, Ok(b"no".to_vec()));
+}
+
+#[tokio::test]
+async fn answer_that_comes_before_its_request_is_written_is_not_its_answer() {
+    for stray in [STRAY, ANSWER] {
+        let peer = Peer::new().await;
+        let mut first = peer.exchange_on_new_connection().await;
+        let (decide, decided) = tokio::sync::oneshot::channel();
+        let permit = leave(async { decided.await.ok() }, true);
+        tokio::join!(peer.exchange_on_new(permit, KEPT), async {
+            first.write_all(stray).await.unwrap();
+            let _ = decide.send(Instant::now());
+        });
+        assert_eq!(first.read(&mut [0; 16]).await.unwrap_or(0), 0);
+    }
+}
+
+#[tokio::test]
+async fn stray_answer_on_another_connection_leaves_an_error_the_answer_to_its_request() {
+    let peer = Peer::new().await;
+    let mut first = peer.exchange_on_new_connection().await;
+    let (outcome, ()) = tokio::join!(peer.send(permitted(), KEPT), async {
+        assert!(first.read(&mut [0; 4096]).await.unwrap() > 0);
+        let mut second = peer.exchange_on_new_connection().await;
+        let stray = peer.outcome_on(&mut second, STRAY).await;
+        assert!(matches!(stray, Err(Failure::Lost(_))), "{stray:?}");
+        let answer = b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno";
+        first.write_all(answer).await.unwrap();
+    });
+    assert_eq!(outcome, Ok(b"no".to_vec()));
 }
 
 #[tokio::test]
