@@ -90,7 +90,7 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
                 }
                 Err(FormError::NotRenderable(why)) => {
                     let why = clean_cut(&why, MAX_KEY_BYTES);
-                    return refused(&format!("with a form that cannot be shown: it {why}"));
+                    return refused(&format!("with a form that cannot be shown: {why}"));
                 }
             },
             Question::Url { message, url } => {
@@ -236,6 +236,25 @@ mod tests {
         };
         let read = check(input_request(vec![("k", told)]), &redactor).unwrap();
         assert_eq!(read.elicitation.questions[0].message, "[secret KEY]");
+    }
+
+    #[test]
+    fn form_that_cannot_be_shown_fails_the_call_with_its_flaw() {
+        let nested = json!({"type": "object", "properties": {"o": {"type": "object"}}});
+        for (schema, flaw) in [
+            (
+                nested,
+                "the field `o` must be of one type: string, number, integer, boolean, array",
+            ),
+            (json!({"type": "array"}), "must say `type: object`"),
+        ] {
+            let requests = vec![("k", form(schema))];
+            let refused = check(input_request(requests), &Redactor::default());
+            let text = format!(
+                "The tool asks the user a question with a form that cannot be shown: {flaw}."
+            );
+            assert_eq!(refused, Err(text));
+        }
     }
 
     #[test]
