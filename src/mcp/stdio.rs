@@ -42,6 +42,8 @@ const BUSY: &str = "its process did not read its input in time";
 const ANSWER_LOST: &str = "its process ended before it answered";
 /// The error text if the service shuts down before the child has started.
 const CLOSED: &str = "it is not started while the service shuts down";
+/// The reason of a failed start whose future was dropped.
+const GIVEN_UP: &str = "its start was given up";
 
 /// The program with its arguments, the working directory, and the environment.
 pub(super) type ServerCommand = (
@@ -105,6 +107,8 @@ struct Running {
     session: Option<Session>,
     failures: u32,
     failed_at: Option<Instant>,
+    /// The reason of the last failed start.
+    reason: String,
 }
 
 /// A running child, with the revision that the server speaks and the server's `serverInfo`.
@@ -292,12 +296,16 @@ impl Stdio {
         let pause = self.limits.pause * 2_u32.saturating_pow(running.failures.saturating_sub(1));
         let pause = pause.min(MAX_PAUSE);
         if running.failed_at.is_some_and(|at| at.elapsed() < pause) {
-            return Err("it did not start, and is started again later".to_owned());
+            return Err(format!(
+                "it did not start ({}), and is started again later",
+                running.reason
+            ));
         }
         // The failure is counted before the start, so that a start whose future is dropped also
         // counts as a failure.
         running.failures = running.failures.saturating_add(1);
         running.failed_at = Some(Instant::now());
+        GIVEN_UP.clone_into(&mut running.reason);
         if running.failures >= FAILURES_UNTIL_DOWN {
             self.observe(false);
         }
@@ -317,6 +325,7 @@ impl Stdio {
             }
             Err(why) => {
                 running.failed_at = Some(Instant::now());
+                running.reason.clone_from(&why);
                 tracing::warn!(
                     server = self.name,
                     why,

@@ -87,6 +87,7 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
         &["/bin/sh", "-c", "echo no"],
     ] {
         let mut server = Served::by(program);
+        let mut reason = String::new();
         for failures in 1..=FAILURES_UNTIL_DOWN {
             let Outcome::NotSent(why) = server.called().await else {
                 panic!("sent")
@@ -94,12 +95,14 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
             let is_missing = why.contains("could not be started: No such file or directory");
             assert_eq!(is_missing, program == ["/nowhere/at/all"], "{why}");
             assert_eq!(server.stdio.running.lock().await.failures, failures);
+            reason = why;
         }
         server.stdio.limits.pause = Duration::from_secs(1);
         let Outcome::NotSent(why) = server.called().await else {
             panic!("sent")
         };
-        assert_eq!(why, "it did not start, and is started again later");
+        let later = format!("it did not start ({reason}), and is started again later");
+        assert_eq!(why, later);
         let mut running = server.stdio.running.lock().await;
         assert_eq!(running.failures, FAILURES_UNTIL_DOWN);
         running.failed_at = Instant::now().checked_sub(Duration::from_secs(17));
@@ -270,7 +273,8 @@ async fn start_that_its_caller_gives_up_ends_the_child_and_counts_as_a_failure()
     let Outcome::NotSent(why) = server.called().await else {
         panic!("sent")
     };
-    assert_eq!(why, "it did not start, and is started again later");
+    let later = format!("it did not start ({GIVEN_UP}), and is started again later");
+    assert_eq!(why, later);
 }
 
 #[tokio::test]
