@@ -194,8 +194,9 @@ enum Connection {
 
 impl Client {
     /// Creates a client, which connects at its first use. `hint` is the revision that the server
-    /// spoke when its tools were reviewed. `log` redacts the lines of a child's standard error
-    /// before they are logged. Without `log`, the lines are dropped.
+    /// spoke when its tools were reviewed. `redactor` is for texts about a child process, whose
+    /// program may hold a secret. `log` says whether the lines of a child's standard error are
+    /// logged. Otherwise the lines are dropped.
     pub(crate) fn new(
         name: &str,
         transport: Transport,
@@ -203,7 +204,7 @@ impl Client {
         hint: Option<Revision>,
         net: &Net,
         clock: &Arc<dyn Clock>,
-        log: Option<Arc<Redactor>>,
+        (redactor, log): (Arc<Redactor>, bool),
     ) -> Self {
         let (changes, _) = watch::channel(0);
         let connection = match transport {
@@ -229,7 +230,7 @@ impl Client {
                 hint,
                 timeout,
                 changes.clone(),
-                log,
+                (redactor, log),
             ))),
         };
         Self {

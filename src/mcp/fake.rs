@@ -213,7 +213,8 @@ impl Fake {
             oauth: oauth.map(Box::new),
         };
         let clock: Arc<dyn Clock> = Arc::clone(&self.pauses) as _;
-        Client::new("tickets", transport, timeout, hint, &NET, &clock, None)
+        let log = (Arc::default(), false);
+        Client::new("tickets", transport, timeout, hint, &NET, &clock, log)
     }
 
     /// Returns client credentials whose token endpoint is this server.

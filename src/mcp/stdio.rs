@@ -97,9 +97,11 @@ pub(super) struct Stdio {
     pub(super) slots: Arc<Semaphore>,
     ids: AtomicU64,
     changes: watch::Sender<u64>,
-    /// Redacts the lines of the child's standard error before they are logged. If `None`, the lines
-    /// are dropped.
-    log: Option<Arc<Redactor>>,
+    /// Redacts the name of a program that cannot be started, and the lines of the child's standard
+    /// error before they are logged.
+    redactor: Arc<Redactor>,
+    /// Whether the lines of the child's standard error are logged. Otherwise they are dropped.
+    logs_stderr: bool,
 }
 
 #[derive(Debug, Default)]
@@ -126,7 +128,7 @@ impl Stdio {
         hint: Option<Revision>,
         timeout: Duration,
         changes: watch::Sender<u64>,
-        log: Option<Arc<Redactor>>,
+        (redactor, logs_stderr): (Arc<Redactor>, bool),
     ) -> Self {
         Self {
             name: name.to_owned(),
@@ -142,7 +144,8 @@ impl Stdio {
             slots: Arc::new(Semaphore::new(MAX_CALLS)),
             ids: AtomicU64::new(0),
             changes,
-            log,
+            redactor,
+            logs_stderr,
         }
     }
 
@@ -341,15 +344,18 @@ impl Stdio {
         let environment = environment.iter();
         let order = guard::Order {
             program: program.iter().map(|text| text.reveal().clone()).collect(),
-            stderr: self.log.is_some(),
+            stderr: self.logs_stderr,
             working_dir: working_dir.clone(),
             environment: environment
                 .map(|(name, value)| (name.clone(), value.reveal().clone()))
                 .collect(),
             ..guard::Order::default()
         };
-        let (changes, log) = (self.changes.clone(), self.log.clone());
-        let child = Child::start(&self.guard, &self.name, &order, changes, log).await?;
+        let log = self.logs_stderr.then(|| Arc::clone(&self.redactor));
+        let changes = self.changes.clone();
+        let child = Child::start(&self.guard, &self.name, &order, changes, log)
+            .await
+            .map_err(|why| self.redactor.redact(&why).into_owned())?;
         let session_of = |revision| Session {
             child: Arc::clone(&child),
             revision,

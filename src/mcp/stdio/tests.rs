@@ -56,7 +56,8 @@ impl Served {
         let place = directory.path().to_str().unwrap().to_owned();
         let (changes, seen) = watch::channel(0);
         let command = (program.collect(), place, environment);
-        let mut stdio = Stdio::new("files", command, None, SHORT, changes, None);
+        let log = (Arc::default(), false);
+        let mut stdio = Stdio::new("files", command, None, SHORT, changes, log);
         stdio.guard = crate::tool::shell::tests::this_program();
         stdio.limits = TimeLimits {
             start: LONG,

@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
+use crate::world::captured::Captured;
 
 /// A script that notes the process ids of the server and of its guard.
 const IDS: &str = "note('pid %d %d' % (os.getpid(), os.getppid()))\n";
@@ -116,6 +117,30 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
 }
 
 #[tokio::test]
+async fn program_that_cannot_be_started_is_named_in_its_reason_and_in_the_log_without_secrets() {
+    for (secret, name) in [
+        ("/elsewhere", "`/nowhere/at/all`"),
+        ("nowhere/at", "`/[secret KEY]/all`"),
+    ] {
+        let secret = Secret::new(secret.to_owned());
+        let mut server = Served::by(&["/nowhere/at/all"]);
+        server.stdio.redactor = Arc::new(Redactor::new([("KEY", &secret)]));
+        let captured = Captured::default();
+        let printing = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(captured.writer());
+        let _printing = tracing::subscriber::set_default(printing.finish());
+        let Outcome::NotSent(why) = server.called().await else {
+            panic!("sent")
+        };
+        let start = format!("{name}: the program could not be started: ");
+        assert!(why.starts_with(&start), "{why}");
+        let logged = captured.text();
+        assert_eq!(logged.matches(&start).count(), 1, "{logged}");
+    }
+}
+
+#[tokio::test]
 async fn line_over_16_mib_ends_the_child_and_leaves_its_calls_unknown() {
     // The script ignores the broken pipe and goes on, so the client must end the child.
     let long = "def call(m):\n    try: sys.stdout.write('x' * 17000000); sys.stdout.flush()\n    except OSError: pass\n    while True: signal.pause()";
@@ -214,7 +239,8 @@ async fn start_has_its_own_time_and_a_list_its_own() {
     let (changes, _) = watch::channel(0);
     for (timeout, start) in [(SHORT, 60), (Duration::from_mins(10), 600)] {
         let command = (Vec::new(), String::new(), BTreeMap::new());
-        let stdio = Stdio::new("files", command, None, timeout, changes.clone(), None);
+        let log = (Arc::default(), false);
+        let stdio = Stdio::new("files", command, None, timeout, changes.clone(), log);
         assert_eq!(stdio.limits.start, Duration::from_secs(start));
     }
     let lists_nothing =
