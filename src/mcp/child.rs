@@ -85,7 +85,7 @@ impl Child {
     ///
     /// # Errors
     /// Fails if the child does not start. The error is the reason, and contains no value of an
-    /// environment variable.
+    /// environment variable. It may name the program, which the caller redacts.
     pub(super) async fn start(
         guard: &GuardCommand,
         name: &str,
@@ -110,7 +110,10 @@ impl Child {
         });
         let leader = match begun.await {
             Ok(Ok(GuardLine::Started(leader))) => leader,
-            Ok(Ok(GuardLine::NotStarted(why))) => return Err(why),
+            Ok(Ok(GuardLine::NotStarted(why))) => {
+                let program = order.program.first().map_or("", String::as_str);
+                return Err(format!("`{program}`: {why}"));
+            }
             Ok(Ok(GuardLine::Over { .. }) | Err(_)) | Err(_) => {
                 return Err(NO_GUARD.to_owned());
             }
@@ -324,7 +327,7 @@ fn one_line(message: &str) -> String {
     clippy::disallowed_methods,
     reason = "the work ends with the child, which ends with the service"
 )]
-fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
+pub(super) fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(work);
 }
 

@@ -58,6 +58,8 @@ pub(crate) struct Call<'c> {
     /// The reviewed schema of the arguments.
     pub(crate) schema: &'c Value,
     pub(crate) id: CallId,
+    /// Whether the call is sent again at once if the outcome of this attempt is unknown.
+    pub(crate) is_repeatable: bool,
     pub(crate) traceparent: &'c str,
     /// The configured headers, with the user's credentials filled in.
     pub(crate) headers: HeaderMap,
@@ -194,8 +196,9 @@ enum Connection {
 
 impl Client {
     /// Creates a client, which connects at its first use. `hint` is the revision that the server
-    /// spoke when its tools were reviewed. `log` redacts the lines of a child's standard error
-    /// before they are logged. Without `log`, the lines are dropped.
+    /// spoke when its tools were reviewed. `redactor` is for texts about a child process, whose
+    /// program may hold a secret. `log` says whether the lines of a child's standard error are
+    /// logged. Otherwise the lines are dropped.
     pub(crate) fn new(
         name: &str,
         transport: Transport,
@@ -203,7 +206,7 @@ impl Client {
         hint: Option<Revision>,
         net: &Net,
         clock: &Arc<dyn Clock>,
-        log: Option<Arc<Redactor>>,
+        (redactor, log): (Arc<Redactor>, bool),
     ) -> Self {
         let (changes, _) = watch::channel(0);
         let connection = match transport {
@@ -229,7 +232,7 @@ impl Client {
                 hint,
                 timeout,
                 changes.clone(),
-                log,
+                (redactor, log),
             ))),
         };
         Self {

@@ -105,12 +105,19 @@ fn block_text(block: &Value) -> String {
 }
 
 /// Returns the questions of a result of the type `input_required`. Fails if the result has neither
-/// questions nor a state. Fails also if the server requests anything but an elicitation, which is
-/// the only capability that the client declares.
+/// questions nor a state, or if its `inputRequests` are no object. Fails also if the server
+/// requests anything but an elicitation, which is the only capability that the client declares.
 fn input_request(result: &Value, redactor: &Redactor) -> Result<InputRequest, Outcome> {
     let state = result.get("requestState");
     let request_state = state.and_then(Value::as_str).map(str::to_owned);
-    let listed = result.get("inputRequests").and_then(Value::as_object);
+    let listed = match result.get("inputRequests") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(listed)) => Some(listed),
+        Some(_) => {
+            let text = "The server asks for input, but its `inputRequests` are no object.";
+            return Err(Outcome::Failed(text.to_owned()));
+        }
+    };
     let mut requests = Vec::new();
     for (key, request) in listed.into_iter().flatten() {
         let Some(question) = question(request) else {
@@ -286,5 +293,18 @@ mod tests {
             let text = format!("The server asks for {name}, which is not offered here.");
             assert_eq!(refused, Outcome::Failed(text));
         }
+    }
+
+    #[test]
+    fn input_requests_that_are_no_object_fail_the_call_also_beside_a_state() {
+        let form = json!({"method": "elicitation/create", "params": {"message": "m", "requestedSchema": {"type": "object"}}});
+        let result = |requests: Value| json!({"resultType": "input_required", "inputRequests": requests, "requestState": "s"});
+        for requests in [json!([form]), json!("a")] {
+            let refused = of(result(requests));
+            let text = "The server asks for input, but its `inputRequests` are no object.";
+            assert_eq!(refused, Outcome::Failed(text.to_owned()));
+        }
+        let state_only = of(result(Value::Null));
+        assert!(matches!(state_only, Outcome::InputRequired(_)));
     }
 }

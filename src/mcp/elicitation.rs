@@ -64,10 +64,10 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
     }
     let state = input.request_state.as_deref().unwrap_or_default();
     if state.len() > MAX_STATE_BYTES || state.contains('\0') {
-        return refused("and keeps more state than is stored here");
+        return Err("The tool keeps more state than is stored here.".to_owned());
     }
     if redactor.finds_secret_in(state) {
-        return refused("and its state holds a secret");
+        return Err("The tool keeps a state that holds a secret.".to_owned());
     }
     let clean = |text: &str| without_nul(redactor.redact(text).into_owned());
     // Redaction comes before the cut, so that no part of a secret remains at the cut.
@@ -90,7 +90,7 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
                 }
                 Err(FormError::NotRenderable(why)) => {
                     let why = clean_cut(&why, MAX_KEY_BYTES);
-                    return refused(&format!("with a form that cannot be shown: it {why}"));
+                    return refused(&format!("with a form that cannot be shown: {why}"));
                 }
             },
             Question::Url { message, url } => {
@@ -236,6 +236,43 @@ mod tests {
         };
         let read = check(input_request(vec![("k", told)]), &redactor).unwrap();
         assert_eq!(read.elicitation.questions[0].message, "[secret KEY]");
+    }
+
+    #[test]
+    fn form_that_cannot_be_shown_fails_the_call_with_its_flaw() {
+        let nested = json!({"type": "object", "properties": {"o": {"type": "object"}}});
+        for (schema, flaw) in [
+            (
+                nested,
+                "the field `o` must be of one type: string, number, integer, boolean, array",
+            ),
+            (json!({"type": "array"}), "must say `type: object`"),
+        ] {
+            let requests = vec![("k", form(schema))];
+            let refused = check(input_request(requests), &Redactor::default());
+            let text = format!(
+                "The tool asks the user a question with a form that cannot be shown: {flaw}."
+            );
+            assert_eq!(refused, Err(text));
+        }
+    }
+
+    #[test]
+    fn state_that_cannot_be_stored_fails_a_call_that_asks_nothing_with_its_own_reason() {
+        let secret = crate::secret::Secret::new("canary-0123456789".to_owned());
+        let redactor = Redactor::new([("KEY", &secret)]);
+        for (state, why) in [
+            (
+                "x".repeat(MAX_STATE_BYTES + 1),
+                "more state than is stored here",
+            ),
+            (secret.reveal().clone(), "a state that holds a secret"),
+        ] {
+            let mut input = input_request(Vec::new());
+            input.request_state = Some(state);
+            let text = format!("The tool keeps {why}.");
+            assert_eq!(check(input, &redactor), Err(text));
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(super) struct Reply {
     /// Whether the answer carries the id of the request, which proves that the server read the
     /// request.
     pub(super) has_request_id: bool,
+    /// Whether the body was an event stream whose events could be read.
+    pub(super) is_event_stream: bool,
 }
 
 /// The maximum number of a server's requests that wait for a reply. Further requests get no reply.
@@ -65,6 +67,7 @@ impl Reader {
                 answer: None,
                 raw: None,
                 has_request_id: false,
+                is_event_stream: false,
             },
             body: Body::Ignored,
             server_requests,
@@ -74,6 +77,7 @@ impl Reader {
 
     /// Returns the reply. Call this after `take` has returned false or the body has ended.
     pub(super) fn finish(mut self) -> Reply {
+        self.reply.is_event_stream = matches!(self.body, Body::Events(_));
         if let Body::Json(body) = std::mem::replace(&mut self.body, Body::Ignored)
             && let text = readable(&body)
             && let Some(Message::Answer(id, answer)) = Message::read(&text)

@@ -16,12 +16,22 @@ pub(super) fn is_gateway(status: StatusCode) -> bool {
     )
 }
 
+/// The error text for an event stream without an answer to the call.
+pub(super) const STREAM_ENDED: &str = "the event stream ended without an answer that can be read";
+
 /// Returns the outcome of a call whose response contains no JSON-RPC answer. `status` is the status
-/// of the response, and `headers` are the headers of the request.
-pub(super) fn without_answer(status: StatusCode, headers: &HeaderMap) -> Outcome {
+/// of the response, `is_event_stream` says whether its body was an event stream, and `headers` are
+/// the headers of the request.
+pub(super) fn without_answer(
+    status: StatusCode,
+    is_event_stream: bool,
+    headers: &HeaderMap,
+) -> Outcome {
     let text = || format!("The call failed: {}.", refusal(status, headers));
     if is_gateway(status) {
         Outcome::Unknown(format!("a gateway answered {}", status.as_u16()))
+    } else if status.is_success() && is_event_stream {
+        Outcome::Unknown(STREAM_ENDED.to_owned())
     } else if status.is_success() {
         Outcome::Unknown(NO_RESULT.to_owned())
     } else if status.is_server_error() {

@@ -173,7 +173,7 @@ impl Streamable {
                 Some(answer @ Answer::Error { .. }) if !is_gateway(status) => {
                     outcome(answer, &redactor)
                 }
-                Some(_) | None => without_answer(status, &context.headers),
+                Some(_) | None => without_answer(status, reply.is_event_stream, &context.headers),
             };
         }
     }

@@ -82,7 +82,7 @@ impl Servers {
                 hint,
                 net,
                 clock,
-                log_stderr.then(|| Arc::clone(redactor)),
+                (Arc::clone(redactor), log_stderr),
             );
             let server = Server {
                 name: name.clone(),
@@ -142,7 +142,8 @@ pub(crate) async fn list(
         Transport::Stdio { .. } => HeaderMap::new(),
     };
     all.extend(headers.clone());
-    let client = Client::new(name, transport, settings.timeout, None, net, clock, None);
+    let log = (Arc::new(redactor.clone()), false);
+    let client = Client::new(name, transport, settings.timeout, None, net, clock, log);
     let listed = client.list(&all).await;
     client.close(&all).await;
     listed.map_err(|failure| anyhow::anyhow!("{}", redactor.redact(&failure.to_string())))
@@ -289,6 +290,7 @@ impl McpTool {
             arguments: &call.arguments_text,
             schema: &self.schema,
             id: call.call_id,
+            is_repeatable: self.spec.effect.is_repeatable(),
             traceparent: &call.traceparent,
             headers,
             permit: &call.permit,

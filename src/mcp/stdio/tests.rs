@@ -56,7 +56,8 @@ impl Served {
         let place = directory.path().to_str().unwrap().to_owned();
         let (changes, seen) = watch::channel(0);
         let command = (program.collect(), place, environment);
-        let mut stdio = Stdio::new("files", command, None, SHORT, changes, None);
+        let log = (Arc::default(), false);
+        let mut stdio = Stdio::new("files", command, None, SHORT, changes, log);
         stdio.guard = crate::tool::shell::tests::this_program();
         stdio.limits = TimeLimits {
             start: LONG,
@@ -276,13 +277,11 @@ async fn call_in_time_out_is_canceled_and_a_server_that_lives_goes_on() {
         ..Asking::default()
     };
     assert_eq!(server.call(&asking, LONG).await, succeeded("done"));
-    assert_eq!(
-        (
-            server.count("notifications/cancelled"),
-            server.count("started")
-        ),
-        (1, 1)
-    );
+    until("the first call is canceled", || {
+        server.count("notifications/cancelled") == 1
+    })
+    .await;
+    assert_eq!(server.count("started"), 1);
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
+use crate::world::captured::Captured;
 
 /// A script that notes the process ids of the server and of its guard.
 const IDS: &str = "note('pid %d %d' % (os.getpid(), os.getppid()))\n";
@@ -87,6 +88,7 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
         &["/bin/sh", "-c", "echo no"],
     ] {
         let mut server = Served::by(program);
+        let mut reason = String::new();
         for failures in 1..=FAILURES_UNTIL_DOWN {
             let Outcome::NotSent(why) = server.called().await else {
                 panic!("sent")
@@ -94,12 +96,14 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
             let is_missing = why.contains("could not be started: No such file or directory");
             assert_eq!(is_missing, program == ["/nowhere/at/all"], "{why}");
             assert_eq!(server.stdio.running.lock().await.failures, failures);
+            reason = why;
         }
         server.stdio.limits.pause = Duration::from_secs(1);
         let Outcome::NotSent(why) = server.called().await else {
             panic!("sent")
         };
-        assert_eq!(why, "it did not start, and is started again later");
+        let later = format!("it did not start ({reason}), and is started again later");
+        assert_eq!(why, later);
         let mut running = server.stdio.running.lock().await;
         assert_eq!(running.failures, FAILURES_UNTIL_DOWN);
         running.failed_at = Instant::now().checked_sub(Duration::from_secs(17));
@@ -109,6 +113,30 @@ async fn child_that_never_starts_is_tried_again_after_pauses_and_sends_nothing()
             server.stdio.running.lock().await.failures,
             FAILURES_UNTIL_DOWN + 1
         );
+    }
+}
+
+#[tokio::test]
+async fn program_that_cannot_be_started_is_named_in_its_reason_and_in_the_log_without_secrets() {
+    for (secret, name) in [
+        ("/elsewhere", "`/nowhere/at/all`"),
+        ("nowhere/at", "`/[secret KEY]/all`"),
+    ] {
+        let secret = Secret::new(secret.to_owned());
+        let mut server = Served::by(&["/nowhere/at/all"]);
+        server.stdio.redactor = Arc::new(Redactor::new([("KEY", &secret)]));
+        let captured = Captured::default();
+        let printing = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(captured.writer());
+        let _printing = tracing::subscriber::set_default(printing.finish());
+        let Outcome::NotSent(why) = server.called().await else {
+            panic!("sent")
+        };
+        let start = format!("{name}: the program could not be started: ");
+        assert!(why.starts_with(&start), "{why}");
+        let logged = captured.text();
+        assert_eq!(logged.matches(&start).count(), 1, "{logged}");
     }
 }
 
@@ -135,6 +163,26 @@ async fn child_that_answers_nothing_after_a_timeout_is_ended() {
     let (child, _) = ids(server.directory.path());
     until("the child has ended", || !lives(child)).await;
     assert_eq!(server.count("end of input"), 1);
+}
+
+#[tokio::test]
+async fn only_a_call_that_is_sent_again_waits_after_its_timeout_until_the_child_answers_or_ends() {
+    for (is_repeatable, alive) in [(false, LONG), (true, SHORT)] {
+        let mut server = Served::running("deaf = True\ndef call(m): pass");
+        server.stdio.limits.alive = alive;
+        let asking = Asking {
+            is_repeatable,
+            ..Asking::default()
+        };
+        let late = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
+        assert_eq!(server.call(&asking, SHORT).await, late);
+        let session = server.stdio.running.lock().await.session.clone().unwrap();
+        assert_eq!(session.child.has_ended(), is_repeatable);
+        until("the call is canceled", || {
+            server.count("notifications/cancelled") == 1
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -211,7 +259,8 @@ async fn start_has_its_own_time_and_a_list_its_own() {
     let (changes, _) = watch::channel(0);
     for (timeout, start) in [(SHORT, 60), (Duration::from_mins(10), 600)] {
         let command = (Vec::new(), String::new(), BTreeMap::new());
-        let stdio = Stdio::new("files", command, None, timeout, changes.clone(), None);
+        let log = (Arc::default(), false);
+        let stdio = Stdio::new("files", command, None, timeout, changes.clone(), log);
         assert_eq!(stdio.limits.start, Duration::from_secs(start));
     }
     let lists_nothing =
@@ -270,7 +319,8 @@ async fn start_that_its_caller_gives_up_ends_the_child_and_counts_as_a_failure()
     let Outcome::NotSent(why) = server.called().await else {
         panic!("sent")
     };
-    assert_eq!(why, "it did not start, and is started again later");
+    let later = format!("it did not start ({GIVEN_UP}), and is started again later");
+    assert_eq!(why, later);
 }
 
 #[tokio::test]

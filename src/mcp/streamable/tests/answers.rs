@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::super::super::content::NO_RESULT;
 use super::super::super::fake::{Seen, endless, events};
+use super::super::super::refusal::STREAM_ENDED;
 use super::*;
 use crate::secret::{Redactor, Secret};
 use crate::tool::credential::Credentials;
@@ -170,16 +171,17 @@ async fn answer_in_a_stream_counts_before_the_stream_ends() {
 }
 
 #[tokio::test]
-async fn stream_that_is_cut_or_silent_leaves_the_outcome_unknown() {
+async fn stream_that_ends_is_cut_or_silent_leaves_the_outcome_unknown() {
+    let without_answer = Outcome::Unknown(STREAM_ENDED.to_owned());
     let notification = r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#;
     let stream = events(&[notification.to_owned()]);
     let ended = answered(move |_| Some(answer(200, "text/event-stream", stream.clone())));
-    assert!(matches!(ended.await, Outcome::Unknown(_)));
+    assert_eq!(ended.await, without_answer);
     let half = answered(|seen| {
         let text = events(&[seen.result_text(&said("done"))]);
         Some(answer(200, "text/event-stream", text.trim_end().to_owned()))
     });
-    assert!(matches!(half.await, Outcome::Unknown(_)));
+    assert_eq!(half.await, without_answer);
     let cut = answered(|_| {
         let broken = Err::<&str, _>(std::io::Error::other("cut"));
         let parts = futures_util::stream::iter([Ok("data: {"), broken]);
