@@ -209,7 +209,7 @@ fn command_that_is_killed_is_one_warning_of_an_unknown_outcome() {
     let log = service.served.log();
     let warnings: Vec<&str> = log
         .lines()
-        .filter(|line| line.contains("outcome") && line.contains("WARN"))
+        .filter(|line| line.contains("tool call") && line.contains("WARN"))
         .collect();
     assert_eq!(warnings.len(), 1, "{log}");
     let asked = "the outcome of a tool call is unknown; a person is asked";
