@@ -18,7 +18,7 @@ pub(super) use super::failure::Failure;
 use super::failure::{DriverError, READ_ONLY};
 use super::identity::UncertainUntil;
 use super::outage::{self, Outage};
-use super::record::Record;
+use super::record::{Keyed, Record};
 pub use super::sql::Sql;
 pub(super) use super::sql::sql;
 use super::sqlite::{self, SqliteFile};
@@ -114,33 +114,34 @@ impl Db {
         }
     }
 
-    /// Reads all rows of a statement whose head columns are the same in every row. Returns these
-    /// columns, from the first row, as `H`, and the other columns of each row as `R`. Returns
-    /// `None` if there is no row.
-    pub(super) async fn all_with_head<H: Record, R: Record>(
+    /// Reads rows in groups. The rows of a group have the same key and the same head columns, and
+    /// follow each other. Returns for each group its head columns as `H`, read from the group's
+    /// first row, and the other columns of each row as `R`.
+    pub(super) async fn groups<H: Record, R: Keyed>(
         &self,
         sql: Sql,
         values: Vec<Value>,
-    ) -> Result<Option<(H, Vec<R>)>, Failure> {
+    ) -> Result<Vec<(H, Vec<R>)>, Failure> {
         match &self.engine {
             Engine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
                 let rows = self.read_postgres(pool, sql.postgres, values).await?;
-                let Some(first) = rows.first() else {
-                    return Ok(None);
-                };
-                let head = H::from_postgres(first).map_err(Failure::sent)?;
-                Ok(Some((head, decoded(&rows)?)))
+                let mut groups = Vec::new();
+                for row in &rows {
+                    let head = || H::from_postgres(row);
+                    R::from_postgres(row)
+                        .and_then(|record| add_to_groups(&mut groups, record, head))
+                        .map_err(Failure::sent)?;
+                }
+                Ok(groups)
             }
             Engine::Sqlite(file) => {
                 self.read_sqlite(file, sql.sqlite, values, |rows| {
-                    let Some(first) = rows.next()? else {
-                        return Ok(None);
-                    };
-                    let head = H::from_sqlite(first)?;
-                    let mut records = vec![R::from_sqlite(first)?];
-                    records.extend(sqlite::decoded(rows)?);
-                    Ok(Some((head, records)))
+                    let mut groups = Vec::new();
+                    while let Some(row) = rows.next()? {
+                        add_to_groups(&mut groups, R::from_sqlite(row)?, || H::from_sqlite(row))?;
+                    }
+                    Ok(groups)
                 })
                 .await
             }
@@ -402,6 +403,22 @@ pub(super) fn list(values: impl Iterator<Item = Json>) -> String {
 /// Converts an id to hex text for the SQL function `unhex`; `None` becomes null.
 pub(super) fn hex(id: Option<Uuid>) -> Json {
     id.map_or(Json::Null, |id| Json::from(id.simple().to_string()))
+}
+
+/// Adds a record to the last group if it has the key of this group. Otherwise begins a new group.
+fn add_to_groups<H, R: Keyed, E>(
+    groups: &mut Vec<(H, Vec<R>)>,
+    record: R,
+    head: impl FnOnce() -> Result<H, E>,
+) -> Result<(), E> {
+    let key = record.key();
+    match groups.last_mut() {
+        Some((_, records)) if records.last().is_some_and(|last| last.key() == key) => {
+            records.push(record);
+        }
+        Some(_) | None => groups.push((head()?, vec![record])),
+    }
+    Ok(())
 }
 
 fn decoded<R: Record>(rows: &[PgRow]) -> Result<Vec<R>, Failure> {

@@ -1,16 +1,16 @@
-//! Reads a task's row with the task's whole journal, and optionally with one of the task's
-//! requests. Also reads pages of a task's items.
+//! Reads a task's row with the task's whole journal, and pages of a task's items.
+
+use uuid::Uuid;
 
 use super::damaged_task::is_complete;
 use super::db::{Sql, Value, sql};
 use super::page::MAX_PAGE_BYTES;
-use super::record::record;
+use super::record::{Keyed, record};
 use super::tasks::{TaskRecord, corrupt, fact};
-use super::{ReadError, RequestRow, Store};
+use super::{ReadError, Store};
 use crate::task::change::Journal;
-use crate::task::id::{RequestId, TaskId};
+use crate::task::id::TaskId;
 use crate::task::item::Item;
-use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
 /// Returns a row for each item of a task, with the task's row beside it. So one statement reads
@@ -18,23 +18,11 @@ use crate::task::time::Time;
 /// writes an item. `s` is the item that set the task's status. `s` is joined to the first row only,
 /// because the task's columns are read from the first row alone.
 const JOURNAL: Sql = sql!(
-    "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
+    "select " (task) ", i.task_id as key, i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
        from agent_task t join agent_task_item i on i.task_id = t.task_id
        left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq and i.seq = 1
       where t.task_id = $1 order by i.seq"
-)
-.by_key();
-
-/// Like `JOURNAL`, but finds the task by a request, and also returns columns of the request.
-const JOURNAL_OF_REQUEST: Sql = sql!(
-    "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
-            (select doubted_at from database_identity where id = 1) as doubted_at,
-            r.status as request_status, r.seq as asked_seq, r.created_at as asked_at, r.expires_at
-       from intervention_request r join agent_task t on t.task_id = r.task_id
-       join agent_task_item i on i.task_id = t.task_id
-       left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq and i.seq = 1
-      where r.request_id = $1 order by i.seq"
 )
 .by_key();
 
@@ -51,7 +39,7 @@ const ITEMS: Sql = sql!(
 )
 .by_key();
 
-pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, JOURNAL_OF_REQUEST, ITEMS];
+pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
 
 record! {
     /// A task's row, with the time of the read (`moment`). `doubted_at` is the time up to which the
@@ -73,35 +61,17 @@ record! {
 }
 
 record! {
-    struct RequestHead {
-        task: Head => flatten,
-        request: RequestColumns => flatten,
+    /// An item with the key of its group: the id of the task, or the id of the request by which the
+    /// task was found (see `request_reads.rs`).
+    pub(super) struct KeyedItem {
+        pub(super) key: Uuid,
+        item: ItemRecord => flatten,
     }
 }
 
-record! {
-    struct RequestColumns {
-        request_status: String,
-        asked_seq: i64,
-        asked_at: i64,
-        expires_at: Option<i64>,
-    }
-}
-
-impl RequestColumns {
-    /// Assembles the request from its row and its task's journal. Returns `None` if the row and the
-    /// journal disagree.
-    fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
-        let items = journal.items.iter().map(|item| (item.at, item));
-        let request = RequestRow::from_journal(&journal.row, items, id)?;
-        let request = RequestRow {
-            status: RequestStatus::parse(&self.request_status)?,
-            created_at: Time(self.asked_at),
-            expires_at: self.expires_at.map(Time),
-            ..request
-        };
-        let request = request.read_at(journal.now, journal.history_uncertain_until);
-        (request.asked_seq == self.asked_seq).then_some(request)
+impl Keyed for KeyedItem {
+    fn key(&self) -> Uuid {
+        self.key
     }
 }
 
@@ -115,10 +85,10 @@ impl ItemRecord {
     }
 }
 
-fn journal(head: Head, items: &[ItemRecord]) -> Result<Journal, ReadError> {
+pub(super) fn journal(head: Head, items: &[KeyedItem]) -> Result<Journal, ReadError> {
     let items: Vec<Item> = items
         .iter()
-        .map(ItemRecord::item)
+        .map(|keyed| keyed.item.item())
         .collect::<Result<_, _>>()?;
     let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
     let row = head.task.row()?;
@@ -149,40 +119,10 @@ impl Store {
 
     /// Like [`Store::journal`], but does not call [`Store::report_unreadable`].
     pub(super) async fn read_journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
-        let read = self
-            .db()
-            .all_with_head::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now])
-            .await?;
-        read.map(|(head, items)| journal(head, &items)).transpose()
-    }
-
-    /// Reads a request with the journal of its task, in one snapshot; `None` if there is no such
-    /// request. The journal is `None` if it cannot be decoded or disagrees with the request's row.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or the request itself cannot be decoded.
-    pub async fn request_with_journal(
-        &self,
-        id: RequestId,
-    ) -> Result<Option<(RequestRow, Option<Journal>)>, ReadError> {
         let values = vec![Value::Id(id.0), Value::Now];
-        let read = self
-            .db()
-            .all_with_head::<RequestHead, ItemRecord>(JOURNAL_OF_REQUEST, values)
-            .await;
-        match read.map_err(ReadError::from) {
-            Ok(None) => return Ok(None),
-            Ok(Some((head, items))) => {
-                if let Ok(journal) = journal(head.task, &items)
-                    && let Some(row) = head.request.row(id, &journal)
-                {
-                    return Ok(Some((row, Some(journal))));
-                }
-            }
-            Err(ReadError::Corrupt(_)) => {}
-            Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-        }
-        Ok(self.request(id).await?.map(|row| (row, None)))
+        let groups: Vec<(Head, Vec<KeyedItem>)> = self.db().groups(JOURNAL, values).await?;
+        let read = groups.into_iter().next();
+        read.map(|(head, items)| journal(head, &items)).transpose()
     }
 
     /// Reads the items of a task with a `seq` greater than `after`, each with its event number in

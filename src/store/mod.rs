@@ -45,6 +45,7 @@ mod queries;
 mod record;
 mod relay;
 mod request_list;
+mod request_reads;
 mod requests;
 mod resend_keys;
 mod rows;
@@ -123,6 +124,7 @@ struct Inner {
     db: Arc<Db>,
     feed: Arc<Feed>,
     committer: Arc<Committer>,
+    request_queue: request_reads::RequestQueue,
     writers: TaskTracker,
     stop: CancellationToken,
     /// Whether the relay (`relay.rs`) neither sends nor receives notifications. For tests.
@@ -239,6 +241,7 @@ impl Store {
                 db,
                 feed,
                 committer,
+                request_queue: request_reads::RequestQueue::default(),
                 writers: tasks,
                 stop,
                 muted,
@@ -474,6 +477,7 @@ impl Store {
         .chain(relay::STATEMENTS.iter().copied())
         .chain(damaged_task::STATEMENTS.iter().copied())
         .chain(request_list::STATEMENTS.iter().copied())
+        .chain(request_reads::STATEMENTS.iter().copied())
         .chain(requests::STATEMENTS.iter().copied())
         .chain(resend_keys::STATEMENTS.iter().copied())
         .chain(sessions::STATEMENTS.iter().copied())

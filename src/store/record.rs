@@ -1,11 +1,18 @@
 //! Reads rows of both engines (`SQLite` and Postgres) into structs.
 
 use sqlx::postgres::PgRow;
+use uuid::Uuid;
 
 /// A type that can be read from a row of either engine.
 pub(super) trait Record: Sized + Send + 'static {
     fn from_postgres(row: &PgRow) -> Result<Self, sqlx::Error>;
     fn from_sqlite(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self>;
+}
+
+/// A record that belongs to a group of rows.
+pub(super) trait Keyed: Record {
+    /// Returns the key of the record's group.
+    fn key(&self) -> Uuid;
 }
 
 /// Declares a struct that is read from a row, each field from the column of the same name. A field

@@ -1,0 +1,236 @@
+//! Reads requests with the journals of their tasks. One statement reads many requests: a request
+//! that is asked for while a statement is in flight waits, and the next statement reads all that
+//! wait. So the more requests are asked for, the fewer statements a request costs.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::db::{Failure, Sql, Value, sql};
+use super::journal::{Head, KeyedItem, journal};
+use super::record::record;
+use super::{ReadError, RequestRow, Store};
+use crate::task::change::Journal;
+use crate::task::id::RequestId;
+use crate::task::status::RequestStatus;
+use crate::task::time::Time;
+
+/// The maximum number of requests that one statement reads. It limits how many requests wait for a
+/// long journal.
+const MAX_BATCH_REQUESTS: usize = 16;
+/// The maximum number of statements in flight.
+const MAX_STATEMENTS: usize = 4;
+/// The time after which a waiting request does not wait for the statement in flight any longer, but
+/// is read by a further statement. Many requests are read within this time, but a long journal takes
+/// longer.
+const MAX_WAIT: Duration = Duration::from_millis(20);
+
+/// Like `JOURNAL` in `journal.rs`, but finds tasks by their requests, and also returns columns of
+/// the requests.
+const JOURNALS_OF_REQUESTS: Sql = sql!(
+    "select " (task) ", r.request_id as key, i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
+            (select doubted_at from database_identity where id = 1) as doubted_at,
+            r.status as request_status, r.seq as asked_seq, r.created_at as asked_at, r.expires_at
+       from intervention_request r join agent_task t on t.task_id = r.task_id
+       join agent_task_item i on i.task_id = t.task_id
+       left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq and i.seq = 1
+      where r.request_id " (any 1 uuid) " order by r.request_id, i.seq"
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[JOURNALS_OF_REQUESTS];
+
+record! {
+    struct RequestHead {
+        task: Head => flatten,
+        request: RequestColumns => flatten,
+    }
+}
+
+record! {
+    struct RequestColumns {
+        request_status: String,
+        asked_seq: i64,
+        asked_at: i64,
+        expires_at: Option<i64>,
+    }
+}
+
+impl RequestColumns {
+    /// Assembles the request from its row and its task's journal. Returns `None` if the row and the
+    /// journal disagree.
+    fn row(&self, id: RequestId, journal: &Journal) -> Option<RequestRow> {
+        let items = journal.items.iter().map(|item| (item.at, item));
+        let request = RequestRow::from_journal(&journal.row, items, id)?;
+        let request = RequestRow {
+            status: RequestStatus::parse(&self.request_status)?,
+            created_at: Time(self.asked_at),
+            expires_at: self.expires_at.map(Time),
+            ..request
+        };
+        let request = request.read_at(journal.now, journal.history_uncertain_until);
+        (request.asked_seq == self.asked_seq).then_some(request)
+    }
+}
+
+impl RequestHead {
+    /// Assembles a request and its task's journal. Returns `None` if the journal cannot be decoded
+    /// or disagrees with the request's row.
+    fn read(self, id: RequestId, items: &[KeyedItem]) -> Option<(RequestRow, Option<Journal>)> {
+        let journal = journal(self.task, items).ok()?;
+        let row = self.request.row(id, &journal)?;
+        Some((row, Some(journal)))
+    }
+}
+
+/// A request with its task's journal; `None` if there is no such request.
+type RequestRead = Option<(RequestRow, Option<Journal>)>;
+
+/// The result of a statement for a request that waited; `None` if the request must be read alone.
+type Reply = Option<Result<RequestRead, ReadError>>;
+
+#[derive(Debug)]
+struct WaitingRequest {
+    id: RequestId,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// The requests that wait to be read.
+#[derive(Debug, Default)]
+pub(super) struct RequestQueue(Mutex<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    waiting: VecDeque<WaitingRequest>,
+    statements: usize,
+}
+
+impl RequestQueue {
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a request waits and fewer than `max_statements` are in flight. If so, counts one more
+    /// statement as in flight, and the caller must run [`Store::read_waiting`].
+    fn begin(&self, max_statements: usize) -> bool {
+        let mut requests = self.lock();
+        let begins = !requests.waiting.is_empty() && requests.statements < max_statements;
+        requests.statements += usize::from(begins);
+        begins
+    }
+
+    /// Takes the requests for the next statement, in order, and each request once. If none waits,
+    /// counts the caller's statement as over.
+    fn take(&self) -> Vec<WaitingRequest> {
+        let mut requests = self.lock();
+        let (mut batch, mut later) = (Vec::new(), VecDeque::new());
+        let mut ids = HashSet::new();
+        while batch.len() < MAX_BATCH_REQUESTS
+            && let Some(waiting) = requests.waiting.pop_front()
+        {
+            if ids.insert(waiting.id) {
+                batch.push(waiting);
+            } else {
+                later.push_back(waiting);
+            }
+        }
+        later.append(&mut requests.waiting);
+        requests.waiting = later;
+        requests.statements -= usize::from(batch.is_empty());
+        batch
+    }
+}
+
+impl Store {
+    /// Reads a request with the journal of its task, in one snapshot; `None` if there is no such
+    /// request. The journal is `None` if it cannot be decoded or disagrees with the request's row.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or the request itself cannot be decoded.
+    pub async fn request_with_journal(&self, id: RequestId) -> Result<RequestRead, ReadError> {
+        let queue = &self.inner.request_queue;
+        let (reply, mut result) = oneshot::channel();
+        queue.lock().waiting.push_back(WaitingRequest { id, reply });
+        let mut max_statements = 1;
+        let reply = loop {
+            if queue.begin(max_statements) {
+                Handle::current().spawn(self.clone().read_waiting());
+            }
+            match timeout(MAX_WAIT, &mut result).await {
+                Ok(reply) => break reply.ok().flatten(),
+                Err(_) => max_statements = MAX_STATEMENTS,
+            }
+        };
+        match reply {
+            Some(read) => read,
+            None => self.read_alone(id).await,
+        }
+    }
+
+    /// Reads the waiting requests, one batch after the other, until none waits.
+    async fn read_waiting(self) {
+        loop {
+            let batch = self.inner.request_queue.take();
+            if batch.is_empty() {
+                return;
+            }
+            let ids: Vec<Uuid> = batch.iter().map(|waiting| waiting.id.0).collect();
+            match self.journals_of_requests(ids).await {
+                Ok(mut found) => {
+                    for WaitingRequest { id, reply } in batch {
+                        let read = match found.remove(&id.0) {
+                            None => Some(None),
+                            Some((head, items)) => head.read(id, &items).map(Some),
+                        };
+                        // A caller that went away needs no reply.
+                        let _ = reply.send(read.map(Ok));
+                    }
+                }
+                Err(failure) => {
+                    let is_unreached = failure.is_unreached();
+                    for WaitingRequest { reply, .. } in batch {
+                        let _ = reply.send(is_unreached.then_some(Err(ReadError::Unavailable)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads a request by a statement of its own, because the statement for its batch failed or its
+    /// journal could not be decoded.
+    async fn read_alone(&self, id: RequestId) -> Result<RequestRead, ReadError> {
+        let found = self.journals_of_requests(vec![id.0]).await;
+        match found.map_err(ReadError::from) {
+            Ok(mut found) => {
+                let Some((head, items)) = found.remove(&id.0) else {
+                    return Ok(None);
+                };
+                if let Some(read) = head.read(id, &items) {
+                    return Ok(Some(read));
+                }
+            }
+            Err(ReadError::Corrupt(_)) => {}
+            Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
+        }
+        Ok(self.request(id).await?.map(|row| (row, None)))
+    }
+
+    async fn journals_of_requests(
+        &self,
+        ids: Vec<Uuid>,
+    ) -> Result<HashMap<Uuid, (RequestHead, Vec<KeyedItem>)>, Failure> {
+        let values = vec![Value::Ids(ids), Value::Now];
+        let groups: Vec<(RequestHead, Vec<KeyedItem>)> =
+            self.db().groups(JOURNALS_OF_REQUESTS, values).await?;
+        let keyed = groups.into_iter().filter_map(|(head, items)| {
+            let key = items.first()?.key;
+            Some((key, (head, items)))
+        });
+        Ok(keyed.collect())
+    }
+}
