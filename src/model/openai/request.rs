@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::model::ids::tool_name;
 use crate::model::protocol::RequestMode;
 use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
@@ -97,46 +98,64 @@ fn function_definition(tool: &OfferedTool) -> Value {
 
 /// Converts a turn into an assistant message. Each element of `calls` holds the id of a call, the
 /// name of the tool, and the arguments. If the turn came through this protocol, the message is the
-/// provider's own JSON `raw`. The ids in `calls` then replace the ids of the calls in `raw`,
-/// because the results in the request name the ids in `calls`. If the agent's model has changed,
-/// the turn may have come through another protocol. Such a turn is rebuilt from `text` and `calls`.
+/// provider's own JSON `raw`, except for the parts of a call that [`correct_call`] replaces. If the
+/// agent's model has changed, the turn may have come through another protocol. Such a turn is
+/// rebuilt from `text` and `calls`.
 fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
-    let Some(mut message) = raw
+    let own = raw
         .as_object()
         .filter(|raw| is_own_message(raw, calls.len()))
-        .cloned()
-    else {
-        return rebuilt_message(Map::new(), text, calls);
-    };
-    if calls.is_empty() {
-        // Some endpoints answer without any content, but refuse such a message in a request.
-        let is_empty = message.get("content").is_none_or(Value::is_null)
-            && message.get("refusal").is_none_or(Value::is_null);
-        if is_empty {
-            message.insert("content".to_owned(), json!(text.unwrap_or_default()));
+        .cloned();
+    let mut message = match own {
+        Some(message) if calls.is_empty() => message_without_calls(message, text),
+        Some(message) if call_count(&message) > 0 => message,
+        Some(mut message) => {
+            message.remove("function_call");
+            rebuilt_message(message, text, calls)
         }
-        message.entry("role").or_insert_with(|| json!("assistant"));
-        return Value::Object(message);
-    }
-    if call_count(&message) == 0 {
-        message.remove("function_call");
-        return rebuilt_message(message, text, calls);
-    }
+        None => rebuilt_message(Map::new(), text, calls),
+    };
     message.entry("role").or_insert_with(|| json!("assistant"));
     let sent = message
         .get_mut("tool_calls")
         .and_then(Value::as_array_mut)
         .into_iter()
         .flatten();
-    for (call, (id, ..)) in sent.zip(calls) {
-        if let Some(call) = call
-            .as_object_mut()
-            .filter(|call| call.get("id") != Some(&json!(id)))
-        {
-            call.insert("id".to_owned(), json!(id));
+    for (sent, call) in sent.zip(calls) {
+        if let Some(members) = sent.as_object_mut() {
+            correct_call(members, call);
         }
     }
     Value::Object(message)
+}
+
+/// Corrects a message without calls. Some endpoints answer without any content or with an empty
+/// list of calls, but refuse such a message in a request.
+fn message_without_calls(
+    mut message: Map<String, Value>,
+    text: Option<&str>,
+) -> Map<String, Value> {
+    let is_empty = message.get("content").is_none_or(Value::is_null)
+        && message.get("refusal").is_none_or(Value::is_null);
+    if is_empty {
+        message.insert("content".to_owned(), json!(text.unwrap_or_default()));
+    }
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    if calls.is_some_and(Vec::is_empty) {
+        message.remove("tool_calls");
+    }
+    message
+}
+
+/// Replaces the parts of a call that an endpoint would refuse. The id becomes the id that the
+/// call's result names. The name of a tool that was never offered becomes a valid name. Everything
+/// else stays as it came.
+fn correct_call(members: &mut Map<String, Value>, (id, name, _): &(String, String, String)) {
+    members.insert("id".to_owned(), json!(id));
+    members.entry("type").or_insert_with(|| json!("function"));
+    if let Some(function) = members.get_mut("function").and_then(Value::as_object_mut) {
+        function.insert("name".to_owned(), json!(tool_name(name)));
+    }
 }
 
 /// Returns whether `raw` can be rebuilt exactly from the parsed `text` and `calls`. If so, `raw`
@@ -144,7 +163,8 @@ fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, 
 pub(super) fn is_derivable(raw: &Value, text: Option<&str>, calls: &[AnswerCall]) -> bool {
     let calls = calls.iter().cloned();
     let calls = calls.map(|call| (call.provider_id, call.name, call.arguments_text));
-    *raw == rebuilt_message(Map::new(), text, &calls.collect::<Vec<_>>())
+    let rebuilt = rebuilt_message(Map::new(), text, &calls.collect::<Vec<_>>());
+    raw.as_object() == Some(&rebuilt)
 }
 
 /// Returns whether `raw` is a message of this protocol with this many calls. The message of another
@@ -173,7 +193,7 @@ fn rebuilt_message(
     mut message: Map<String, Value>,
     text: Option<&str>,
     calls: &[(String, String, String)],
-) -> Value {
+) -> Map<String, Value> {
     message.insert("role".to_owned(), json!("assistant"));
     let content = if calls.is_empty() {
         json!(text.unwrap_or_default())
@@ -187,7 +207,7 @@ fn rebuilt_message(
         });
         message.insert("tool_calls".to_owned(), calls.collect());
     }
-    Value::Object(message)
+    message
 }
 
 #[cfg(test)]
@@ -240,6 +260,30 @@ mod tests {
     }
 
     #[test]
+    fn name_that_no_endpoint_accepts_is_sent_as_a_valid_one() {
+        let long = "x".repeat(65);
+        for (name, sent_name) in [
+            ("multi_tool_use.parallel", "multi_tool_use_parallel"),
+            ("ro ", "ro_"),
+            ("[secret KEY]", "_secret_KEY_"),
+            ("", "unnamed"),
+            (long.as_str(), &long[1..]),
+        ] {
+            let function = json!({"name": name, "arguments": "{ }"});
+            let own = json!({"role": "assistant", "content": null, "x": 1,
+                "tool_calls": [{"id": "a", "x": 1, "function": function}]});
+            let calls = [("a".to_owned(), name.to_owned(), "{ }".to_owned())];
+            let mut expected = own.clone();
+            expected["tool_calls"][0]["type"] = json!("function");
+            expected["tool_calls"][0]["function"]["name"] = json!(sent_name);
+            assert_eq!(assistant_message(&own, None, &calls), expected);
+            let rebuilt = assistant_message(&Value::Null, None, &calls);
+            let function = &rebuilt["tool_calls"][0]["function"];
+            assert_eq!(function["name"], sent_name);
+        }
+    }
+
+    #[test]
     fn turn_of_another_protocol_is_rewritten() {
         let foreign = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "pay"}]});
         for raw in [foreign, Value::Null, json!("text"), json!({})] {
@@ -262,11 +306,16 @@ mod tests {
     }
 
     #[test]
-    fn empty_answer_is_sent_back_as_an_empty_text() {
+    fn empty_answer_is_sent_back_as_an_empty_text_without_an_empty_list_of_calls() {
         let raw = json!({"role": "assistant", "content": null, "reasoning": "hm"});
         assert_eq!(
             assistant_message(&raw, Some(""), &[]),
             json!({"role": "assistant", "content": "", "reasoning": "hm"})
+        );
+        let no_calls = json!({"role": "assistant", "content": "so", "tool_calls": []});
+        assert_eq!(
+            assistant_message(&no_calls, Some("so"), &[]),
+            json!({"role": "assistant", "content": "so"})
         );
         let refusal = json!({"role": "assistant", "content": null, "refusal": "no"});
         assert_eq!(assistant_message(&refusal, Some("no"), &[]), refusal);
