@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::model::ids::tool_name;
+use crate::model::ids::{CallIds, tool_name};
 use crate::model::protocol::RequestMode;
 use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
+
+/// The maximum number of characters of a call's id that `OpenAI` accepts. The ids of the Responses
+/// API may be longer.
+const MAX_ID_CHARS: usize = 40;
 
 /// Returns the request body. `extra` holds further members from the configuration.
 pub(super) fn body(
@@ -29,6 +33,7 @@ pub(super) fn body(
     if let Some(system) = &prompt.system {
         messages.push(json!({"role": "system", "content": system}));
     }
+    let mut ids = CallIds::with_max_chars(MAX_ID_CHARS);
     for message in &prompt.messages {
         match message {
             Message::User { context, parts } => {
@@ -41,15 +46,15 @@ pub(super) fn body(
                 messages.push(json!({"role": "user", "content": content(parts)}));
             }
             Message::Assistant { raw, text, calls } => {
-                messages.push(assistant_message(raw, text.as_deref(), calls));
+                messages.push(assistant_message(raw, text.as_deref(), calls, &mut ids));
             }
             Message::Result {
                 provider_id,
                 content,
                 ..
             } => {
-                messages
-                    .push(json!({"role": "tool", "tool_call_id": provider_id, "content": content}));
+                let id = ids.sent_id(provider_id);
+                messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
             }
         }
     }
@@ -100,12 +105,24 @@ fn function_definition(tool: &OfferedTool) -> Value {
 /// name of the tool, and the arguments. If the turn came through this protocol, the message is the
 /// provider's own JSON `raw`, except for the parts of a call that [`correct_call`] replaces. If the
 /// agent's model has changed, the turn may have come through another protocol. Such a turn is
-/// rebuilt from `text` and `calls`.
-fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
+/// rebuilt from `text` and `calls`, and its ids are corrected. If `raw` is null, the turn came
+/// through this protocol (see [`is_derivable`]), so its calls keep their ids.
+fn assistant_message(
+    raw: &Value,
+    text: Option<&str>,
+    calls: &[(String, String, String)],
+    ids: &mut CallIds,
+) -> Value {
     let own = raw
         .as_object()
         .filter(|raw| is_own_message(raw, calls.len()))
         .cloned();
+    let stored_ids = calls.iter().map(|(id, ..)| id.as_str());
+    if own.is_some() || raw.is_null() {
+        ids.start_own_turn(stored_ids);
+    } else {
+        ids.start_turn(stored_ids);
+    }
     let mut message = match own {
         Some(message) if calls.is_empty() => message_without_calls(message, text),
         Some(message) if call_count(&message) > 0 => message,
@@ -123,7 +140,7 @@ fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, 
         .flatten();
     for (sent, call) in sent.zip(calls) {
         if let Some(members) = sent.as_object_mut() {
-            correct_call(members, call);
+            correct_call(members, call, ids);
         }
     }
     Value::Object(message)
@@ -150,8 +167,12 @@ fn message_without_calls(
 /// Replaces the parts of a call that an endpoint would refuse. The id becomes the id that the
 /// call's result names. The name of a tool that was never offered becomes a valid name. Everything
 /// else stays as it came.
-fn correct_call(members: &mut Map<String, Value>, (id, name, _): &(String, String, String)) {
-    members.insert("id".to_owned(), json!(id));
+fn correct_call(
+    members: &mut Map<String, Value>,
+    (id, name, _): &(String, String, String),
+    ids: &CallIds,
+) {
+    members.insert("id".to_owned(), json!(ids.sent_id(id)));
     members.entry("type").or_insert_with(|| json!("function"));
     if let Some(function) = members.get_mut("function").and_then(Value::as_object_mut) {
         function.insert("name".to_owned(), json!(tool_name(name)));
@@ -218,6 +239,11 @@ mod tests {
         (id.to_owned(), "pay".to_owned(), "{}".to_owned())
     }
 
+    fn sent(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
+        let mut ids = CallIds::with_max_chars(MAX_ID_CHARS);
+        assistant_message(raw, text, calls, &mut ids)
+    }
+
     #[test]
     fn turn_that_has_nothing_but_its_parsed_form_is_derivable_and_sent_back_the_same() {
         let calls = [AnswerCall {
@@ -229,8 +255,8 @@ mod tests {
         let plain = json!({"role": "assistant", "content": null, "tool_calls": [
             {"id": "a", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
         assert!(is_derivable(&plain, None, &calls));
-        let sent = assistant_message(&Value::Null, None, &[call("a")]);
-        assert_eq!(sent, assistant_message(&plain, None, &[call("a")]));
+        let rebuilt = sent(&Value::Null, None, &[call("a")]);
+        assert_eq!(rebuilt, sent(&plain, None, &[call("a")]));
         let text = json!({"role": "assistant", "content": "so"});
         assert!(is_derivable(&text, Some("so"), &[]));
         for (member, value) in [
@@ -249,14 +275,11 @@ mod tests {
         let raw = json!({"role": "assistant", "content": null, "x_signature": {"deep": [1]},
             "tool_calls": [{"id": "", "type": "function", "x": 1, "function": {"name": "pay", "arguments": "{ }"}},
                            {"id": "b", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
-        let sent = assistant_message(&raw, None, &[call("ours"), call("b")]);
+        let calls = [call("ours"), call("b")];
         let mut expected = raw.clone();
         expected["tool_calls"][0]["id"] = json!("ours");
-        assert_eq!(sent, expected);
-        assert_eq!(
-            assistant_message(&expected, None, &[call("ours"), call("b")]),
-            expected
-        );
+        assert_eq!(sent(&raw, None, &calls), expected);
+        assert_eq!(sent(&expected, None, &calls), expected);
     }
 
     #[test]
@@ -276,8 +299,8 @@ mod tests {
             let mut expected = own.clone();
             expected["tool_calls"][0]["type"] = json!("function");
             expected["tool_calls"][0]["function"]["name"] = json!(sent_name);
-            assert_eq!(assistant_message(&own, None, &calls), expected);
-            let rebuilt = assistant_message(&Value::Null, None, &calls);
+            assert_eq!(sent(&own, None, &calls), expected);
+            let rebuilt = sent(&Value::Null, None, &calls);
             let function = &rebuilt["tool_calls"][0]["function"];
             assert_eq!(function["name"], sent_name);
         }
@@ -288,7 +311,7 @@ mod tests {
         let foreign = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "pay"}]});
         for raw in [foreign, Value::Null, json!("text"), json!({})] {
             assert_eq!(
-                assistant_message(&raw, Some("so"), &[call("t")]),
+                sent(&raw, Some("so"), &[call("t")]),
                 json!({"role": "assistant", "content": "so", "tool_calls": [
                     {"id": "t", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]})
             );
@@ -296,10 +319,47 @@ mod tests {
     }
 
     #[test]
+    fn long_id_is_cut_in_call_and_result_only_if_another_protocol_wrote_it() {
+        let long = format!("call:{}", "x".repeat(295));
+        let own = json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": long, "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
+        let short = format!("call_{}", "x".repeat(35));
+        for (raw, id) in [
+            (json!({"type": "message"}), short.as_str()),
+            (json!({"type": "response"}), short.as_str()),
+            (own, long.as_str()),
+            (Value::Null, long.as_str()),
+        ] {
+            let prompt = Prompt {
+                system: None,
+                messages: vec![
+                    Message::Assistant {
+                        raw,
+                        text: None,
+                        calls: vec![call(&long)],
+                    },
+                    Message::Result {
+                        provider_id: long.clone(),
+                        name: "pay".to_owned(),
+                        content: "paid".to_owned(),
+                        succeeded: true,
+                    },
+                ],
+                tools: Vec::new(),
+                turn: 1,
+            };
+            let request = body(&prompt, "m", &Map::new(), RequestMode::Unstreamed);
+            let messages = &request["messages"];
+            assert_eq!(messages[0]["tool_calls"][0]["id"], id);
+            assert_eq!(messages[1]["tool_call_id"], id);
+        }
+    }
+
+    #[test]
     fn legacy_function_call_is_sent_back_as_a_tool_call() {
         let raw = json!({"role": "assistant", "content": null, "x": 1, "function_call": {"name": "pay", "arguments": "{}"}});
         assert_eq!(
-            assistant_message(&raw, None, &[call("ours")]),
+            sent(&raw, None, &[call("ours")]),
             json!({"role": "assistant", "content": null, "x": 1, "tool_calls": [
                 {"id": "ours", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]})
         );
@@ -309,15 +369,15 @@ mod tests {
     fn empty_answer_is_sent_back_as_an_empty_text_without_an_empty_list_of_calls() {
         let raw = json!({"role": "assistant", "content": null, "reasoning": "hm"});
         assert_eq!(
-            assistant_message(&raw, Some(""), &[]),
+            sent(&raw, Some(""), &[]),
             json!({"role": "assistant", "content": "", "reasoning": "hm"})
         );
         let no_calls = json!({"role": "assistant", "content": "so", "tool_calls": []});
         assert_eq!(
-            assistant_message(&no_calls, Some("so"), &[]),
+            sent(&no_calls, Some("so"), &[]),
             json!({"role": "assistant", "content": "so"})
         );
         let refusal = json!({"role": "assistant", "content": null, "refusal": "no"});
-        assert_eq!(assistant_message(&refusal, Some("no"), &[]), refusal);
+        assert_eq!(sent(&refusal, Some("no"), &[]), refusal);
     }
 }
