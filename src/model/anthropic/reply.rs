@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::turn::{has_type, is_thinking};
+use crate::model::arguments::object_text;
 use crate::model::clean::Cleaner;
 use crate::model::problem::{is_non_empty, reported_error_text};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
@@ -240,8 +241,8 @@ fn raw(blocks: Vec<ReceivedBlock>, calls: &[AnswerCall], cleaner: &Cleaner) -> V
             return None;
         }
         if let (true, Some(members), Some(call)) = (is_call, kept.as_object_mut(), calls.next()) {
-            let text = replace_escapes(&call.arguments_text, InvalidEscape::LoneSurrogates);
-            let input = serde_json::from_str(&text).ok().filter(Value::is_object);
+            let text = object_text(&call.arguments_text);
+            let input = text.and_then(|text| serde_json::from_str(&text).ok());
             members.insert("input".to_owned(), input.unwrap_or_else(|| json!({})));
         }
         Some(kept)

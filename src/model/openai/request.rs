@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::model::arguments::sendable_arguments;
 use crate::model::ids::{CallIds, tool_name};
 use crate::model::protocol::RequestMode;
 use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user};
@@ -165,17 +166,22 @@ fn message_without_calls(
 }
 
 /// Replaces the parts of a call that an endpoint would refuse. The id becomes the id that the
-/// call's result names. The name of a tool that was never offered becomes a valid name. Everything
-/// else stays as it came.
+/// call's result names. The name of a tool that was never offered becomes a valid name, and
+/// arguments that are no JSON object become an empty object. Everything else stays as it came.
 fn correct_call(
     members: &mut Map<String, Value>,
-    (id, name, _): &(String, String, String),
+    (id, name, arguments): &(String, String, String),
     ids: &CallIds,
 ) {
     members.insert("id".to_owned(), json!(ids.sent_id(id)));
     members.entry("type").or_insert_with(|| json!("function"));
     if let Some(function) = members.get_mut("function").and_then(Value::as_object_mut) {
         function.insert("name".to_owned(), json!(tool_name(name)));
+        // Some endpoints send the arguments as an object, and accept it in a request.
+        if !function.get("arguments").is_some_and(Value::is_object) {
+            let arguments = sendable_arguments(arguments);
+            function.insert("arguments".to_owned(), json!(arguments));
+        }
     }
 }
 
@@ -303,6 +309,30 @@ mod tests {
             let rebuilt = sent(&Value::Null, None, &calls);
             let function = &rebuilt["tool_calls"][0]["function"];
             assert_eq!(function["name"], sent_name);
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_are_sent_back_as_an_empty_one() {
+        for (stored, text, expected) in [
+            (json!("{\"x\":\"1"), "{\"x\":\"1", json!("{}")),
+            (json!("[1]"), "[1]", json!("{}")),
+            (Value::Null, "", json!("{}")),
+            (
+                json!("{ \"n\": 1.50 }"),
+                "{ \"n\": 1.50 }",
+                json!("{ \"n\": 1.50 }"),
+            ),
+            (json!({"n": 1}), "{\"n\":1}", json!({"n": 1})),
+        ] {
+            let own = json!({"role": "assistant", "content": null, "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "pay", "arguments": stored}}]});
+            let calls = [("a".to_owned(), "pay".to_owned(), text.to_owned())];
+            let function = sent(&own, None, &calls)["tool_calls"][0]["function"].clone();
+            assert_eq!(function["arguments"], expected, "{text}");
+            let rebuilt = sent(&Value::Null, None, &calls);
+            let function = &rebuilt["tool_calls"][0]["function"];
+            assert_eq!(function["arguments"], json!(sendable_arguments(text)));
         }
     }
 
