@@ -1,5 +1,8 @@
 //! Finds the error text in an endpoint's answer, wherever the endpoint puts it.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
 use serde_json::Value;
 
 use super::clean::Cleaner;
@@ -17,6 +20,36 @@ pub(super) fn error_text_in(body: &str) -> String {
         Err(_) => body.to_owned(),
     }
 }
+
+/// Returns whether an error text has a word that begins with `stream`. A word that only contains
+/// `stream`, such as `upstream` or `livestream`, does not count.
+pub(super) fn mentions_streaming(error_text: &str) -> bool {
+    let text = error_text.to_ascii_lowercase();
+    text.match_indices("stream").any(|(at, _)| {
+        let before = text.get(..at).unwrap_or_default();
+        !before.ends_with(char::is_alphabetic)
+    })
+}
+
+/// Returns whether a refusal names the parameter `stream` or `stream_options`, either in the member
+/// `param` of its error or in its error text.
+pub(super) fn names_stream_parameter(body: &str, error_text: &str) -> bool {
+    let body_json = serde_json::from_str::<Value>(body).unwrap_or_default();
+    let error = body_json.get("error").unwrap_or(&body_json);
+    let parameter = error.get("param").and_then(Value::as_str);
+    let parameter = parameter.and_then(|path| path.split('.').next());
+    matches!(parameter, Some("stream" | "stream_options"))
+        || STREAM_PARAMETER
+            .as_ref()
+            .is_some_and(|named| named.is_match(error_text))
+}
+
+/// Finds the name of a parameter in an error text. The word `stream` is such a name only in
+/// quotation marks, at the beginning before `:`, or before `=`, because it is also an ordinary
+/// word.
+static STREAM_PARAMETER: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r#"\bstream_options\b|["'`]stream["'`]|^stream:|\bstream ?="#).ok()
+});
 
 /// Returns whether a member has a value that is not empty. Some endpoints send an empty `error`
 /// together with an answer.
@@ -105,6 +138,65 @@ mod tests {
             ("{}", ""),
         ] {
             assert_eq!(error_text_in(body), text, "{body}");
+        }
+    }
+
+    #[test]
+    fn word_that_only_contains_stream_does_not_mention_streaming() {
+        for text in [
+            "stream error",
+            "Streaming is off",
+            "no 'stream'",
+            "x: streams",
+        ] {
+            assert!(mentions_streaming(text), "{text}");
+        }
+        for text in [
+            "Upstream timeout",
+            "the downstream service",
+            "a 'livestream'",
+            "",
+        ] {
+            assert!(!mentions_streaming(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn stream_parameter_is_named_by_param_or_as_a_name_in_the_error_text() {
+        for (body, named) in [
+            (
+                r#"{"error":{"message":"verify to stream","param":"stream"}}"#,
+                true,
+            ),
+            (
+                r#"{"error":{"message":"no","param":"stream_options.include_usage"}}"#,
+                true,
+            ),
+            (r#"{"message":"no","param":"stream"}"#, true),
+            (
+                r#"{"error":{"message":"Unknown parameter: 'stream_options'."}}"#,
+                true,
+            ),
+            (
+                r#"{"detail":[{"loc":["body","stream"],"msg":"extra"}]}"#,
+                true,
+            ),
+            (r#"{"error":{"message":"stream: Extra inputs"}}"#, true),
+            (
+                "Unrecognized request argument supplied: stream_options",
+                true,
+            ),
+            ("stream=true is not supported", true),
+            (
+                r#"{"error":{"message":"stream error","param":null}}"#,
+                false,
+            ),
+            (r#"{"error":{"message":"no","param":"messages.0"}}"#, false),
+            ("Error in stream: reset", false),
+            ("Invalid value 'livestream'", false),
+        ] {
+            let found = names_stream_parameter(body, &error_text_in(body));
+            assert_eq!(found, named, "{body}");
         }
     }
 }

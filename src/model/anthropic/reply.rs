@@ -272,7 +272,7 @@ mod tests {
         match read(body) {
             AttemptOutcome::Answered(answer) => *answer,
             AttemptOutcome::Retry(why, _)
-            | AttemptOutcome::RetrySimpler(why)
+            | AttemptOutcome::RetrySimpler(why, _)
             | AttemptOutcome::Failed(why) => {
                 panic!("{why}")
             }

@@ -319,7 +319,7 @@ mod tests {
             AttemptOutcome::Answered(answer) => *answer,
             AttemptOutcome::Retry(why, _)
             | AttemptOutcome::Failed(why)
-            | AttemptOutcome::RetrySimpler(why) => {
+            | AttemptOutcome::RetrySimpler(why, _) => {
                 panic!("{why}")
             }
         }
@@ -490,7 +490,7 @@ mod tests {
             let found = match read(body, &cleaner()) {
                 AttemptOutcome::Answered(_) => panic!("answered: {body}"),
                 AttemptOutcome::Retry(..) => true,
-                AttemptOutcome::Failed(_) | AttemptOutcome::RetrySimpler(_) => false,
+                AttemptOutcome::Failed(_) | AttemptOutcome::RetrySimpler(..) => false,
             };
             assert_eq!(found, again, "{body}");
         }

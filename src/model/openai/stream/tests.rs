@@ -77,7 +77,7 @@ fn read<'p>(
     match end.unwrap_or_else(|| reading.finish(&mut emitter)) {
         AttemptOutcome::Answered(answer) => Ok(*answer),
         AttemptOutcome::Retry(why, _) => Err((why, true)),
-        AttemptOutcome::Failed(why) | AttemptOutcome::RetrySimpler(why) => Err((why, false)),
+        AttemptOutcome::Failed(why) | AttemptOutcome::RetrySimpler(why, _) => Err((why, false)),
     }
 }
 
