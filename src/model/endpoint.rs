@@ -207,7 +207,7 @@ impl<P: Protocol> Endpoint<P> {
     }
 
     async fn read_refusal(&self, status: u16, response: Response) -> AttemptOutcome {
-        let wait = net::retry_after(response.headers(), self.clock.now(), retry::MAX_RETRY_AFTER);
+        let wait = retry::requested_wait(response.headers(), self.clock.now());
         let id = self.cleaner.text(&request_id(response.headers()));
         let body = self
             .read_up_to(response, read::MAX_PROBLEM_BYTES)
@@ -302,7 +302,7 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
                 }
                 AttemptOutcome::Retry(_, wait) => {
                     retries += 1;
-                    let wait = wait.unwrap_or_else(|| retry::backoff(retries));
+                    let wait = retry::backoff(retries, wait);
                     tracing::info!(model = %self.name, status = attempt_end.status, reason = attempt_end.reason, attempts, wait = wait.as_secs_f64(), "the model is asked again");
                     self.clock.sleep(wait).await;
                 }
