@@ -1,4 +1,5 @@
-//! Finds the error text in an endpoint's answer, wherever the endpoint puts it.
+//! Finds the error text in an endpoint's answer, wherever the endpoint puts it, and decides which
+//! part of the request the error blames.
 
 use std::sync::LazyLock;
 
@@ -9,6 +10,32 @@ use super::clean::Cleaner;
 use super::protocol::AttemptOutcome;
 use super::retry;
 use crate::task::text::{InvalidEscape, replace_escapes};
+
+/// Error types of `OpenAI` and Anthropic for which a retry is useless.
+const FINAL_ERROR_TYPES: [&str; 6] = [
+    "authentication_error",
+    "billing_error",
+    "invalid_request_error",
+    "not_found_error",
+    "permission_error",
+    "request_too_large",
+];
+
+/// Error codes of `OpenAI` for which a retry is useless, in addition to all codes that begin with
+/// `invalid_` or `image_`.
+const FINAL_ERROR_CODES: [&str; 11] = [
+    "bio_policy",
+    "context_length_exceeded",
+    "cyber_policy",
+    "data_residency_mismatch",
+    "empty_image_file",
+    "failed_to_download_image",
+    "insufficient_quota",
+    "misalignment_policy_violation",
+    "model_not_found",
+    "unsupported_image_media_type",
+    "unsupported_parameter",
+];
 
 /// Returns the error text in a body: the provider's message, or the body itself if the body is not
 /// JSON. Returns an empty text for an HTML page.
@@ -62,24 +89,20 @@ pub(super) fn is_non_empty(member: &Value) -> bool {
     }
 }
 
-/// Classifies an error inside a 200 answer, as gateways send it.
-pub(super) fn classify_answer_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
-    match status_of(error) {
-        Some(status) if retry::is_retryable(status) => {
-            AttemptOutcome::Retry(reported_error_text(error, cleaner), None)
-        }
-        Some(_) | None => AttemptOutcome::Failed(reported_error_text(error, cleaner)),
-    }
-}
-
-/// Classifies an error in the middle of a stream. If the error blames the request, the attempt
-/// fails for good. Any other error is retried, because the endpoint had accepted the request.
-pub(super) fn classify_stream_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
+/// Classifies an error inside a 200 answer or a stream. If the error blames the request, the
+/// attempt fails for good. Any other error is retried, because the endpoint had accepted the
+/// request: overload, timeouts, server errors, and kinds that a provider may add later.
+pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
+    let member = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (code, kind) = (member("code"), member("type"));
     let blames_request = match status_of(error) {
         Some(status) => (400..500).contains(&status) && !retry::is_retryable(status),
-        None => error
-            .get("type")
-            .is_some_and(|kind| kind == "invalid_request_error"),
+        None => {
+            FINAL_ERROR_TYPES.contains(&kind)
+                || FINAL_ERROR_CODES.contains(&code)
+                || code.starts_with("invalid_")
+                || code.starts_with("image_")
+        }
     };
     let why = reported_error_text(error, cleaner);
     if blames_request {
@@ -89,7 +112,7 @@ pub(super) fn classify_stream_error(error: &Value, cleaner: &Cleaner) -> Attempt
     }
 }
 
-pub(super) fn reported_error_text(error: &Value, cleaner: &Cleaner) -> String {
+fn reported_error_text(error: &Value, cleaner: &Cleaner) -> String {
     format!(
         "it reported an error: {}",
         cleaner.problem(&message_of(error))

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::turn::{has_type, is_thinking};
 use crate::model::arguments::object_text;
 use crate::model::clean::Cleaner;
-use crate::model::problem::{is_non_empty, reported_error_text};
+use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
@@ -191,24 +191,6 @@ impl ReceivedBlock {
 
     fn member_text(&self, member: &str) -> Option<&str> {
         self.members.get(member).and_then(Value::as_str)
-    }
-}
-
-/// Classifies an error that arrives inside a 200 answer or a stream.
-pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
-    let why = reported_error_text(error, cleaner);
-    match error.get("type").and_then(Value::as_str) {
-        Some(
-            "invalid_request_error"
-            | "authentication_error"
-            | "billing_error"
-            | "permission_error"
-            | "not_found_error"
-            | "request_too_large",
-        ) => AttemptOutcome::Failed(why),
-        // All other types are retried: overload, timeouts, server errors, and types that Anthropic
-        // may add later.
-        Some(_) | None => AttemptOutcome::Retry(why, None),
     }
 }
 

@@ -328,6 +328,10 @@ fn error_in_a_stream_is_retried_unless_the_request_is_invalid() {
             false,
         ),
         (
+            "data: {\"error\":{\"message\":\"m\",\"code\":\"insufficient_quota\"}}\n\n",
+            false,
+        ),
+        (
             "data: {\"error\":{\"message\":\"m\",\"type\":\"invalid_request_error\",\"code\":\"x\"}}\n\n",
             false,
         ),

@@ -175,7 +175,7 @@ async fn mislabelled_body_is_recognized_by_its_content() {
             heard.assert_adds_up_to(&read);
         }
     }
-    let error = "{\"error\":{\"message\":\"no credit\"}}";
+    let error = "{\"error\":{\"message\":\"no credit\",\"code\":402}}";
     let (answer, ..) = heard(vec![http(
         "200 OK",
         "content-type: text/event-stream\r\n",
