@@ -216,7 +216,7 @@ impl<P: Protocol> Endpoint<P> {
         let body = body.unwrap_or_default();
         let error_text = self.cleaner.problem(&error_text_in(&body));
         let mut why = format!("it answered with status {status}{id}");
-        if (300..400).contains(&status) {
+        if net::is_redirect(status) {
             why.push_str(", a redirect, which is never followed");
         }
         if !error_text.is_empty() {

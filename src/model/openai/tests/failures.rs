@@ -101,6 +101,9 @@ async fn redirect_is_never_followed() {
         "{detail}"
     );
     assert_eq!((endpoint.seen().len(), elsewhere.seen().len()), (1, 0));
+    let (answer, ..) = ask(vec![http("304 Not Modified", "", "")]).await;
+    let detail = answer.unwrap_err().detail;
+    assert!(detail.ends_with("status 304"), "{detail}");
 }
 
 #[tokio::test]
