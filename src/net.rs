@@ -225,6 +225,12 @@ pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<R
     }
 }
 
+/// Returns whether a status is a redirect. 304 (Not Modified) does not count, because it names no
+/// other address.
+pub fn is_redirect(status: u16) -> bool {
+    (300..400).contains(&status) && status != 304
+}
+
 /// Returns the wait that the header `Retry-After` (seconds, or a date) asks for, counted from `now`
 /// and at most `max_wait`. Returns `None` if the header is missing or malformed.
 pub fn retry_after(headers: &HeaderMap, now: Time, max_wait: Duration) -> Option<Duration> {

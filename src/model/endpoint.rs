@@ -17,8 +17,8 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use super::clean::Cleaner;
-use super::problem::error_text_in;
-use super::protocol::{AttemptOutcome, EarlierThinking, PieceEmitter, Protocol};
+use super::problem::{error_text_in, mentions_streaming, names_stream_parameter};
+use super::protocol::{AttemptOutcome, EarlierThinking, PieceEmitter, Protocol, RefusedPart};
 use super::settings::Settings;
 use super::{Answer, AttemptEnd, ModelClient, ModelError, PieceSink, Prompt, retry};
 use crate::net::{self, Failure, Net};
@@ -46,12 +46,42 @@ fn request_id(headers: &HeaderMap) -> String {
         .unwrap_or_default()
 }
 
-/// Returns whether the body of a refusal has a word that begins with `stream`, such as the name of
-/// a refused parameter. A word that only contains `stream`, such as `upstream`, does not count.
-fn is_about_streaming(body: &str) -> bool {
-    // A gateway may write `upstream` in any error, so this word does not count.
-    let words = body.to_ascii_lowercase().replace("upstream", "");
-    words.contains("stream")
+/// Returns the part of the request that a refusal blames; `None` if it blames no part that a
+/// simpler request can leave out. `error_text` is the error text in `body`.
+fn refused_part<P: Protocol>(status: u16, body: &str, error_text: &str) -> Option<RefusedPart> {
+    if matches!(status, 400 | 404 | 422) && P::is_about_thinking(error_text) {
+        Some(RefusedPart::EarlierThinking)
+    } else if !matches!(status, 400 | 422) {
+        None
+    } else if names_stream_parameter(body, error_text) {
+        Some(RefusedPart::StreamParameter)
+    } else {
+        mentions_streaming(error_text).then_some(RefusedPart::PossiblyStreaming)
+    }
+}
+
+/// The parts of a request that a simpler request leaves out.
+#[derive(Clone, Copy)]
+struct RequestForm {
+    /// The index in [`Protocol::REQUEST_MODES`].
+    mode_index: usize,
+    thinking: EarlierThinking,
+}
+
+impl RequestForm {
+    /// Returns the form of the next request, after the endpoint refused a part of this one.
+    fn without(self, refused: RefusedPart) -> Self {
+        match refused {
+            RefusedPart::EarlierThinking => Self {
+                thinking: EarlierThinking::Omitted,
+                ..self
+            },
+            RefusedPart::StreamParameter | RefusedPart::PossiblyStreaming => Self {
+                mode_index: self.mode_index + 1,
+                ..self
+            },
+        }
+    }
 }
 
 pub(super) struct Endpoint<P> {
@@ -65,7 +95,9 @@ pub(super) struct Endpoint<P> {
     net: Net,
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
-    /// The index in [`Protocol::REQUEST_MODES`] of the mode that last led to an answer; 0 at first.
+    /// The index in [`Protocol::REQUEST_MODES`] of the mode in which the next answer is asked for;
+    /// 0 at first. A simpler mode that led to an answer is kept only if the refusal before it named
+    /// the parameter, because any other refusal may have had another reason.
     mode_index: AtomicUsize,
     protocol: PhantomData<P>,
 }
@@ -123,17 +155,12 @@ impl<P: Protocol> Endpoint<P> {
         })
     }
 
-    /// Returns the request body for the mode at this index; `None` if there is no such mode, or
-    /// if the body cannot be written.
-    fn request(
-        &self,
-        prompt: &Prompt,
-        mode_index: usize,
-        thinking: EarlierThinking,
-    ) -> Option<Bytes> {
-        let mode = P::REQUEST_MODES.get(mode_index)?;
+    /// Returns the request body in this form; `None` if there is no such mode, or if the body
+    /// cannot be written.
+    fn request(&self, prompt: &Prompt, form: RequestForm) -> Option<Bytes> {
+        let mode = P::REQUEST_MODES.get(form.mode_index)?;
         Some(Bytes::from(
-            P::body(prompt, &self.model, &self.body, *mode, thinking).ok()?,
+            P::body(prompt, &self.model, &self.body, *mode, form.thinking).ok()?,
         ))
     }
 
@@ -180,7 +207,7 @@ impl<P: Protocol> Endpoint<P> {
     }
 
     async fn read_refusal(&self, status: u16, response: Response) -> AttemptOutcome {
-        let wait = net::retry_after(response.headers(), self.clock.now(), retry::MAX_RETRY_AFTER);
+        let wait = retry::requested_wait(response.headers(), self.clock.now());
         let id = self.cleaner.text(&request_id(response.headers()));
         let body = self
             .read_up_to(response, read::MAX_PROBLEM_BYTES)
@@ -189,7 +216,7 @@ impl<P: Protocol> Endpoint<P> {
         let body = body.unwrap_or_default();
         let error_text = self.cleaner.problem(&error_text_in(&body));
         let mut why = format!("it answered with status {status}{id}");
-        if (300..400).contains(&status) {
+        if net::is_redirect(status) {
             why.push_str(", a redirect, which is never followed");
         }
         if !error_text.is_empty() {
@@ -197,20 +224,18 @@ impl<P: Protocol> Endpoint<P> {
             why.push_str(&error_text);
         }
         if retry::is_retryable(status) {
-            AttemptOutcome::Retry(why, wait)
-        } else if matches!(status, 400 | 404 | 422) && P::is_about_thinking(&error_text)
-            || matches!(status, 400 | 422) && is_about_streaming(&body)
-        {
-            AttemptOutcome::RetrySimpler(why)
-        } else {
-            AttemptOutcome::Failed(why)
+            return AttemptOutcome::Retry(why, wait);
+        }
+        match refused_part::<P>(status, &body, &error_text) {
+            Some(refused) => AttemptOutcome::RetrySimpler(why, refused),
+            None => AttemptOutcome::Failed(why),
         }
     }
 
     fn measure(&self, attempt: &AttemptOutcome, began: Duration) {
         let outcome = match attempt {
             AttemptOutcome::Answered(_) => "answered",
-            AttemptOutcome::Retry(..) | AttemptOutcome::RetrySimpler(_) => "again",
+            AttemptOutcome::Retry(..) | AttemptOutcome::RetrySimpler(..) => "again",
             AttemptOutcome::Failed(_) => "failed",
         };
         super::measure(
@@ -237,12 +262,15 @@ impl<P: Protocol> Endpoint<P> {
 impl<P: Protocol> ModelClient for Endpoint<P> {
     async fn answer(&self, prompt: &Prompt, sink: &dyn PieceSink) -> Result<Answer, ModelError> {
         let mut emitter = PieceEmitter::new(sink);
-        let mut mode_index = self.mode_index.load(Ordering::Relaxed);
-        let mut thinking = EarlierThinking::Included;
-        let Some(mut body) = self.request(prompt, mode_index, thinking) else {
+        let mut kept_mode = self.mode_index.load(Ordering::Relaxed);
+        let mut form = RequestForm {
+            mode_index: kept_mode,
+            thinking: EarlierThinking::Included,
+        };
+        let Some(mut body) = self.request(prompt, form) else {
             return Err(self.error("the request could not be written", 1, AttemptEnd::default()));
         };
-        let mut attempts = 0;
+        let (mut attempts, mut retries) = (0, 0);
         loop {
             attempts += 1;
             let began = self.clock.uptime();
@@ -253,31 +281,28 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
             }
             match attempt {
                 AttemptOutcome::Answered(answer) => {
-                    self.mode_index.store(mode_index, Ordering::Relaxed);
+                    self.mode_index.store(kept_mode, Ordering::Relaxed);
                     return Ok(*answer);
                 }
                 AttemptOutcome::Failed(why) => return Err(self.error(&why, attempts, attempt_end)),
-                AttemptOutcome::RetrySimpler(why) => {
-                    let (next_mode, next_thinking) = if P::is_about_thinking(&why) {
-                        (mode_index, EarlierThinking::Omitted)
-                    } else {
-                        (mode_index + 1, thinking)
-                    };
-                    let request = self
-                        .request(prompt, next_mode, next_thinking)
-                        .filter(|request| *request != body);
-                    let Some(request) = request else {
+                AttemptOutcome::RetrySimpler(why, refused) => {
+                    form = form.without(refused);
+                    let request = self.request(prompt, form);
+                    let Some(request) = request.filter(|request| *request != body) else {
                         return Err(self.error(&why, attempts, attempt_end));
                     };
+                    if refused == RefusedPart::StreamParameter {
+                        kept_mode = form.mode_index;
+                    }
+                    body = request;
                     tracing::debug!(model = %self.name, "the model is called again with a simpler request");
-                    (body, mode_index, thinking, attempts) =
-                        (request, next_mode, next_thinking, attempts - 1);
                 }
-                AttemptOutcome::Retry(why, _) if attempts > self.retries => {
+                AttemptOutcome::Retry(why, _) if retries >= self.retries => {
                     return Err(self.error(&why, attempts, attempt_end));
                 }
                 AttemptOutcome::Retry(_, wait) => {
-                    let wait = wait.unwrap_or_else(|| retry::backoff(attempts));
+                    retries += 1;
+                    let wait = retry::backoff(retries, wait);
                     tracing::info!(model = %self.name, status = attempt_end.status, reason = attempt_end.reason, attempts, wait = wait.as_secs_f64(), "the model is asked again");
                     self.clock.sleep(wait).await;
                 }

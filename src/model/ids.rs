@@ -4,26 +4,51 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The maximum number of characters of an id or tool name that an endpoint accepts.
+/// The maximum number of characters of a tool name that an endpoint accepts. It is also the maximum
+/// of an id, except with Chat Completions.
 const MAX_CHARS: usize = 64;
 
 /// The ids of calls and results within one request. Endpoints accept letters, digits, `_` and `-`
 /// in an id. Endpoints refuse an id that is too long, and an id that two calls of a conversation
 /// share. A stored id may break these rules, because another provider may have chosen the id's
 /// characters and length, and may have repeated the id in every turn.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CallIds {
+    max_chars: usize,
     used: BTreeSet<String>,
     /// Maps the stored id of each call of the current turn to the id that is sent.
     turn: BTreeMap<String, String>,
 }
 
+impl Default for CallIds {
+    fn default() -> Self {
+        Self::with_max_chars(MAX_CHARS)
+    }
+}
+
 impl CallIds {
-    /// Starts a turn whose calls have these stored ids.
+    pub(super) fn with_max_chars(max_chars: usize) -> Self {
+        Self {
+            max_chars,
+            used: BTreeSet::new(),
+            turn: BTreeMap::new(),
+        }
+    }
+
+    /// Starts a turn whose calls keep their stored ids, because the ids came through the same
+    /// protocol.
+    pub(super) fn start_own_turn<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
+        self.turn = calls.map(|id| (id.to_owned(), id.to_owned())).collect();
+        self.used.extend(self.turn.keys().cloned());
+    }
+
+    /// Starts a turn whose calls have these stored ids, which may have come through another
+    /// protocol.
     pub(super) fn start_turn<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
         self.turn.clear();
+        let max_chars = self.max_chars;
         for id in calls {
-            let sanitized = sanitized(id);
+            let sanitized = sanitized(id, max_chars);
             let sanitized = if sanitized.is_empty() {
                 "call".to_owned()
             } else {
@@ -31,7 +56,7 @@ impl CallIds {
             };
             let numbered = (2_u64..).map(|times| {
                 let suffix = format!("-{times}");
-                cut(&sanitized, MAX_CHARS.saturating_sub(suffix.len())) + &suffix
+                cut(&sanitized, max_chars.saturating_sub(suffix.len())) + &suffix
             });
             let unused = std::iter::once(sanitized.clone())
                 .chain(numbered)
@@ -42,7 +67,8 @@ impl CallIds {
 
     /// Returns the id to send for a call of the current turn.
     pub(super) fn sent_id(&self, id: &str) -> String {
-        self.turn.get(id).cloned().unwrap_or_else(|| sanitized(id))
+        let sent = self.turn.get(id).cloned();
+        sent.unwrap_or_else(|| sanitized(id, self.max_chars))
     }
 }
 
@@ -51,10 +77,10 @@ fn cut(text: &str, longest: usize) -> String {
 }
 
 /// Returns the text with `_` for each character that ids and tool names may not contain, cut to
-/// [`MAX_CHARS`] characters.
-fn sanitized(text: &str) -> String {
+/// `max_chars` characters.
+fn sanitized(text: &str, max_chars: usize) -> String {
     text.chars()
-        .take(MAX_CHARS)
+        .take(max_chars)
         .map(|c| {
             if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
                 c
@@ -68,7 +94,7 @@ fn sanitized(text: &str) -> String {
 /// Returns a tool name that may be sent. A stored name may have characters or a length that an
 /// endpoint refuses, because the model may have called a tool that was never offered.
 pub(super) fn tool_name(name: &str) -> String {
-    let sanitized = sanitized(name);
+    let sanitized = sanitized(name, MAX_CHARS);
     if sanitized.is_empty() {
         "unnamed".to_owned()
     } else {
@@ -98,5 +124,18 @@ mod tests {
         ids.start_turn([long.as_str(), longer.as_str()].into_iter());
         assert_eq!(ids.sent_id(&long), long);
         assert_eq!(ids.sent_id(&longer), format!("{}-2", "x".repeat(62)));
+    }
+
+    #[test]
+    fn own_id_is_kept_and_an_id_of_another_protocol_stays_different_from_it() {
+        let mut ids = CallIds::with_max_chars(4);
+        ids.start_own_turn(["call:0"].into_iter());
+        assert_eq!(ids.sent_id("call:0"), "call:0");
+        ids.start_own_turn(["call"].into_iter());
+        assert_eq!(ids.sent_id("call"), "call");
+        ids.start_turn(["call:0"].into_iter());
+        assert_eq!(ids.sent_id("call:0"), "ca-2");
+        ids.start_own_turn(["call"].into_iter());
+        assert_eq!(ids.sent_id("call"), "call");
     }
 }

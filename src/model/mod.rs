@@ -5,6 +5,7 @@
 pub(crate) mod scripted;
 
 mod anthropic;
+mod arguments;
 mod clean;
 #[cfg(test)]
 mod conformance;

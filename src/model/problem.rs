@@ -1,11 +1,41 @@
-//! Finds the error text in an endpoint's answer, wherever the endpoint puts it.
+//! Finds the error text in an endpoint's answer, wherever the endpoint puts it, and decides which
+//! part of the request the error blames.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
 use serde_json::Value;
 
 use super::clean::Cleaner;
 use super::protocol::AttemptOutcome;
 use super::retry;
 use crate::task::text::{InvalidEscape, replace_escapes};
+
+/// Error types of `OpenAI` and Anthropic for which a retry is useless.
+const FINAL_ERROR_TYPES: [&str; 6] = [
+    "authentication_error",
+    "billing_error",
+    "invalid_request_error",
+    "not_found_error",
+    "permission_error",
+    "request_too_large",
+];
+
+/// Error codes of `OpenAI` for which a retry is useless, in addition to all codes that begin with
+/// `invalid_` or `image_`.
+const FINAL_ERROR_CODES: [&str; 11] = [
+    "bio_policy",
+    "context_length_exceeded",
+    "cyber_policy",
+    "data_residency_mismatch",
+    "empty_image_file",
+    "failed_to_download_image",
+    "insufficient_quota",
+    "misalignment_policy_violation",
+    "model_not_found",
+    "unsupported_image_media_type",
+    "unsupported_parameter",
+];
 
 /// Returns the error text in a body: the provider's message, or the body itself if the body is not
 /// JSON. Returns an empty text for an HTML page.
@@ -18,6 +48,36 @@ pub(super) fn error_text_in(body: &str) -> String {
     }
 }
 
+/// Returns whether an error text has a word that begins with `stream`. A word that only contains
+/// `stream`, such as `upstream` or `livestream`, does not count.
+pub(super) fn mentions_streaming(error_text: &str) -> bool {
+    let text = error_text.to_ascii_lowercase();
+    text.match_indices("stream").any(|(at, _)| {
+        let before = text.get(..at).unwrap_or_default();
+        !before.ends_with(char::is_alphabetic)
+    })
+}
+
+/// Returns whether a refusal names the parameter `stream` or `stream_options`, either in the member
+/// `param` of its error or in its error text.
+pub(super) fn names_stream_parameter(body: &str, error_text: &str) -> bool {
+    let body_json = serde_json::from_str::<Value>(body).unwrap_or_default();
+    let error = body_json.get("error").unwrap_or(&body_json);
+    let parameter = error.get("param").and_then(Value::as_str);
+    let parameter = parameter.and_then(|path| path.split('.').next());
+    matches!(parameter, Some("stream" | "stream_options"))
+        || STREAM_PARAMETER
+            .as_ref()
+            .is_some_and(|named| named.is_match(error_text))
+}
+
+/// Finds the name of a parameter in an error text. The word `stream` is such a name only in
+/// quotation marks, at the beginning before `:`, or before `=`, because it is also an ordinary
+/// word.
+static STREAM_PARAMETER: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r#"\bstream_options\b|["'`]stream["'`]|^stream:|\bstream ?="#).ok()
+});
+
 /// Returns whether a member has a value that is not empty. Some endpoints send an empty `error`
 /// together with an answer.
 pub(super) fn is_non_empty(member: &Value) -> bool {
@@ -29,24 +89,20 @@ pub(super) fn is_non_empty(member: &Value) -> bool {
     }
 }
 
-/// Classifies an error inside a 200 answer, as gateways send it.
-pub(super) fn classify_answer_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
-    match status_of(error) {
-        Some(status) if retry::is_retryable(status) => {
-            AttemptOutcome::Retry(reported_error_text(error, cleaner), None)
-        }
-        Some(_) | None => AttemptOutcome::Failed(reported_error_text(error, cleaner)),
-    }
-}
-
-/// Classifies an error in the middle of a stream. If the error blames the request, the attempt
-/// fails for good. Any other error is retried, because the endpoint had accepted the request.
-pub(super) fn classify_stream_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
+/// Classifies an error inside a 200 answer or a stream. If the error blames the request, the
+/// attempt fails for good. Any other error is retried, because the endpoint had accepted the
+/// request: overload, timeouts, server errors, and kinds that a provider may add later.
+pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
+    let member = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (code, kind) = (member("code"), member("type"));
     let blames_request = match status_of(error) {
         Some(status) => (400..500).contains(&status) && !retry::is_retryable(status),
-        None => error
-            .get("type")
-            .is_some_and(|kind| kind == "invalid_request_error"),
+        None => {
+            FINAL_ERROR_TYPES.contains(&kind)
+                || FINAL_ERROR_CODES.contains(&code)
+                || code.starts_with("invalid_")
+                || code.starts_with("image_")
+        }
     };
     let why = reported_error_text(error, cleaner);
     if blames_request {
@@ -56,7 +112,7 @@ pub(super) fn classify_stream_error(error: &Value, cleaner: &Cleaner) -> Attempt
     }
 }
 
-pub(super) fn reported_error_text(error: &Value, cleaner: &Cleaner) -> String {
+fn reported_error_text(error: &Value, cleaner: &Cleaner) -> String {
     format!(
         "it reported an error: {}",
         cleaner.problem(&message_of(error))
@@ -105,6 +161,65 @@ mod tests {
             ("{}", ""),
         ] {
             assert_eq!(error_text_in(body), text, "{body}");
+        }
+    }
+
+    #[test]
+    fn word_that_only_contains_stream_does_not_mention_streaming() {
+        for text in [
+            "stream error",
+            "Streaming is off",
+            "no 'stream'",
+            "x: streams",
+        ] {
+            assert!(mentions_streaming(text), "{text}");
+        }
+        for text in [
+            "Upstream timeout",
+            "the downstream service",
+            "a 'livestream'",
+            "",
+        ] {
+            assert!(!mentions_streaming(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn stream_parameter_is_named_by_param_or_as_a_name_in_the_error_text() {
+        for (body, named) in [
+            (
+                r#"{"error":{"message":"verify to stream","param":"stream"}}"#,
+                true,
+            ),
+            (
+                r#"{"error":{"message":"no","param":"stream_options.include_usage"}}"#,
+                true,
+            ),
+            (r#"{"message":"no","param":"stream"}"#, true),
+            (
+                r#"{"error":{"message":"Unknown parameter: 'stream_options'."}}"#,
+                true,
+            ),
+            (
+                r#"{"detail":[{"loc":["body","stream"],"msg":"extra"}]}"#,
+                true,
+            ),
+            (r#"{"error":{"message":"stream: Extra inputs"}}"#, true),
+            (
+                "Unrecognized request argument supplied: stream_options",
+                true,
+            ),
+            ("stream=true is not supported", true),
+            (
+                r#"{"error":{"message":"stream error","param":null}}"#,
+                false,
+            ),
+            (r#"{"error":{"message":"no","param":"messages.0"}}"#, false),
+            ("Error in stream: reset", false),
+            ("Invalid value 'livestream'", false),
+        ] {
+            let found = names_stream_parameter(body, &error_text_in(body));
+            assert_eq!(found, named, "{body}");
         }
     }
 }

@@ -98,6 +98,16 @@ pub(super) enum EarlierThinking {
     Omitted,
 }
 
+/// The part of a request that an endpoint refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RefusedPart {
+    EarlierThinking,
+    /// The parameter `stream` or `stream_options`, which the refusal names.
+    StreamParameter,
+    /// Possibly the request mode: the refusal mentions streaming, but names no parameter.
+    PossiblyStreaming,
+}
+
 /// The outcome of one attempt. The strings are problem texts for people.
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
@@ -105,9 +115,8 @@ pub(super) enum AttemptOutcome {
     /// The attempt may succeed when it is repeated. The duration is the wait that the endpoint
     /// asked for; `None` if the endpoint asked for no wait.
     Retry(String, Option<Duration>),
-    /// The endpoint refused the request mode, or the model's earlier thinking. A simpler request
-    /// may succeed.
-    RetrySimpler(String),
+    /// The endpoint refused a part of the request. A request without this part may succeed.
+    RetrySimpler(String, RefusedPart),
     /// The attempt would also fail when it is repeated.
     Failed(String),
 }

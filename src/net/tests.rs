@@ -350,6 +350,16 @@ async fn connection_that_the_peer_closes_before_the_permit_was_not_sent_on() {
 }
 
 #[test]
+fn redirect_is_a_status_of_3xx_other_than_304() {
+    for status in [300, 301, 302, 303, 307, 308] {
+        assert!(is_redirect(status), "{status}");
+    }
+    for status in [200, 299, 304, 400] {
+        assert!(!is_redirect(status), "{status}");
+    }
+}
+
+#[test]
 fn retry_after_is_read_in_seconds_or_as_a_date_and_bounded() {
     let now = Time(1_445_412_480_000_000 - 5_000_000);
     let asked = |value: &str| {

@@ -26,7 +26,7 @@ use super::builtin::{self, Endpoint};
 use super::headers::{Headers, headers_digest};
 use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, measure_attempt, output};
-use crate::net::{BodyLimits, ConnectionUse, Failure, NOT_PERMITTED, Net, SendPermit};
+use crate::net::{BodyLimits, ConnectionUse, Failure, NOT_PERMITTED, Net, SendPermit, is_redirect};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 use crate::task::units::duration_text;
@@ -354,7 +354,7 @@ impl HttpTool {
             return ToolAnswer::Unknown { problem };
         }
         let (body, cut) = output::clean(redactor, body, complete, MAX_FAILURE_BYTES);
-        let redirect = if (300..400).contains(&status) {
+        let redirect = if is_redirect(status) {
             " (a redirect, which is not followed)"
         } else {
             ""

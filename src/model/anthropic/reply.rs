@@ -8,8 +8,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::turn::{has_type, is_thinking};
+use crate::model::arguments::object_text;
 use crate::model::clean::Cleaner;
-use crate::model::problem::{is_non_empty, reported_error_text};
+use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
@@ -193,24 +194,6 @@ impl ReceivedBlock {
     }
 }
 
-/// Classifies an error that arrives inside a 200 answer or a stream.
-pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
-    let why = reported_error_text(error, cleaner);
-    match error.get("type").and_then(Value::as_str) {
-        Some(
-            "invalid_request_error"
-            | "authentication_error"
-            | "billing_error"
-            | "permission_error"
-            | "not_found_error"
-            | "request_too_large",
-        ) => AttemptOutcome::Failed(why),
-        // All other types are retried: overload, timeouts, server errors, and types that Anthropic
-        // may add later.
-        Some(_) | None => AttemptOutcome::Retry(why, None),
-    }
-}
-
 fn finish_reason(stop_reason: &str, has_calls: bool) -> FinishReason {
     match stop_reason {
         "end_turn" | "stop_sequence" if has_calls => FinishReason::ToolCalls,
@@ -240,8 +223,8 @@ fn raw(blocks: Vec<ReceivedBlock>, calls: &[AnswerCall], cleaner: &Cleaner) -> V
             return None;
         }
         if let (true, Some(members), Some(call)) = (is_call, kept.as_object_mut(), calls.next()) {
-            let text = replace_escapes(&call.arguments_text, InvalidEscape::LoneSurrogates);
-            let input = serde_json::from_str(&text).ok().filter(Value::is_object);
+            let text = object_text(&call.arguments_text);
+            let input = text.and_then(|text| serde_json::from_str(&text).ok());
             members.insert("input".to_owned(), input.unwrap_or_else(|| json!({})));
         }
         Some(kept)
@@ -271,7 +254,7 @@ mod tests {
         match read(body) {
             AttemptOutcome::Answered(answer) => *answer,
             AttemptOutcome::Retry(why, _)
-            | AttemptOutcome::RetrySimpler(why)
+            | AttemptOutcome::RetrySimpler(why, _)
             | AttemptOutcome::Failed(why) => {
                 panic!("{why}")
             }

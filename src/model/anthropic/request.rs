@@ -11,11 +11,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::turn::turn_blocks;
+use crate::model::arguments::object_text;
 use crate::model::ids::CallIds;
 use crate::model::protocol::{EarlierThinking, RequestMode};
 use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
-use crate::task::text::{InvalidEscape, replace_escapes};
 use crate::task::transcript::Message;
 
 /// The default of `max_tokens`, which the endpoint requires. A configured thinking budget
@@ -43,14 +43,13 @@ impl Block {
     /// text of a JSON object, `input` is that text, with escapes of lone surrogates replaced.
     /// Otherwise `input` is `{}`, and the call's result says what is wrong with the arguments.
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
-        let text = replace_escapes(arguments, InvalidEscape::LoneSurrogates);
-        let is_object = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
-        match RawValue::from_string(text.into_owned()) {
-            Ok(input) if is_object => {
+        let text = object_text(arguments);
+        match text.and_then(|text| RawValue::from_string(text.into_owned()).ok()) {
+            Some(input) => {
                 rest.remove("input");
                 Self::Call { rest, input }
             }
-            Ok(_) | Err(_) => {
+            None => {
                 rest.insert("input".to_owned(), json!({}));
                 Self::Plain(Value::Object(rest))
             }

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::reply::{ReceivedBlock, ReceivedMessage, classify_error};
+use super::reply::{ReceivedBlock, ReceivedMessage};
 use super::turn::has_type;
 use crate::model::clean::{Cleaner, StreamCleaner};
+use crate::model::problem::classify_error;
 use crate::model::protocol::{
     AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
 };

@@ -43,7 +43,7 @@ fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, CollectingSin
     let answer = match broken.unwrap_or_else(|| reading.finish(&mut emitter)) {
         AttemptOutcome::Answered(answer) => Ok(*answer),
         AttemptOutcome::Retry(why, _)
-        | AttemptOutcome::RetrySimpler(why)
+        | AttemptOutcome::RetrySimpler(why, _)
         | AttemptOutcome::Failed(why) => Err(why),
     };
     (answer, heard)

@@ -89,7 +89,7 @@ fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     match attempt {
         AttemptOutcome::Answered(answer) => Ok(answer.calls.len()),
         AttemptOutcome::Failed(why) => Err(why),
-        AttemptOutcome::Retry(why, _) | AttemptOutcome::RetrySimpler(why) => {
+        AttemptOutcome::Retry(why, _) | AttemptOutcome::RetrySimpler(why, _) => {
             panic!("it would be asked again: {why}")
         }
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::request::is_derivable;
 use crate::model::clean::Cleaner;
-use crate::model::problem::{classify_answer_error, is_non_empty};
+use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
@@ -35,7 +35,7 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
         .flatten()
         .find_map(|object| object.get("error").filter(|error| is_non_empty(error)))
     {
-        return classify_answer_error(error, cleaner);
+        return classify_error(error, cleaner);
     }
     let Some(mut choice) = choice else {
         return retryable("its answer holds no choice");
@@ -319,7 +319,7 @@ mod tests {
             AttemptOutcome::Answered(answer) => *answer,
             AttemptOutcome::Retry(why, _)
             | AttemptOutcome::Failed(why)
-            | AttemptOutcome::RetrySimpler(why) => {
+            | AttemptOutcome::RetrySimpler(why, _) => {
                 panic!("{why}")
             }
         }
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_answer_is_retried_and_an_error_is_not() {
+    fn unusable_answer_is_retried_and_an_error_in_its_place_may_be_final() {
         for (body, again) in [
             ("", true),
             ("{\"choices\":[{\"message\":{\"content\":\"ha", true),
@@ -480,7 +480,7 @@ mod tests {
                 r#"{"choices":[{"message":{"tool_calls":{}},"finish_reason":"stop"}]}"#,
                 true,
             ),
-            (r#"{"error":{"message":"no credit"}}"#, false),
+            (r#"{"error":{"message":"overloaded"}}"#, true),
             (r#"{"error":{"message":"busy","code":503}}"#, true),
             (
                 r#"{"choices":[{"error":{"message":"bad","code":400},"message":{"content":""}}]}"#,
@@ -490,7 +490,7 @@ mod tests {
             let found = match read(body, &cleaner()) {
                 AttemptOutcome::Answered(_) => panic!("answered: {body}"),
                 AttemptOutcome::Retry(..) => true,
-                AttemptOutcome::Failed(_) | AttemptOutcome::RetrySimpler(_) => false,
+                AttemptOutcome::Failed(_) | AttemptOutcome::RetrySimpler(..) => false,
             };
             assert_eq!(found, again, "{body}");
         }

@@ -4,10 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::model::arguments::sendable_arguments;
+use crate::model::ids::{CallIds, tool_name};
 use crate::model::protocol::RequestMode;
 use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
+
+/// The maximum number of characters of a call's id that `OpenAI` accepts. The ids of the Responses
+/// API may be longer.
+const MAX_ID_CHARS: usize = 40;
 
 /// Returns the request body. `extra` holds further members from the configuration.
 pub(super) fn body(
@@ -28,6 +34,7 @@ pub(super) fn body(
     if let Some(system) = &prompt.system {
         messages.push(json!({"role": "system", "content": system}));
     }
+    let mut ids = CallIds::with_max_chars(MAX_ID_CHARS);
     for message in &prompt.messages {
         match message {
             Message::User { context, parts } => {
@@ -40,15 +47,15 @@ pub(super) fn body(
                 messages.push(json!({"role": "user", "content": content(parts)}));
             }
             Message::Assistant { raw, text, calls } => {
-                messages.push(assistant_message(raw, text.as_deref(), calls));
+                messages.push(assistant_message(raw, text.as_deref(), calls, &mut ids));
             }
             Message::Result {
                 provider_id,
                 content,
                 ..
             } => {
-                messages
-                    .push(json!({"role": "tool", "tool_call_id": provider_id, "content": content}));
+                let id = ids.sent_id(provider_id);
+                messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
             }
         }
     }
@@ -97,46 +104,85 @@ fn function_definition(tool: &OfferedTool) -> Value {
 
 /// Converts a turn into an assistant message. Each element of `calls` holds the id of a call, the
 /// name of the tool, and the arguments. If the turn came through this protocol, the message is the
-/// provider's own JSON `raw`. The ids in `calls` then replace the ids of the calls in `raw`,
-/// because the results in the request name the ids in `calls`. If the agent's model has changed,
-/// the turn may have come through another protocol. Such a turn is rebuilt from `text` and `calls`.
-fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
-    let Some(mut message) = raw
+/// provider's own JSON `raw`, except for the parts of a call that [`correct_call`] replaces. If the
+/// agent's model has changed, the turn may have come through another protocol. Such a turn is
+/// rebuilt from `text` and `calls`, and its ids are corrected. If `raw` is null, the turn came
+/// through this protocol (see [`is_derivable`]), so its calls keep their ids.
+fn assistant_message(
+    raw: &Value,
+    text: Option<&str>,
+    calls: &[(String, String, String)],
+    ids: &mut CallIds,
+) -> Value {
+    let own = raw
         .as_object()
         .filter(|raw| is_own_message(raw, calls.len()))
-        .cloned()
-    else {
-        return rebuilt_message(Map::new(), text, calls);
-    };
-    if calls.is_empty() {
-        // Some endpoints answer without any content, but refuse such a message in a request.
-        let is_empty = message.get("content").is_none_or(Value::is_null)
-            && message.get("refusal").is_none_or(Value::is_null);
-        if is_empty {
-            message.insert("content".to_owned(), json!(text.unwrap_or_default()));
+        .cloned();
+    let stored_ids = calls.iter().map(|(id, ..)| id.as_str());
+    if own.is_some() || raw.is_null() {
+        ids.start_own_turn(stored_ids);
+    } else {
+        ids.start_turn(stored_ids);
+    }
+    let mut message = match own {
+        Some(message) if calls.is_empty() => message_without_calls(message, text),
+        Some(message) if call_count(&message) > 0 => message,
+        Some(mut message) => {
+            message.remove("function_call");
+            rebuilt_message(message, text, calls)
         }
-        message.entry("role").or_insert_with(|| json!("assistant"));
-        return Value::Object(message);
-    }
-    if call_count(&message) == 0 {
-        message.remove("function_call");
-        return rebuilt_message(message, text, calls);
-    }
+        None => rebuilt_message(Map::new(), text, calls),
+    };
     message.entry("role").or_insert_with(|| json!("assistant"));
     let sent = message
         .get_mut("tool_calls")
         .and_then(Value::as_array_mut)
         .into_iter()
         .flatten();
-    for (call, (id, ..)) in sent.zip(calls) {
-        if let Some(call) = call
-            .as_object_mut()
-            .filter(|call| call.get("id") != Some(&json!(id)))
-        {
-            call.insert("id".to_owned(), json!(id));
+    for (sent, call) in sent.zip(calls) {
+        if let Some(members) = sent.as_object_mut() {
+            correct_call(members, call, ids);
         }
     }
     Value::Object(message)
+}
+
+/// Corrects a message without calls. Some endpoints answer without any content or with an empty
+/// list of calls, but refuse such a message in a request.
+fn message_without_calls(
+    mut message: Map<String, Value>,
+    text: Option<&str>,
+) -> Map<String, Value> {
+    let is_empty = message.get("content").is_none_or(Value::is_null)
+        && message.get("refusal").is_none_or(Value::is_null);
+    if is_empty {
+        message.insert("content".to_owned(), json!(text.unwrap_or_default()));
+    }
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    if calls.is_some_and(Vec::is_empty) {
+        message.remove("tool_calls");
+    }
+    message
+}
+
+/// Replaces the parts of a call that an endpoint would refuse. The id becomes the id that the
+/// call's result names. The name of a tool that was never offered becomes a valid name, and
+/// arguments that are no JSON object become an empty object. Everything else stays as it came.
+fn correct_call(
+    members: &mut Map<String, Value>,
+    (id, name, arguments): &(String, String, String),
+    ids: &CallIds,
+) {
+    members.insert("id".to_owned(), json!(ids.sent_id(id)));
+    members.entry("type").or_insert_with(|| json!("function"));
+    if let Some(function) = members.get_mut("function").and_then(Value::as_object_mut) {
+        function.insert("name".to_owned(), json!(tool_name(name)));
+        // Some endpoints send the arguments as an object, and accept it in a request.
+        if !function.get("arguments").is_some_and(Value::is_object) {
+            let arguments = sendable_arguments(arguments);
+            function.insert("arguments".to_owned(), json!(arguments));
+        }
+    }
 }
 
 /// Returns whether `raw` can be rebuilt exactly from the parsed `text` and `calls`. If so, `raw`
@@ -144,7 +190,8 @@ fn assistant_message(raw: &Value, text: Option<&str>, calls: &[(String, String, 
 pub(super) fn is_derivable(raw: &Value, text: Option<&str>, calls: &[AnswerCall]) -> bool {
     let calls = calls.iter().cloned();
     let calls = calls.map(|call| (call.provider_id, call.name, call.arguments_text));
-    *raw == rebuilt_message(Map::new(), text, &calls.collect::<Vec<_>>())
+    let rebuilt = rebuilt_message(Map::new(), text, &calls.collect::<Vec<_>>());
+    raw.as_object() == Some(&rebuilt)
 }
 
 /// Returns whether `raw` is a message of this protocol with this many calls. The message of another
@@ -173,7 +220,7 @@ fn rebuilt_message(
     mut message: Map<String, Value>,
     text: Option<&str>,
     calls: &[(String, String, String)],
-) -> Value {
+) -> Map<String, Value> {
     message.insert("role".to_owned(), json!("assistant"));
     let content = if calls.is_empty() {
         json!(text.unwrap_or_default())
@@ -187,7 +234,7 @@ fn rebuilt_message(
         });
         message.insert("tool_calls".to_owned(), calls.collect());
     }
-    Value::Object(message)
+    message
 }
 
 #[cfg(test)]
@@ -196,6 +243,11 @@ mod tests {
 
     fn call(id: &str) -> (String, String, String) {
         (id.to_owned(), "pay".to_owned(), "{}".to_owned())
+    }
+
+    fn sent(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
+        let mut ids = CallIds::with_max_chars(MAX_ID_CHARS);
+        assistant_message(raw, text, calls, &mut ids)
     }
 
     #[test]
@@ -209,8 +261,8 @@ mod tests {
         let plain = json!({"role": "assistant", "content": null, "tool_calls": [
             {"id": "a", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
         assert!(is_derivable(&plain, None, &calls));
-        let sent = assistant_message(&Value::Null, None, &[call("a")]);
-        assert_eq!(sent, assistant_message(&plain, None, &[call("a")]));
+        let rebuilt = sent(&Value::Null, None, &[call("a")]);
+        assert_eq!(rebuilt, sent(&plain, None, &[call("a")]));
         let text = json!({"role": "assistant", "content": "so"});
         assert!(is_derivable(&text, Some("so"), &[]));
         for (member, value) in [
@@ -229,14 +281,59 @@ mod tests {
         let raw = json!({"role": "assistant", "content": null, "x_signature": {"deep": [1]},
             "tool_calls": [{"id": "", "type": "function", "x": 1, "function": {"name": "pay", "arguments": "{ }"}},
                            {"id": "b", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
-        let sent = assistant_message(&raw, None, &[call("ours"), call("b")]);
+        let calls = [call("ours"), call("b")];
         let mut expected = raw.clone();
         expected["tool_calls"][0]["id"] = json!("ours");
-        assert_eq!(sent, expected);
-        assert_eq!(
-            assistant_message(&expected, None, &[call("ours"), call("b")]),
-            expected
-        );
+        assert_eq!(sent(&raw, None, &calls), expected);
+        assert_eq!(sent(&expected, None, &calls), expected);
+    }
+
+    #[test]
+    fn name_that_no_endpoint_accepts_is_sent_as_a_valid_one() {
+        let long = "x".repeat(65);
+        for (name, sent_name) in [
+            ("multi_tool_use.parallel", "multi_tool_use_parallel"),
+            ("ro ", "ro_"),
+            ("[secret KEY]", "_secret_KEY_"),
+            ("", "unnamed"),
+            (long.as_str(), &long[1..]),
+        ] {
+            let function = json!({"name": name, "arguments": "{ }"});
+            let own = json!({"role": "assistant", "content": null, "x": 1,
+                "tool_calls": [{"id": "a", "x": 1, "function": function}]});
+            let calls = [("a".to_owned(), name.to_owned(), "{ }".to_owned())];
+            let mut expected = own.clone();
+            expected["tool_calls"][0]["type"] = json!("function");
+            expected["tool_calls"][0]["function"]["name"] = json!(sent_name);
+            assert_eq!(sent(&own, None, &calls), expected);
+            let rebuilt = sent(&Value::Null, None, &calls);
+            let function = &rebuilt["tool_calls"][0]["function"];
+            assert_eq!(function["name"], sent_name);
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_are_sent_back_as_an_empty_one() {
+        for (stored, text, expected) in [
+            (json!("{\"x\":\"1"), "{\"x\":\"1", json!("{}")),
+            (json!("[1]"), "[1]", json!("{}")),
+            (Value::Null, "", json!("{}")),
+            (
+                json!("{ \"n\": 1.50 }"),
+                "{ \"n\": 1.50 }",
+                json!("{ \"n\": 1.50 }"),
+            ),
+            (json!({"n": 1}), "{\"n\":1}", json!({"n": 1})),
+        ] {
+            let own = json!({"role": "assistant", "content": null, "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "pay", "arguments": stored}}]});
+            let calls = [("a".to_owned(), "pay".to_owned(), text.to_owned())];
+            let function = sent(&own, None, &calls)["tool_calls"][0]["function"].clone();
+            assert_eq!(function["arguments"], expected, "{text}");
+            let rebuilt = sent(&Value::Null, None, &calls);
+            let function = &rebuilt["tool_calls"][0]["function"];
+            assert_eq!(function["arguments"], json!(sendable_arguments(text)));
+        }
     }
 
     #[test]
@@ -244,7 +341,7 @@ mod tests {
         let foreign = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "pay"}]});
         for raw in [foreign, Value::Null, json!("text"), json!({})] {
             assert_eq!(
-                assistant_message(&raw, Some("so"), &[call("t")]),
+                sent(&raw, Some("so"), &[call("t")]),
                 json!({"role": "assistant", "content": "so", "tool_calls": [
                     {"id": "t", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]})
             );
@@ -252,23 +349,65 @@ mod tests {
     }
 
     #[test]
+    fn long_id_is_cut_in_call_and_result_only_if_another_protocol_wrote_it() {
+        let long = format!("call:{}", "x".repeat(295));
+        let own = json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": long, "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
+        let short = format!("call_{}", "x".repeat(35));
+        for (raw, id) in [
+            (json!({"type": "message"}), short.as_str()),
+            (json!({"type": "response"}), short.as_str()),
+            (own, long.as_str()),
+            (Value::Null, long.as_str()),
+        ] {
+            let prompt = Prompt {
+                system: None,
+                messages: vec![
+                    Message::Assistant {
+                        raw,
+                        text: None,
+                        calls: vec![call(&long)],
+                    },
+                    Message::Result {
+                        provider_id: long.clone(),
+                        name: "pay".to_owned(),
+                        content: "paid".to_owned(),
+                        succeeded: true,
+                    },
+                ],
+                tools: Vec::new(),
+                turn: 1,
+            };
+            let request = body(&prompt, "m", &Map::new(), RequestMode::Unstreamed);
+            let messages = &request["messages"];
+            assert_eq!(messages[0]["tool_calls"][0]["id"], id);
+            assert_eq!(messages[1]["tool_call_id"], id);
+        }
+    }
+
+    #[test]
     fn legacy_function_call_is_sent_back_as_a_tool_call() {
         let raw = json!({"role": "assistant", "content": null, "x": 1, "function_call": {"name": "pay", "arguments": "{}"}});
         assert_eq!(
-            assistant_message(&raw, None, &[call("ours")]),
+            sent(&raw, None, &[call("ours")]),
             json!({"role": "assistant", "content": null, "x": 1, "tool_calls": [
                 {"id": "ours", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]})
         );
     }
 
     #[test]
-    fn empty_answer_is_sent_back_as_an_empty_text() {
+    fn empty_answer_is_sent_back_as_an_empty_text_without_an_empty_list_of_calls() {
         let raw = json!({"role": "assistant", "content": null, "reasoning": "hm"});
         assert_eq!(
-            assistant_message(&raw, Some(""), &[]),
+            sent(&raw, Some(""), &[]),
             json!({"role": "assistant", "content": "", "reasoning": "hm"})
         );
+        let no_calls = json!({"role": "assistant", "content": "so", "tool_calls": []});
+        assert_eq!(
+            sent(&no_calls, Some("so"), &[]),
+            json!({"role": "assistant", "content": "so"})
+        );
         let refusal = json!({"role": "assistant", "content": null, "refusal": "no"});
-        assert_eq!(assistant_message(&refusal, Some("no"), &[]), refusal);
+        assert_eq!(sent(&refusal, Some("no"), &[]), refusal);
     }
 }

@@ -8,7 +8,7 @@ use super::merge;
 use super::reply::{self, ReceivedAnswer, unreadable};
 use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, StreamCleaner};
-use crate::model::problem::{classify_stream_error, is_non_empty};
+use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{
     AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
 };
@@ -64,7 +64,7 @@ impl ChatStreamReader {
         emitter: &mut PieceEmitter<'_>,
     ) -> Result<(), AttemptOutcome> {
         if let Some(error) = choice.get("error").filter(|error| is_non_empty(error)) {
-            return Err(classify_stream_error(error, &self.cleaner));
+            return Err(classify_error(error, &self.cleaner));
         }
         // Some endpoints send a whole message in a single chunk.
         let delta = choice
@@ -232,7 +232,7 @@ impl StreamReader for ChatStreamReader {
         let readable = replace_escapes(data, InvalidEscape::LoneSurrogates);
         let chunk = serde_json::from_str::<Value>(&readable);
         if event.name == "error" {
-            return Err(classify_stream_error(
+            return Err(classify_error(
                 &chunk.unwrap_or_else(|_| readable.into()),
                 &self.cleaner,
             ));
@@ -241,10 +241,10 @@ impl StreamReader for ChatStreamReader {
             return Err(retryable("a part of its answer is not complete JSON"));
         };
         if let Some(error) = chunk.get("error").filter(|error| is_non_empty(error)) {
-            return Err(classify_stream_error(error, &self.cleaner));
+            return Err(classify_error(error, &self.cleaner));
         }
         if chunk.get("object").is_some_and(|object| object == "error") {
-            return Err(classify_stream_error(&Value::Object(chunk), &self.cleaner));
+            return Err(classify_error(&Value::Object(chunk), &self.cleaner));
         }
         if let Some(usage @ Value::Object(_)) = chunk.remove("usage") {
             self.usage = Some(usage);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::item::ResponseItem;
 use crate::model::clean::Cleaner;
-use crate::model::problem::{classify_stream_error, is_non_empty, reported_error_text};
+use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{AttemptOutcome, MAX_CALLS, retryable, too_many_calls};
 use crate::model::usage::read_usage;
 use crate::model::{Answer, AnswerCall};
@@ -17,22 +17,6 @@ use crate::task::text::{InvalidEscape, replace_escapes};
 
 /// The `type` of the stored form of a turn.
 pub(super) const STORED_TYPE: &str = "response";
-
-/// Error codes for which a retry is useless, in addition to all codes that begin with `invalid_` or
-/// `image_`.
-const FINAL_ERROR_CODES: [&str; 11] = [
-    "bio_policy",
-    "context_length_exceeded",
-    "cyber_policy",
-    "data_residency_mismatch",
-    "empty_image_file",
-    "failed_to_download_image",
-    "insufficient_quota",
-    "misalignment_policy_violation",
-    "model_not_found",
-    "unsupported_image_media_type",
-    "unsupported_parameter",
-];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseEnd {
@@ -107,21 +91,6 @@ pub(super) fn exact_output(response: &str) -> Option<Vec<&str>> {
     }
     let response: Response<'_> = serde_json::from_str(response).ok()?;
     Some(response.output.into_iter().map(RawValue::get).collect())
-}
-
-pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
-    let code = error
-        .get("code")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let is_final = FINAL_ERROR_CODES.contains(&code)
-        || code.starts_with("invalid_")
-        || code.starts_with("image_");
-    if is_final {
-        AttemptOutcome::Failed(reported_error_text(error, cleaner))
-    } else {
-        classify_stream_error(error, cleaner)
-    }
 }
 
 pub(super) fn unreadable() -> AttemptOutcome {

@@ -10,9 +10,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::item::ResponseItem;
-use super::reply::{self, ReceivedResponse, ResponseEnd, classify_error, unreadable};
+use super::reply::{self, ReceivedResponse, ResponseEnd, unreadable};
 use crate::model::clean::{Cleaner, StreamCleaner};
-use crate::model::problem::is_non_empty;
+use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{
     AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
 };

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::item::ResponseItem;
 use super::reply::STORED_TYPE;
+use crate::model::arguments::sendable_arguments;
 use crate::model::ids::{CallIds, tool_name};
 use crate::model::protocol::EarlierThinking;
 
@@ -55,7 +56,9 @@ fn sendable_items(
     let sent = items.into_iter().map(|item| {
         let call = item.is_call().then(|| calls.next());
         let mut members = item.members().clone();
-        if let Some((id, tool, _)) = call.flatten() {
+        if let Some((id, tool, arguments)) = call.flatten() {
+            let arguments = sendable_arguments(arguments);
+            members.insert("arguments".to_owned(), json!(arguments));
             members.insert("call_id".to_owned(), json!(ids.sent_id(id)));
             members.insert("name".to_owned(), json!(tool_name(tool)));
         }
@@ -86,7 +89,7 @@ fn rebuilt_items(
             ("type", "function_call"),
             ("call_id", &ids.sent_id(id)),
             ("name", &tool_name(tool)),
-            ("arguments", arguments),
+            ("arguments", &sendable_arguments(arguments)),
         ])
     });
     message.into_iter().chain(calls).collect()
@@ -159,6 +162,22 @@ mod tests {
         let sent = sent(&raw, &two, EarlierThinking::Included);
         assert!(sent.starts_with(&format!("[{CALL},")), "{sent}");
         assert!(sent.contains(r#""call_id":"ours""#), "{sent}");
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_are_sent_back_as_an_empty_one() {
+        for (stored, text) in [(json!("{\"a\":"), "{\"a\":"), (Value::Null, "")] {
+            let item = json!({"type": "function_call", "id": "fc_1", "call_id": "call_1",
+                "name": "pay", "arguments": stored});
+            let one = calls(&[("call_1", "pay", text)]);
+            for raw in [
+                json!({"type": "response", "items": [item.to_string()]}),
+                Value::Null,
+            ] {
+                let sent = sent(&raw, &one, EarlierThinking::Included);
+                assert!(sent.contains(r#""arguments":"{}""#), "{raw}: {sent}");
+            }
+        }
     }
 
     #[test]

@@ -39,7 +39,9 @@ fn outcome(events: &[&str]) -> String {
     match read(events).0 {
         AttemptOutcome::Answered(answer) => format!("says {}", answer.text.unwrap_or_default()),
         AttemptOutcome::Retry(why, _) => format!("again: {why}"),
-        AttemptOutcome::RetrySimpler(why) | AttemptOutcome::Failed(why) => format!("failed: {why}"),
+        AttemptOutcome::RetrySimpler(why, _) | AttemptOutcome::Failed(why) => {
+            format!("failed: {why}")
+        }
     }
 }
 

@@ -77,7 +77,7 @@ fn read<'p>(
     match end.unwrap_or_else(|| reading.finish(&mut emitter)) {
         AttemptOutcome::Answered(answer) => Ok(*answer),
         AttemptOutcome::Retry(why, _) => Err((why, true)),
-        AttemptOutcome::Failed(why) | AttemptOutcome::RetrySimpler(why) => Err((why, false)),
+        AttemptOutcome::Failed(why) | AttemptOutcome::RetrySimpler(why, _) => Err((why, false)),
     }
 }
 
@@ -325,6 +325,10 @@ fn error_in_a_stream_is_retried_unless_the_request_is_invalid() {
         ),
         (
             "data: {\"error\":{\"message\":\"m\",\"code\":400}}\n\n",
+            false,
+        ),
+        (
+            "data: {\"error\":{\"message\":\"m\",\"code\":\"insufficient_quota\"}}\n\n",
             false,
         ),
         (

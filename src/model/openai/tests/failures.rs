@@ -74,12 +74,13 @@ async fn refusal_is_final_at_once_and_shows_no_secret() {
 }
 
 #[tokio::test]
-async fn error_inside_a_success_is_an_error() {
-    let (answer, endpoint, _) = ask(vec![
-        http("200 OK", "", r#"{"error":{"message":"no credit"}}"#),
-        hello(),
-    ])
-    .await;
+async fn error_inside_a_success_is_retried_unless_it_blames_the_request() {
+    let overloaded = http("200 OK", "", r#"{"error":{"message":"overloaded"}}"#);
+    let (answer, endpoint, _) = ask(vec![overloaded, hello()]).await;
+    assert_eq!(answer.unwrap().text.as_deref(), Some("hello"));
+    assert_eq!(endpoint.seen().len(), 2);
+    let no_credit = r#"{"error":{"message":"no credit","code":402}}"#;
+    let (answer, endpoint, _) = ask(vec![http("200 OK", "", no_credit), hello()]).await;
     assert!(
         answer
             .unwrap_err()
@@ -100,6 +101,9 @@ async fn redirect_is_never_followed() {
         "{detail}"
     );
     assert_eq!((endpoint.seen().len(), elsewhere.seen().len()), (1, 0));
+    let (answer, ..) = ask(vec![http("304 Not Modified", "", "")]).await;
+    let detail = answer.unwrap_err().detail;
+    assert!(detail.ends_with("status 304"), "{detail}");
 }
 
 #[tokio::test]

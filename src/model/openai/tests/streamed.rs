@@ -175,7 +175,7 @@ async fn mislabelled_body_is_recognized_by_its_content() {
             heard.assert_adds_up_to(&read);
         }
     }
-    let error = "{\"error\":{\"message\":\"no credit\"}}";
+    let error = "{\"error\":{\"message\":\"no credit\",\"code\":402}}";
     let (answer, ..) = heard(vec![http(
         "200 OK",
         "content-type: text/event-stream\r\n",
@@ -390,7 +390,7 @@ async fn refusal_for_another_reason_is_not_remembered() {
     let detail = failure(&model, &DiscardingSink).await;
     assert_eq!(
         detail,
-        "Model `main` gave no usable answer: it answered with status 400: too many words about streams"
+        "Model `main` gave no usable answer (after 3 attempts): it answered with status 400: too many words about streams"
     );
     assert!(
         model
@@ -406,23 +406,49 @@ async fn refusal_for_another_reason_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn refusal_that_names_an_upstream_leaves_the_next_request_streamed_with_usage() {
-    let upstream = http("400 Bad Request", "", r#"{"error":"Upstream timeout"}"#);
-    let endpoint = Endpoint::new(vec![upstream, streamed(), streamed()]).await;
+async fn refusal_whose_text_has_no_word_stream_leaves_the_next_request_streamed_with_usage() {
+    for (body, text) in [
+        (r#"{"error":"Upstream timeout"}"#, "Upstream timeout"),
+        (r#"{"message":"a 'livestream'"}"#, "a 'livestream'"),
+        (r#"{"message":"no","request":{"stream":true}}"#, "no"),
+    ] {
+        let refused = http("400 Bad Request", "", body);
+        let endpoint = Endpoint::new(vec![refused, streamed(), streamed()]).await;
+        let (model, _) = client(settings(&endpoint.url));
+        let detail = failure(&model, &DiscardingSink).await;
+        assert_eq!(
+            detail,
+            format!("Model `main` gave no usable answer: it answered with status 400: {text}")
+        );
+        let asked = prompt(vec![user("hi")]);
+        assert!(model.answer(&asked, &DiscardingSink).await.is_ok());
+        let seen = endpoint.seen();
+        assert_eq!(seen.len(), 2);
+        assert_eq!(
+            seen[1].body["stream_options"],
+            json!({"include_usage": true})
+        );
+    }
+}
+
+#[tokio::test]
+async fn plainer_request_is_not_remembered_after_a_refusal_that_names_no_parameter() {
+    let odd = http(
+        "400 Bad Request",
+        "",
+        r#"{"error":{"message":"stream error"}}"#,
+    );
+    let endpoint = Endpoint::new(vec![odd, streamed(), streamed()]).await;
     let (model, _) = client(settings(&endpoint.url));
-    let detail = failure(&model, &DiscardingSink).await;
-    assert_eq!(
-        detail,
-        "Model `main` gave no usable answer: it answered with status 400: Upstream timeout"
-    );
     let asked = prompt(vec![user("hi")]);
-    assert!(model.answer(&asked, &DiscardingSink).await.is_ok());
-    let seen = endpoint.seen();
-    assert_eq!(seen.len(), 2);
-    assert_eq!(
-        seen[1].body["stream_options"],
-        json!({"include_usage": true})
-    );
+    for _ in 0..2 {
+        assert!(model.answer(&asked, &DiscardingSink).await.is_ok());
+    }
+    let asked = endpoint
+        .seen()
+        .into_iter()
+        .map(|seen| seen.body.get("stream_options").is_some());
+    assert_eq!(asked.collect::<Vec<_>>(), [true, false, true]);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ fn answered(body: &str) -> Answer {
     match read(body) {
         AttemptOutcome::Answered(answer) => *answer,
         AttemptOutcome::Retry(why, _)
-        | AttemptOutcome::RetrySimpler(why)
+        | AttemptOutcome::RetrySimpler(why, _)
         | AttemptOutcome::Failed(why) => panic!("{why}"),
     }
 }
