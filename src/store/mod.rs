@@ -125,7 +125,8 @@ struct Inner {
     feed: Arc<Feed>,
     committer: Arc<Committer>,
     request_queue: request_reads::RequestQueue,
-    writers: TaskTracker,
+    /// The writers, the relay, and the reads of requests.
+    tasks: TaskTracker,
     stop: CancellationToken,
     /// Whether the relay (`relay.rs`) neither sends nor receives notifications. For tests.
     muted: Arc<AtomicBool>,
@@ -242,7 +243,7 @@ impl Store {
                 feed,
                 committer,
                 request_queue: request_reads::RequestQueue::default(),
-                writers: tasks,
+                tasks,
                 stop,
                 muted,
                 #[cfg(any(debug_assertions, feature = "failpoints"))]
@@ -276,7 +277,7 @@ impl Store {
     pub async fn close(&self) {
         self.inner.committer.close();
         self.inner.stop.cancel();
-        self.inner.writers.wait().await;
+        self.inner.tasks.wait().await;
         self.inner.db.close().await;
     }
 

@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -159,7 +158,7 @@ impl Store {
         let mut max_statements = 1;
         let reply = loop {
             if queue.begin(max_statements) {
-                Handle::current().spawn(self.clone().read_waiting());
+                self.inner.tasks.spawn(self.clone().read_waiting());
             }
             match timeout(MAX_WAIT, &mut result).await {
                 Ok(reply) => break reply.ok().flatten(),
@@ -234,3 +233,6 @@ impl Store {
         Ok(keyed.collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,7 @@ mod page_reads;
 mod posted;
 mod reads;
 mod relay;
+mod request_reads;
 mod requests;
 mod schema;
 mod sessions;

@@ -44,15 +44,12 @@ impl Block {
     /// Otherwise `input` is `{}`, and the call's result says what is wrong with the arguments.
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
         let text = object_text(arguments);
-        match text.and_then(|text| RawValue::from_string(text.into_owned()).ok()) {
-            Some(input) => {
-                rest.remove("input");
-                Self::Call { rest, input }
-            }
-            None => {
-                rest.insert("input".to_owned(), json!({}));
-                Self::Plain(Value::Object(rest))
-            }
+        if let Some(input) = text.and_then(|text| RawValue::from_string(text.into_owned()).ok()) {
+            rest.remove("input");
+            Self::Call { rest, input }
+        } else {
+            rest.insert("input".to_owned(), json!({}));
+            Self::Plain(Value::Object(rest))
         }
     }
 

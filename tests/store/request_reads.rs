@@ -1,0 +1,88 @@
+//! Tests the reads of requests with their journals, which share statements.
+
+use futures_util::future::join_all;
+use holdpoint::store::RequestRow;
+use holdpoint::task::change::Journal;
+use holdpoint::task::id::RequestId;
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+use super::store_fixture::{StoreFixture, both, finance, fresh};
+use crate::support::until;
+
+/// Reads all requests at once.
+async fn read_at_once(
+    fixture: &StoreFixture,
+    ids: &[RequestId],
+) -> Vec<Option<(RequestRow, Option<Journal>)>> {
+    let reads = ids.iter().map(|id| fixture.store.request_with_journal(*id));
+    let read = join_all(reads).await;
+    read.into_iter().map(Result::unwrap).collect()
+}
+
+async fn paused(fixture: &StoreFixture, count: usize) -> Vec<RequestId> {
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        ids.push(fixture.paused(finance(1)).await.1.request_id);
+    }
+    ids
+}
+
+both! {
+    async fn requests_that_are_read_at_once_have_their_own_rows_and_journals(fixture) {
+        let ids = paused(&fixture, 40).await;
+        // Some requests are read by several callers, and some do not exist.
+        let missing = [RequestId(fresh()), RequestId(fresh())];
+        let asked = [&ids[..], &missing, &ids[..20], &ids[..3], &missing[..1]].concat();
+        for _ in 0..5 {
+            let read = read_at_once(&fixture, &asked).await;
+            for (id, read) in asked.iter().zip(read) {
+                let expected = fixture.store.request(*id).await.unwrap();
+                let Some((row, journal)) = read else {
+                    assert!(expected.is_none() && missing.contains(id));
+                    continue;
+                };
+                let (expected, journal) = (expected.unwrap(), journal.unwrap());
+                let whole = fixture.store.journal(row.task_id).await.unwrap().unwrap();
+                assert_eq!((row.spec.request_id, &row), (*id, &expected));
+                assert_eq!((journal.row, journal.items), (whole.row, whole.items));
+            }
+        }
+    }
+
+    async fn damaged_journal_hides_no_request_that_is_read_beside_it(fixture) {
+        let ids = paused(&fixture, 12).await;
+        let damaged = fixture.store.request(ids[5]).await.unwrap().unwrap().task_id;
+        let key = if fixture.is_postgres() { format!("'{damaged}'") } else { format!("x'{}'", damaged.0.simple()) };
+        fixture.numbers(&format!("update agent_task_item set body = '{{' where task_id = {key} and seq = 1")).await.unwrap();
+        for (id, read) in ids.iter().zip(read_at_once(&fixture, &ids).await) {
+            let (row, journal) = read.unwrap();
+            assert_eq!((row.spec.request_id, journal.is_none()), (*id, *id == ids[5]));
+        }
+    }
+}
+
+/// The lock keeps the first statement waiting, as a long journal would.
+#[tokio::test]
+async fn requests_behind_a_slow_statement_are_read_by_three_further_statements() {
+    const WAITING: &str = "select count(*) from pg_stat_activity
+        where wait_event_type = 'Lock' and query like '%r.request_id as key%'";
+    let fixture = StoreFixture::postgres().await;
+    let ids = paused(&fixture, 40).await;
+    let mut locking = PgConnection::connect(fixture.settings.url.reveal())
+        .await
+        .unwrap();
+    locking.execute("begin").await.unwrap();
+    let lock = "lock table intervention_request in access exclusive mode";
+    locking.execute(lock).await.unwrap();
+    let release = async {
+        until("four statements wait", async || {
+            fixture.number(WAITING).await == 4
+        })
+        .await;
+        locking.execute("rollback").await.unwrap();
+    };
+    let (read, ()) = tokio::join!(read_at_once(&fixture, &ids), release);
+    for (id, read) in ids.iter().zip(read) {
+        assert_eq!(read.unwrap().0.spec.request_id, *id);
+    }
+}
