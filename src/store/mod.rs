@@ -236,7 +236,6 @@ impl Store {
             tasks.spawn(relay.run());
         }
         tasks.close();
-        let stop_guard = stop.clone().drop_guard();
         Ok(Self {
             inner: Arc::new(Inner {
                 db,
@@ -244,6 +243,7 @@ impl Store {
                 committer,
                 request_queue: request_reads::RequestQueue::default(),
                 tasks,
+                _stop_on_drop: stop.clone().drop_guard(),
                 stop,
                 muted,
                 #[cfg(any(debug_assertions, feature = "failpoints"))]
@@ -251,7 +251,6 @@ impl Store {
                 last_served: Mutex::default(),
                 unreadable: Mutex::default(),
                 logged_damage: Mutex::default(),
-                _stop_on_drop: stop_guard,
             }),
         })
     }

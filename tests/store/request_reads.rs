@@ -67,7 +67,7 @@ async fn requests_behind_a_slow_statement_are_read_by_three_further_statements()
     const WAITING: &str = "select count(*) from pg_stat_activity
         where wait_event_type = 'Lock' and query like '%r.request_id as key%'";
     let fixture = StoreFixture::postgres().await;
-    let ids = paused(&fixture, 40).await;
+    let ids = paused(&fixture, 60).await;
     let mut locking = PgConnection::connect(fixture.settings.url.reveal())
         .await
         .unwrap();

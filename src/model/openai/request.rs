@@ -178,9 +178,11 @@ fn correct_call(
     if let Some(function) = members.get_mut("function").and_then(Value::as_object_mut) {
         function.insert("name".to_owned(), json!(tool_name(name)));
         // Some endpoints send the arguments as an object, and accept it in a request.
-        if !function.get("arguments").is_some_and(Value::is_object) {
-            let arguments = sendable_arguments(arguments);
-            function.insert("arguments".to_owned(), json!(arguments));
+        let sent = function.get("arguments");
+        if !sent.is_some_and(Value::is_object) {
+            let arguments = sent.and_then(Value::as_str).unwrap_or(arguments);
+            let arguments = json!(sendable_arguments(arguments));
+            function.insert("arguments".to_owned(), arguments);
         }
     }
 }
