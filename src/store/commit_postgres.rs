@@ -302,8 +302,8 @@ pub(super) async fn write(
     send(db, extras.statement(), &extras.lists(), batch, repeated).await
 }
 
-/// Sends the statement `sql` for a batch. The parameters are [`Value::Now`] and the columns of
-/// `lists`. Returns the results as [`write`] does.
+/// Sends the statement `sql` for a batch. The parameters are [`Value::Now`], the `asker_owner` of
+/// this process, and the columns of `lists`. Returns the results as [`write`] does.
 pub(super) async fn send(
     db: &Db,
     sql: Sql,
@@ -311,7 +311,7 @@ pub(super) async fn send(
     batch: &[&Rows],
     repeated: bool,
 ) -> Result<Vec<Option<i64>>, Failure> {
-    let mut values = vec![Value::Now];
+    let mut values = vec![Value::Now, Value::Int(db.asker_lock.owner())];
     for list in lists {
         values.extend((list.arrays)(batch));
     }

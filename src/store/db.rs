@@ -13,6 +13,7 @@ use sqlx::query::Query;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
+use super::asker_lock::AskerLock;
 use super::connections::{ConnectionFailures, Pool, timed_out};
 pub(super) use super::failure::Failure;
 use super::failure::{DriverError, READ_ONLY};
@@ -77,6 +78,8 @@ pub(super) struct Db {
     pub(super) statement_limit: Duration,
     pub(super) connection_failures: Arc<ConnectionFailures>,
     pub(super) outage: Outage,
+    /// The lock of this process on Postgres, with which the presence of its askers ends.
+    pub(super) asker_lock: AskerLock,
     /// The lock that keeps other processes off the `SQLite` file. `None` on Postgres and after
     /// `close`.
     pub(super) lock: Mutex<Option<File>>,

@@ -11,6 +11,7 @@
 
 #![warn(missing_docs)]
 
+mod asker_lock;
 mod change_rows;
 mod claim;
 mod claim_statement;
@@ -460,6 +461,7 @@ impl Store {
         .chain(commit_postgres::statements())
         .chain(lite)
         .chain(commit_single::statements())
+        .chain(asker_lock::STATEMENTS.iter().copied())
         .chain(claim::STATEMENTS.iter().copied())
         .chain(credentials::STATEMENTS.iter().copied())
         .chain(metric_counts::STATEMENTS.iter().copied())

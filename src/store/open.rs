@@ -12,6 +12,7 @@ use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
 
+use super::asker_lock::AskerLock;
 use super::commit::writers;
 use super::connections::{ConnectionFailures, Pool, PostgresConnector, timed_out};
 use super::db::{Db, Engine, Sql, sql};
@@ -43,10 +44,11 @@ pub(super) async fn open(
     let uncertain_until = UncertainUntil::default();
     let connection_failures = Arc::new(ConnectionFailures::default());
     let outage = Outage::new(settings, Arc::clone(&clock));
+    let asker_lock = AskerLock::new();
     let (engine, lock) = match settings.address() {
         Some(Address::Postgres(url)) => (
             postgres(
-                url,
+                options(url, &asker_lock)?,
                 settings,
                 schema,
                 &clock,
@@ -71,6 +73,7 @@ pub(super) async fn open(
         statement_limit: settings.statement_limit(),
         connection_failures,
         outage,
+        asker_lock,
         lock: Mutex::new(lock),
     })
 }
@@ -100,8 +103,16 @@ const SESSION: [(&str, &str); 7] = [
     ("tcp_keepalives_count", "3"),
 ];
 
+fn options(url: &str, asker_lock: &AskerLock) -> Result<PgConnectOptions, OpenError> {
+    let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
+    Ok(options
+        .application_name("holdpoint")
+        .disable_statement_logging()
+        .options([asker_lock.parameter()]))
+}
+
 async fn postgres(
-    url: &str,
+    options: PgConnectOptions,
     settings: &Settings,
     schema: Schema,
     clock: &Arc<dyn Clock>,
@@ -109,10 +120,6 @@ async fn postgres(
     connection_failures: &Arc<ConnectionFailures>,
     uncertain_until: &UncertainUntil,
 ) -> Result<Engine, OpenError> {
-    let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
-    let options = options
-        .application_name("holdpoint")
-        .disable_statement_logging();
     prepare_postgres(&options, settings, schema, clock, outage, uncertain_until).await?;
     let timeout = settings.statement_timeout.as_millis().to_string();
     let options = options
@@ -424,8 +431,8 @@ fn is_outage(error: &sqlx::Error) -> bool {
 }
 
 /// Ends the presence of all askers when a `SQLite` file is opened, because their connections ended
-/// with the process that served them. The next equal proposal then continues the call. Postgres
-/// keeps the presence, because another replica may serve the asker.
+/// with the process that served them. The next equal proposal then continues the call. On Postgres,
+/// each presence ends with the process that stored it (see `asker_lock.rs`).
 pub(super) const END_PRESENCE: Sql = sql!(
     "update agent_task set asker_until = 0
       where call_key is not null and asker_until > $1 and asker_until < 9223372036854775807

@@ -29,8 +29,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two announcements of this replica's subscriptions. The other replicas keep a
 /// subscription for `SUBSCRIPTION_TTL`.
 const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(SUBSCRIPTION_TTL.as_secs() / 3);
-/// The timeout for connecting, and for sending a batch of messages.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout for connecting, and for each statement on the relay's connection.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of a message, in bytes. Postgres takes a payload of at most 7,999 bytes
 /// (<https://www.postgresql.org/docs/current/sql-notify.html>).
 const MAX_PAYLOAD_BYTES: usize = 7_900;
@@ -100,7 +100,7 @@ pub(super) struct Relay {
 
 /// The error of a connection that failed or did not answer in time. The relay then opens another
 /// connection.
-struct Disconnected;
+pub(super) struct Disconnected;
 
 impl Relay {
     pub(super) fn new(
@@ -129,6 +129,7 @@ impl Relay {
         let work = async {
             loop {
                 let _ = self.run_connection(&pool).await;
+                self.db.asker_lock.lose();
                 // The connection has broken, and notifications are lost. `poll_last_events` finds
                 // the missed commits. The next connection announces the subscriptions again.
                 self.feed.take_outgoing();
@@ -158,6 +159,7 @@ impl Relay {
             tracing::debug!(%error, "notifications of other replicas cannot be received");
             Disconnected
         })?;
+        self.db.asker_lock.take(&mut listener).await?;
         self.send(&mut listener, true).await?;
         let feed = Arc::clone(&self.feed);
         let (mut next_send, mut next_poll) = (Instant::now(), Instant::now());
@@ -180,6 +182,7 @@ impl Relay {
                     }
                 }
                 () = sleep_until(next_poll) => {
+                    self.db.asker_lock.take(&mut listener).await?;
                     self.poll_last_events().await;
                     next_poll = Instant::now() + POLL_INTERVAL;
                 }
@@ -351,26 +354,20 @@ fn inbox_messages(
 /// Splits a delta into parts that fit in one message each. Drops a part that is too long and cannot
 /// be split.
 fn split_delta(delta: &Delta) -> Vec<Delta> {
-    let fits = serde_json::to_string(delta).is_ok_and(|text| text.len() + 100 < MAX_PAYLOAD_BYTES);
+    if serde_json::to_string(delta).is_ok_and(|text| text.len() + 100 < MAX_PAYLOAD_BYTES) {
+        return vec![delta.clone()];
+    }
     let (DeltaContent::Text { delta: text, .. } | DeltaContent::Arguments { delta: text, .. }) =
         &delta.said
     else {
-        return if fits {
-            vec![delta.clone()]
-        } else {
-            Vec::new()
-        };
+        return Vec::new();
     };
     let half = text
         .char_indices()
         .nth(text.chars().count() / 2)
         .map_or(0, |(at, _)| at);
-    if fits || half == 0 {
-        return if fits {
-            vec![delta.clone()]
-        } else {
-            Vec::new()
-        };
+    if half == 0 {
+        return Vec::new();
     }
     let (first, second) = text.split_at(half);
     let part = |text: &str, before: u64| {

@@ -5,6 +5,7 @@
 //! | in the template | in the text |
 //! |---|---|
 //! | `{now}` | an expression for the clock (Postgres), or the time's parameter (`SQLite`) |
+//! | `{owner}` | the `asker_owner` of this process; null on `SQLite` |
 //! | `{at}`, `{base}` and other words | the replacements that `words` gives for them |
 //! | `{agent_task.columns}` | the columns that an insert into the table names |
 //! | `{agent_task.values}` | the values of these columns in the insert |
@@ -25,12 +26,16 @@ use super::tables::{TABLES, TASK_CHANGES, Table};
 const CLOCK: &str = "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)";
 
 /// Makes a statement's text for Postgres from `template`. Parameter 1 of the statement is the
-/// offset for `{now}`. The other parameters are the columns of `lists`, in order, each as an array.
-/// `words` has further names that the template may have in braces, each with its replacement.
+/// offset for `{now}`, and parameter 2 the number for `{owner}`. The other parameters are the
+/// columns of `lists`, in order, each as an array. `words` has further names that the template may
+/// have in braces, each with its replacement.
 pub(super) fn postgres(template: &str, lists: &[&List], words: &[(&str, &str)]) -> String {
     fill(template, words, &|name| {
         if name == "now" {
             return Some(CLOCK.to_owned());
+        }
+        if name == "owner" {
+            return Some("nullif($2::bigint, 0)".to_owned());
         }
         if let Some((list, alias)) = name.split_once("[g] ") {
             let columns = numbered(lists, list)?
@@ -67,6 +72,9 @@ pub(super) fn sqlite(template: &str, list: &List, words: &[(&str, &str)]) -> Str
         if name == "now" {
             return Some(format!("?{}", list.columns.len() + 1));
         }
+        if name == "owner" {
+            return Some("null".to_owned());
+        }
         let (_, alias) = name.split_once(' ')?;
         let columns = (1..)
             .zip(list.columns)
@@ -82,7 +90,7 @@ fn numbered<'l>(
 ) -> Option<impl Iterator<Item = (usize, &'static str, &'static str)> + 'l> {
     let position = lists.iter().position(|list| list.name == name)?;
     let before = lists.iter().take(position).map(|list| list.columns.len());
-    let first = 2 + before.sum::<usize>();
+    let first = 3 + before.sum::<usize>();
     let columns = lists.get(position)?.columns;
     Some(
         (first..)

@@ -36,6 +36,14 @@ macro_rules! asker_until {
     };
 }
 
+/// The new value of the column `asker_owner`: the process that stores for how long the asker waits.
+/// Null if the change stores no such time, and on `SQLite` (see `asker_lock.rs`).
+macro_rules! asker_owner {
+    () => {
+        "when n.asker not in (-1, 9223372036854775807) then {owner} end"
+    };
+}
+
 const AGENT_TASK: Table = Table {
     name: "agent_task",
     columns: &[
@@ -75,6 +83,7 @@ const AGENT_TASK: Table = Table {
             "case n.lease when 3 then {at} + n.lease_time end",
         ),
         ("asker_until", asker_until!()),
+        ("asker_owner", concat!("case ", asker_owner!())),
         ("call_tool", "n.call_tool"),
         ("call_key", "n.call_key"),
         ("takeovers", "0"),
@@ -149,6 +158,13 @@ pub(super) const TASK_CHANGES: &[(&str, &str)] = &[
     (
         "asker_until",
         concat!("coalesce(", asker_until!(), ", t.asker_until)"),
+    ),
+    (
+        "asker_owner",
+        concat!(
+            "case when n.asker is null then t.asker_owner ",
+            asker_owner!()
+        ),
     ),
     (
         "takeovers",

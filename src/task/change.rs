@@ -267,8 +267,8 @@ pub struct TaskRow {
     /// claim it.
     pub parked: bool,
     /// For a gate call, the time until which its client waits for the verdict: 0 after the client
-    /// has left, [`ASKER_UNTIL_DELIVERED`] once the result or a permit was delivered. `None` for
-    /// any other task, and for a gate call that stores no presence.
+    /// has left or its process has died, [`ASKER_UNTIL_DELIVERED`] once the result or a permit was
+    /// delivered. `None` for any other task, and for a gate call that stores no presence.
     pub asker_until: Option<Time>,
     /// Number of takeovers of the task since its last item. A takeover is a claim of a task whose
     /// lease has run out.

@@ -20,6 +20,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use super::store_fixture::{
     StoreFixture, asked, both, change, child_task, fresh, new_task, said, status,
 };
+use crate::support::until;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -86,6 +87,27 @@ async fn presence(fixture: &StoreFixture, id: TaskId, asker: AskerPresence) -> T
 
 async fn asker_until(fixture: &StoreFixture, id: TaskId) -> Option<Time> {
     fixture.store.task(id).await.unwrap().unwrap().asker_until
+}
+
+#[tokio::test]
+async fn presence_is_stored_with_its_process_while_the_asker_waits() {
+    let fixture = StoreFixture::postgres().await;
+    let has_lock = async || fixture.store.ends_presence();
+    until("the process holds its lock", has_lock).await;
+    let owners = "select count(*) from agent_task where asker_owner is not null";
+    let id = propose(&fixture, CALL).await;
+    let mut next = fixture.next(id).await;
+    next.facts = vec![said("more")];
+    fixture.write(next).await.unwrap();
+    assert_eq!(fixture.number(owners).await, 1);
+    for asker in [AskerPresence::Absent, AskerPresence::Delivered] {
+        let gone = presence(&fixture, id, asker).await;
+        fixture.write(gone).await.unwrap();
+        assert_eq!(fixture.number(owners).await, 0, "{asker:?}");
+        let waits = presence(&fixture, id, AskerPresence::PresentFor(MINUTE)).await;
+        fixture.write(waits).await.unwrap();
+        assert_eq!(fixture.number(owners).await, 1);
+    }
 }
 
 fn key(task_id: TaskId) -> IdempotencyRow {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdpoint::engine::EngineParts;
 use holdpoint::engine::gate::GateState;
 use holdpoint::secret::Secret;
 use holdpoint::store::{Settings, Store};
@@ -14,8 +15,12 @@ use holdpoint::world::Clock as _;
 
 use super::super::engine_harness::EngineHarness;
 use super::super::random_gates::Replica;
-use super::{agent, approve, ask, asking, driven, harness, proposal, refund, until_present};
+use super::{
+    agent, approve, ask, asking, driven, harness, proposal, refund, until_at_rest, until_present,
+    until_proposed,
+};
 use crate::store::store_fixture::{StoreFixture, both};
+use crate::support::until;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn asker_of_a_sqlite_file_is_gone_after_a_crash() {
@@ -64,6 +69,106 @@ async fn crashed_on_the_way(harness: &EngineHarness) -> TaskId {
     task
 }
 
+/// A process on the Postgres of a harness, with a store of its own.
+struct Process {
+    replica: Replica,
+    store: Store,
+}
+
+impl Process {
+    async fn start(harness: &EngineHarness) -> Self {
+        let fixture = &harness.fixture;
+        let store = Store::open(&fixture.settings, fixture.clock.clone())
+            .await
+            .unwrap();
+        let has_lock = async || store.ends_presence() && fixture.store.ends_presence();
+        until("the presence of askers ends with their processes", has_lock).await;
+        let parts = EngineParts {
+            store: store.clone(),
+            ..harness.parts(8)
+        };
+        Self {
+            replica: Replica::start(&parts),
+            store,
+        }
+    }
+
+    /// Proposes a held call for an asker who waits for five minutes. Returns the call's task.
+    async fn asked(&self, harness: &EngineHarness) -> TaskId {
+        let engine = Arc::clone(&self.replica.engine);
+        self.replica.spawn(async move {
+            let proposal = proposal("refund", &refund(1), Duration::from_mins(5));
+            engine.ask(&agent(), &proposal).await
+        });
+        let task = until_proposed(harness).await;
+        let is_paused = async || harness.status(task).await == TaskStatus::Paused;
+        until("the call waits for a person", is_paused).await;
+        until_present(harness, task, |until| until > Time(0)).await;
+        task
+    }
+
+    /// Ends the process without a commit of its askers' absence.
+    async fn die(self, harness: &EngineHarness, task: TaskId) {
+        self.replica.crash();
+        self.store.close().await;
+        until_present(harness, task, |until| until == Time(0)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn approved_call_of_a_dead_process_runs_only_once_it_is_asked_for_again() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let engine = harness.engine(8);
+    let process = Process::start(&harness).await;
+    let task = process.asked(&harness).await;
+    process.die(&harness, task).await;
+    approve(&harness, &engine, task).await;
+    until_at_rest(&harness, task).await;
+    driven(&engine).await;
+    assert_eq!(harness.executions(task, "/refund"), 0);
+    let again = ask(&engine, 1, Duration::from_mins(1)).await.call;
+    assert_eq!((again.task_id, again.state), (task, GateState::Settled));
+    assert_eq!(harness.executions(task, "/refund"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_ask_after_the_death_of_a_process_continues_its_pending_call() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let engine = harness.engine(8);
+    let process = Process::start(&harness).await;
+    let task = process.asked(&harness).await;
+    process.die(&harness, task).await;
+    let again = ask(&engine, 1, Duration::ZERO).await.call;
+    assert_eq!((again.task_id, again.state), (task, GateState::Pending));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asker_of_a_living_process_is_present_again_once_its_relay_has_reconnected() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let engine = harness.engine(8);
+    let process = Process::start(&harness).await;
+    let task = process.asked(&harness).await;
+    // A start holds another lock, on migrations.
+    let locks =
+        "select pid::bigint from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock'
+        and (classid::bigint << 32 | objid::bigint) <> 7161402375501337
+        and database = (select oid from pg_database where datname = current_database())";
+    let sessions = async || harness.fixture.numbers(locks).await.unwrap();
+    let before = sessions().await;
+    assert_eq!(before.len(), 2);
+    let end = format!("select count(pg_terminate_backend(pid::int)) from ({locks}) s (pid)");
+    assert_eq!(harness.fixture.number(&end).await, 2);
+    let have_reconnected = async || {
+        let now = sessions().await;
+        now.len() == 2 && now.iter().all(|session| !before.contains(session))
+    };
+    until("the relays hold their locks again", have_reconnected).await;
+    until_present(&harness, task, |until| until > Time(0)).await;
+    let equal = ask(&engine, 1, Duration::ZERO).await.call;
+    assert_ne!(equal.task_id, task);
+    process.die(&harness, task).await;
+}
+
 both! {
     async fn call_that_a_crashed_replica_ran_is_continued_by_the_next_equal_ask(fixture) {
         let harness = harness(fixture).await;
@@ -88,7 +193,7 @@ both! {
         until_present(&harness, task, |until| until > now).await;
         driven(&there).await;
         let is_paused = async || harness.status(task).await == TaskStatus::Paused;
-        crate::support::until("the task is paused", is_paused).await;
+        until("the task is paused", is_paused).await;
         until_present(&harness, task, |until| until > now).await;
         let equal = ask(&there, 1, Duration::ZERO).await.call;
         assert_ne!(equal.task_id, task);

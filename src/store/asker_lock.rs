@@ -1,0 +1,100 @@
+//! Ends the stored presence of an asker together with the process that stored it, on Postgres. An
+//! asker is the client that waits for the verdict on a gate call.
+//!
+//! Each process has a random number, new at each start, and the session of its relay (`relay.rs`)
+//! holds the advisory lock with this number. The server releases the lock when the session ends. A
+//! commit that stores for how long an asker waits also stores the number, in `asker_owner`. A read
+//! of `asker_until` (see `sql.rs`) tries the lock, and returns 0 if no session holds it. The
+//! process itself reads its own presences as stored: each of its sessions has the number as a
+//! parameter.
+//!
+//! While the relay has no connection, other replicas read the presences that this process has
+//! stored as ended; they count again once the relay has its lock again. The commits of this process
+//! meanwhile store no number, so their presences last until their stored end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::postgres::PgListener;
+use tokio::time::timeout;
+
+use super::Store;
+use super::db::Sql;
+use super::relay::{Disconnected, TIMEOUT};
+
+/// Takes the lock, without waiting: an earlier session of this process may still hold it, or a read
+/// for a moment. A session without the parameter of this process belongs to a pooler that assigns
+/// connections by transaction. Such a session outlives this process, so the lock is not taken.
+///
+/// No text for `SQLite`, because one process alone uses a `SQLite` file.
+const TAKE: Sql = Sql {
+    postgres: "select case current_setting('holdpoint.process', true) when $1::bigint::text
+        then pg_try_advisory_lock($1::bigint) else false end as taken",
+    sqlite: "",
+    by_key: false,
+};
+
+pub(super) const STATEMENTS: &[Sql] = &[TAKE];
+
+#[derive(Debug)]
+pub(super) struct AskerLock {
+    /// The number of this process.
+    key: i64,
+    is_held: AtomicBool,
+}
+
+impl AskerLock {
+    pub(super) fn new() -> Self {
+        Self {
+            key: crate::world::random_bytes().map_or(0, i64::from_ne_bytes),
+            is_held: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the parameter that each session of this process has.
+    pub(super) fn parameter(&self) -> (&'static str, i64) {
+        ("holdpoint.process", self.key)
+    }
+
+    /// Returns the `asker_owner` of a presence that this process stores now; 0 stands for null.
+    pub(super) fn owner(&self) -> i64 {
+        if self.is_held.load(Ordering::Relaxed) {
+            self.key
+        } else {
+            0
+        }
+    }
+
+    /// Takes the lock in the session of `listener`, unless that session holds it already.
+    pub(super) async fn take(&self, listener: &mut PgListener) -> Result<(), Disconnected> {
+        if self.is_held.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "on the relay's own connection, which belongs to no pool"
+        )]
+        let taken = sqlx::query_scalar(TAKE.postgres)
+            .bind(self.key)
+            .fetch_one(listener);
+        let Ok(Ok(is_held)) = timeout(TIMEOUT, taken).await else {
+            return Err(Disconnected);
+        };
+        self.is_held.store(is_held, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Records that the session that held the lock is lost.
+    pub(super) fn lose(&self) {
+        self.is_held.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Store {
+    /// For tests on Postgres: whether the presence of an asker that this process stores now ends
+    /// with this process.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn ends_presence(&self) -> bool {
+        self.db().asker_lock.owner() != 0
+    }
+}
