@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer};
 
 mod layer;
+mod needle;
 mod redactor;
 pub mod seal;
 pub(crate) mod settings;

@@ -2,19 +2,21 @@
 //!
 //! Invariant: a secret of 8 or more characters is redacted in plain form and in base64 at any
 //! offset, even under up to three levels of JSON, percent or form escapes. The search takes time
-//! linear in the length of the text, for any text.
+//! linear in the length of the text, for any text and any secret. Building a redactor takes time
+//! and memory linear in the length of the secrets.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 
 use super::Secret;
 use super::layer::{self, Layer, UnescapeOptions};
+use super::needle::Needle;
 
 /// The minimum length of a secret in characters; shorter values are not searched for.
 pub(crate) const MIN_SECRET_CHARS: usize = 8;
@@ -35,44 +37,12 @@ struct SecretSet {
     origins: Vec<(usize, bool)>,
     /// The placeholders that replace the values, by index of the value.
     placeholders: Vec<String>,
-    /// The needles in ascending order, for binary search.
-    sorted: Vec<String>,
-    /// The first two bytes of every needle, for a quick test before the binary search.
-    first_bytes: BytePairs,
+    /// The needles in the finder's order, for the search for the beginning of a needle.
+    needles: Vec<Needle>,
     /// The length of the longest needle in bytes.
     longest: usize,
     /// Whether a value has a space. Then a `+` in a text may stand for a space, as in form data.
     has_spaces: bool,
-}
-
-/// A set of pairs of bytes: one bit for each possible pair.
-struct BytePairs(Vec<u64>);
-
-impl BytePairs {
-    /// Returns the set of the first two bytes of each of `texts`, which have at least two bytes.
-    fn first_of(texts: &[String]) -> Self {
-        let mut bits = vec![0; usize::from(u16::MAX) / 64 + 1];
-        for text in texts {
-            if let [first, second, ..] = text.as_bytes() {
-                let (word, bit) = Self::place(*first, *second);
-                if let Some(word) = bits.get_mut(word) {
-                    *word |= bit;
-                }
-            }
-        }
-        Self(bits)
-    }
-
-    fn contains(&self, first: u8, second: u8) -> bool {
-        let (word, bit) = Self::place(first, second);
-        self.0.get(word).is_some_and(|word| word & bit != 0)
-    }
-
-    /// Returns the index of the word, and the bit in the word, that stand for a pair.
-    fn place(first: u8, second: u8) -> (usize, u64) {
-        let pair = u16::from_be_bytes([first, second]);
-        (usize::from(pair / 64), 1 << (pair % 64))
-    }
 }
 
 /// A range of the original text. A placeholder replaces this range.
@@ -124,16 +94,21 @@ impl Redactor {
         if needles.is_empty() {
             return Self::default();
         }
-        let (sorted, origins): (Vec<String>, Vec<_>) = needles.into_iter().unzip();
-        let finder = AhoCorasick::new(&sorted).ok();
-        let longest = sorted.iter().map(String::len).max().unwrap_or(0);
+        let longest = needles
+            .iter()
+            .map(|(text, _)| text.len())
+            .max()
+            .unwrap_or(0);
+        let (needles, origins): (Vec<Needle>, Vec<_>) = needles
+            .into_iter()
+            .map(|(text, origin)| (Needle::new(text), origin))
+            .unzip();
         Self {
             sets: vec![Arc::new(SecretSet {
-                finder,
+                finder: finder(&needles),
                 origins,
                 placeholders,
-                first_bytes: BytePairs::first_of(&sorted),
-                sorted,
+                needles,
                 longest,
                 has_spaces,
             })],
@@ -325,23 +300,23 @@ impl SecretSet {
     /// Returns the offset of the longest suffix of `bytes` that may be the beginning of a needle.
     /// If there is no such suffix, returns the length of `bytes`.
     fn needle_prefix_start(&self, bytes: &[u8]) -> usize {
-        let from = bytes.len().saturating_sub(self.longest.saturating_sub(1));
-        let begins = |at: &usize| {
-            let ending = bytes.get(*at..).unwrap_or_default();
-            if let [first, second, ..] = ending
-                && !self.first_bytes.contains(*first, *second)
-            {
-                return false;
-            }
-            let next = self
-                .sorted
-                .partition_point(|needle| needle.as_bytes() <= ending);
-            self.sorted
-                .get(next)
-                .is_some_and(|needle| needle.as_bytes().starts_with(ending))
-        };
-        (from..bytes.len()).find(begins).unwrap_or(bytes.len())
+        let beginnings = self
+            .needles
+            .iter()
+            .map(|needle| needle.beginning_at_end_of(bytes));
+        bytes.len() - beginnings.max().unwrap_or(0)
     }
+}
+
+/// Returns the automaton that finds the needles; `None` if there are too many needles. The
+/// automaton is an NFA, which is built in time linear in the length of the needles. The crate's
+/// default for few needles is a DFA; its construction takes time quadratic in the length of a
+/// periodic needle.
+fn finder(needles: &[Needle]) -> Option<AhoCorasick> {
+    AhoCorasick::builder()
+        .kind(Some(AhoCorasickKind::ContiguousNFA))
+        .build(needles.iter().map(Needle::bytes))
+        .ok()
 }
 
 /// Returns the strings that can stand for a value in the base64 of a longer text. For each alphabet
@@ -374,16 +349,15 @@ mod tests {
 
     #[test]
     fn without_a_finder_nothing_of_a_text_is_shown() {
-        let sorted = vec!["hunter2-hunter2".to_owned()];
+        let needles = vec![Needle::new("hunter2-hunter2".to_owned())];
         let (origins, placeholders) = (vec![(0, false)], vec!["[secret KEY]".to_owned()]);
         let set = SecretSet {
             finder: None,
             origins,
             placeholders,
-            first_bytes: BytePairs::first_of(&sorted),
+            needles,
             longest: 15,
             has_spaces: false,
-            sorted,
         };
         let redactor = Redactor {
             sets: vec![Arc::new(set)],

@@ -238,6 +238,24 @@ fn search_takes_time_in_proportion_to_the_text() {
     }
 }
 
+#[test]
+fn long_secret_of_one_letter_takes_time_in_proportion_to_its_length() {
+    let secret = "a".repeat(60_000);
+    let began = std::time::Instant::now();
+    let redactor = redactor(&secret);
+    assert!(redactor.finds_secret_in(&BASE64_STANDARD.encode(&secret)));
+    for text in [format!("x {secret} y"), "a".repeat(59_999)] {
+        let mut redacting = StreamRedactor::new(std::sync::Arc::new(redactor.clone()));
+        let mut shown = String::new();
+        for piece in text.as_bytes().chunks(100) {
+            shown += &redacting.push(std::str::from_utf8(piece).unwrap());
+        }
+        shown += &redacting.finish();
+        assert_eq!(shown, redactor.redact(&text));
+    }
+    assert!(began.elapsed() < std::time::Duration::from_mins(1));
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Escape {
     Percent,

@@ -1,0 +1,81 @@
+//! A text that is searched for, and the search for its beginning at the end of another text.
+
+/// A needle with its table for the algorithm of Knuth, Morris and Pratt.
+pub(super) struct Needle {
+    bytes: Vec<u8>,
+    /// The value at index `n` is the length of the longest text that is shorter than the first
+    /// `n + 1` bytes of the needle, and with which these bytes both begin and end.
+    borders: Vec<usize>,
+}
+
+impl Needle {
+    pub(super) fn new(text: String) -> Self {
+        let bytes = text.into_bytes();
+        let (mut borders, mut matched) = (Vec::with_capacity(bytes.len()), 0);
+        for (at, byte) in bytes.iter().enumerate() {
+            if at > 0 {
+                matched = extended(&bytes, &borders, matched, *byte);
+            }
+            borders.push(matched);
+        }
+        Self { bytes, borders }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Returns the length of the longest beginning of the needle with which `text` ends. The whole
+    /// needle does not count as a beginning.
+    pub(super) fn beginning_at_end_of(&self, text: &[u8]) -> usize {
+        let from = text
+            .len()
+            .saturating_sub(self.bytes.len().saturating_sub(1));
+        let end = text.get(from..).unwrap_or_default();
+        end.iter().fold(0, |matched, byte| {
+            extended(&self.bytes, &self.borders, matched, *byte)
+        })
+    }
+}
+
+/// Returns the length of the longest beginning of `needle` with which a text ends after `byte` is
+/// appended. `matched` is this length before `byte` is appended. `borders` is the table of
+/// [`Needle`], and has a value for each length up to `matched`.
+fn extended(needle: &[u8], borders: &[usize], mut matched: usize, byte: u8) -> usize {
+    loop {
+        if needle.get(matched) == Some(&byte) {
+            return matched + 1;
+        }
+        let Some(last) = matched.checked_sub(1) else {
+            return 0;
+        };
+        matched = borders.get(last).copied().unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Returns what [`Needle::beginning_at_end_of`] returns, by comparing each end of the text.
+    fn compared_at_each_place(needle: &str, text: &str) -> usize {
+        let is_found = |len: &usize| text.as_bytes().ends_with(&needle.as_bytes()[..*len]);
+        (0..needle.len()).rev().find(is_found).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn beginning_at_the_end_is_the_longest_that_a_comparison_at_each_place_finds(
+            needle in "[ab]{1,12}", (before, cut) in ("[abc]{0,20}", any::<prop::sample::Index>()),
+        ) {
+            let begun = &needle[..cut.index(needle.len() + 1)];
+            for text in [before.clone(), format!("{before}{begun}")] {
+                let expected = compared_at_each_place(&needle, &text);
+                let found = Needle::new(needle.clone()).beginning_at_end_of(text.as_bytes());
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+}
