@@ -312,6 +312,7 @@ both! {
             (token(json!(format!("{VALUE}\r\nX-Evil: 1"))), "/response/token"),
             (token(json!(format!("{VALUE}\u{0}"))), "/response/token"),
             (token(json!(format!("{VALUE}\u{7f}"))), "/response/token"),
+            (token(json!("x".repeat(8193))), "/response/token"),
             (token(json!("")), "/response/token"),
             (token(json!(null)), "/response/token"),
             (token(json!([VALUE])), "/response/token"),
@@ -336,6 +337,14 @@ both! {
         assert_eq!(harness.fixture.number("select count(*) from credential").await, 0);
         fill(&harness, task, &jira(TOKEN)).await;
         ran(&harness, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
+    }
+
+    async fn credential_of_one_letter_and_the_maximum_length_is_sent(fixture) {
+        let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
+        let task = begun(&harness).await;
+        let token = "a".repeat(8192);
+        fill(&harness, task, &jira(&token)).await;
+        ran(&harness, task, "/comment", ("authorization", &bearer(&token)), 1).await;
     }
 
     async fn first_of_two_credential_answers_is_stored_and_sent(fixture) {

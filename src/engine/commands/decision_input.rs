@@ -22,6 +22,10 @@ use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
 use crate::tool::schema::{CompiledSchema, SchemaViolations};
 
+/// The maximum length of a credential's field. Every text of a model or a tool is searched for the
+/// credential, and the search costs time and memory in proportion to this length.
+const MAX_CREDENTIAL_BYTES: usize = 8192;
+
 /// A person's answer to a request, as sent. `validate` checks the answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionInput {
@@ -280,26 +284,33 @@ fn read_response(
             let value = arguments::read(text.reveal(), &form)
                 .map_err(|misfits| violations_at("/response", misfits))?;
             if spec.kind == RequestKind::Credentials {
-                refuse_control_characters(&value)?;
+                check_credential(&value)?;
             }
             Ok(Some(Secret::new(value)))
         }
     }
 }
 
-/// Refuses credential fields that contain control characters. When the credential is sent, such a
-/// character could inject a header or a line.
-fn refuse_control_characters(value: &Value) -> Result<(), Refusal> {
+/// Refuses credential fields that are too long or contain control characters. When the credential
+/// is sent, a control character could inject a header or a line.
+fn check_credential(value: &Value) -> Result<(), Refusal> {
     let Value::Object(fields) = value else {
         return Ok(());
     };
-    let bad = |value: &Value| !value.as_str().is_some_and(is_sendable);
+    let mistake = |value: &Value| match value.as_str() {
+        Some(text) if text.len() > MAX_CREDENTIAL_BYTES => {
+            Some(format!("at most {MAX_CREDENTIAL_BYTES} bytes"))
+        }
+        Some(text) if is_sendable(text) => None,
+        Some(_) | None => Some("text without control characters".to_owned()),
+    };
     let errors: Vec<_> = fields
         .iter()
-        .filter(|(_, value)| bad(value))
-        .map(|(name, _)| FieldError {
-            pointer: pointer("/response", name),
-            detail: "text without control characters".to_owned(),
+        .filter_map(|(name, value)| {
+            Some(FieldError {
+                pointer: pointer("/response", name),
+                detail: mistake(value)?,
+            })
         })
         .collect();
     if errors.is_empty() {

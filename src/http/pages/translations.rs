@@ -277,6 +277,7 @@ texts! {
     an_object_replacement: "an object: the full replacement", "须为对象：完整替换";
     a_string: "a string", "须为字符串";
     reason_too_long: "at most 4096 bytes", "最多 4096 字节";
+    credential_too_long: "at most 8192 bytes", "最多 8192 字节";
     // Events while the page is open.
         live_running: "The task is running.", "任务进行中。";
     live_paused: "The task waits for a person.", "任务正在等待人工处理。";

@@ -161,7 +161,8 @@ pub(crate) struct RejectDecision {
 pub(crate) struct RespondDecision {
     /// Always `respond`.
     pub action: String,
-    /// The values that the request's `form` asks for.
+    /// The values that the request's `form` asks for. A field of a `credentials` request takes at
+    /// most 8 KiB.
     pub response: Option<BTreeMap<String, Value>>,
     /// The result of the call, any JSON. A string is passed on as text.
     pub result: Option<Value>,
