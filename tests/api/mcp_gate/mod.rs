@@ -122,6 +122,9 @@ async fn message_that_readers_could_understand_differently_is_refused() {
         let reply = post_text(&app, text).await;
         assert_eq!(reply.body["error"]["code"], code, "{text}: {}", reply.text);
     }
+    let long = json!({"jsonrpc": "2.0", "id": "x".repeat(257), "method": "ping"}).to_string();
+    let long = post_text(&app, &long).await;
+    assert!(long.text.contains("at most 256 bytes"), "{}", long.text);
     let inside = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"refund","arguments":{"order":1,"order":2,"amount":5}}}"#;
     let inside = post_text(&app, inside).await;
     assert_eq!(inside.body["result"]["isError"], true, "{}", inside.text);

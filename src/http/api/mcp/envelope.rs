@@ -63,9 +63,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Incoming, RpcError> {
     };
     let id = rest.get("id").cloned();
     if id.as_ref().is_some_and(|id| !is_id(id)) {
-        return Err(RpcError::invalid_request(
-            "`id` must be a string or a whole number",
-        ));
+        return Err(RpcError::invalid_request(format!(
+            "`id` must be a string of at most {MAX_ID_BYTES} bytes or a whole number"
+        )));
     }
     Ok(Incoming {
         method: method.to_owned(),
