@@ -42,7 +42,10 @@ pub(crate) fn to_json(
     } else {
         form.put_request_decision(row, &mut body);
     }
-    form.put_text("digest", "digest", &mut body);
+    // An empty digest is the digest of no request, so the answer is refused.
+    if let Some(digest) = form.fields.remove("digest") {
+        body.put("digest", Value::from(digest).to_string());
+    }
     for name in form.fields.keys() {
         form.errors
             .add(&unknown_field_pointer(name), words().unknown_member);

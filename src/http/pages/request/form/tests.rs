@@ -38,6 +38,11 @@ fn whole_answer_contains_its_filled_in_fields() {
         Ok(format!("{{\"digest\":\"{digest}\"}}"))
     );
     assert_eq!(
+        read(&row, &[("action", "approve"), ("digest", "")]).unwrap(),
+        r#"{"action":"approve","digest":""}"#,
+        "an empty digest fits no request"
+    );
+    assert_eq!(
         read(
             &row,
             &[
