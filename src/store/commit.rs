@@ -233,7 +233,7 @@ impl Committer {
     /// its own root.
     fn repeat(self: &Arc<Self>, writer: usize, batch: Vec<QueuedChange>, failure: Failure) {
         let one_by_one =
-            !failure.is_result_lost() && (batch.len() > 1 || is_lock_conflict(&failure));
+            !failure.is_result_lost() && (batch.len() > 1 || failure.is_lock_conflict());
         if one_by_one {
             tracing::info!(
                 changes = batch.len(),
@@ -325,7 +325,7 @@ impl Committer {
         let mut sent = 1;
         loop {
             match self.send(vec![Arc::clone(rows)], true).await {
-                Err(failure) if failure.sent && is_lock_conflict(&failure) && sent < MAX_SENDS => {
+                Err(failure) if failure.sent && failure.is_lock_conflict() && sent < MAX_SENDS => {
                     // Different pauses, so that changes that collided do not collide again.
                     let spread = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
                     let pause = RETRY_BACKOFF * sent + RETRY_BACKOFF / 8 * spread;
@@ -344,8 +344,13 @@ impl Committer {
         if failure.is_result_lost() {
             return self.find_or_repeat(rows).await;
         }
-        tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, error = %failure.error,
-            "a change could not be written");
+        if failure.is_used_key() {
+            tracing::debug!(root_task_id = %rows.root, change_id = %rows.change,
+                "the idempotency key is used");
+        } else {
+            tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, error = %failure.error,
+                "a change could not be written");
+        }
         Err(commit_error(failure))
     }
 
@@ -384,7 +389,7 @@ impl Committer {
                     None => last = Some(CommitError::Stale),
                 },
                 Err(failure)
-                    if !failure.sent || failure.is_result_lost() || is_lock_conflict(&failure) =>
+                    if !failure.sent || failure.is_result_lost() || failure.is_lock_conflict() =>
                 {
                     self.db.clock.sleep(RETRY_BACKOFF).await;
                 }
@@ -461,12 +466,6 @@ impl Writer {
 fn result_at(at: Option<i64>) -> CommitReply {
     at.map(|at| Committed { at: Time(at) })
         .ok_or(CommitError::Stale)
-}
-
-/// Whether the statement failed because of another writer's locks. The statement was rolled back,
-/// and may succeed if it is repeated.
-fn is_lock_conflict(failure: &Failure) -> bool {
-    matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
 }
 
 /// Returns the error for a statement that wrote nothing. If the data caused the failure and would

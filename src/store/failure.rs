@@ -88,6 +88,22 @@ impl Failure {
         }
     }
 
+    /// Whether the statement failed because of another writer's locks. The statement was rolled
+    /// back, and may succeed if it is repeated.
+    pub(super) fn is_lock_conflict(&self) -> bool {
+        matches!(self.code().as_str(), "40P01" | "40001" | "55P03")
+    }
+
+    /// Whether the change was refused because its idempotency key is used. The statement then sets
+    /// `idempotency.task_id` to null, which the table forbids. The message of either database names
+    /// the table and the column.
+    pub(super) fn is_used_key(&self) -> bool {
+        let message = self.error.to_string();
+        matches!(self.code().as_str(), "23502" | "1299")
+            && message.contains("idempotency")
+            && message.contains("task_id")
+    }
+
     /// Whether a stored value that cannot be decoded caused the failure.
     pub(super) fn is_corrupt(&self) -> bool {
         match &self.error {
@@ -149,6 +165,30 @@ impl From<Failure> for ReadError {
             Self::Corrupt(failure.error.to_string())
         } else {
             Self::Unavailable
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn used_key_is_told_from_any_other_null() {
+        let database = rusqlite::Connection::open_in_memory().unwrap();
+        database
+            .execute_batch(
+                "create table idempotency (task_id blob not null, path text not null);
+                 create table grants (task_id blob not null);",
+            )
+            .unwrap();
+        for (statement, expected) in [
+            ("insert into idempotency values (null, 'p')", true),
+            ("insert into idempotency values (x'00', null)", false),
+            ("insert into grants values (null)", false),
+        ] {
+            let error = database.execute(statement, []).unwrap_err();
+            assert_eq!(Failure::sent(error).is_used_key(), expected, "{statement}");
         }
     }
 }
