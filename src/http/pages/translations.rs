@@ -360,6 +360,7 @@ texts! {
     detail_expired: "The request's deadline has passed.", "请求的期限已过。";
     detail_withdrawn: "The request was withdrawn.", "此请求已撤回。";
     detail_origin: "The request comes from a page of another origin, which is not allowed here.", "请求来自其他来源的页面，此处不允许。";
+    detail_no_origin: "The request has no `Origin`. A link is answered by the form of its page, in a browser.", "请求缺少 `Origin`。请在浏览器中通过链接页面的表单答复。";
     detail_unavailable: "The service is not available right now. Try again shortly.", "服务暂时无法处理，请稍后再试。";
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }

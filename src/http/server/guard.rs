@@ -30,6 +30,8 @@ use crate::people::authenticator::{
 
 const FOREIGN_ORIGIN: &str =
     "The request comes from a page of another origin, which is not allowed here.";
+const NO_ORIGIN: &str =
+    "The request has no `Origin`. A link is answered by the form of its page, in a browser.";
 
 /// Checks a request, attaches the caller to the request, and runs the operation.
 ///
@@ -132,7 +134,7 @@ fn check_source(http: &Http, op: &Op, request: &Request) -> Result<(), Problem> 
         && *request.method() == Method::POST
         && !request.headers().contains_key(ORIGIN)
     {
-        return Err(Problem::forbidden(FOREIGN_ORIGIN));
+        return Err(Problem::forbidden(NO_ORIGIN));
     }
     if op.auth != AuthClass::Gateway
         && content_length(request.headers()).is_some_and(|length| length > op.max_body_bytes)

@@ -130,6 +130,8 @@ on_both! {
         for origin in ["", "null", "https://evil.example", "http://127.0.0.1:1"] {
             let reply = press_from(&app, &path, &fields, origin).await;
             assert_eq!(reply.status, 403, "{origin}: {}", reply.text);
+            let names_none = reply.text.contains("The request has no `Origin`.");
+            assert_eq!(names_none, origin.is_empty(), "{origin}: {}", reply.text);
             let nothing = press_from(&app, "/l/nothing", &fields, origin).await;
             assert_eq!(masked(&reply).replace(&path, ""), masked(&nothing).replace("/l/nothing", ""), "{origin}");
         }
