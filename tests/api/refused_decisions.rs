@@ -108,6 +108,18 @@ on_both! {
         app.stop().await;
     }
 
+    async fn answer_to_one_call_for_the_whole_request_says_where_it_belongs(on: On) {
+        let app = TestApp::start(on).await;
+        let held = app.held().await;
+        let path = format!("/resume/{}", held.request);
+        for body in [json!({"action": "respond", "result": "done"}), json!({"action": "edit"})] {
+            let reply = app.owner().post(&path, &body).await;
+            assert_eq!((reply.status, reply.str("/errors/0/pointer").as_str()), (422, "/action"));
+            assert!(reply.text.contains("belongs inside `decisions`"), "{body}: {}", reply.text);
+        }
+        app.stop().await;
+    }
+
     async fn only_people_a_rule_names_may_decide(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;

@@ -111,7 +111,7 @@ pub(crate) fn validate(
     row: &RequestRow,
     answer: &DecisionInput,
 ) -> Result<ValidDecision, Refusal> {
-    let mut allowed = permitted_actions(roster, caller, &row.tenant, &row.owner, &row.spec);
+    let allowed = permitted_actions(roster, caller, &row.tenant, &row.owner, &row.spec);
     if !may_take_any_action(caller, row.spec.kind) {
         let detail = "A link may not decide this request. Sign in to decide it.";
         return Err(Refusal::Forbidden(detail.to_owned()));
@@ -135,13 +135,7 @@ pub(crate) fn validate(
             if wrote_all && spec.kind.properties().decides_calls {
                 return Err(own_arguments_refusal());
             }
-            // In an approval request, `edit` and `respond` concern single calls and belong inside
-            // `decisions`.
-            let of_calls = |action: &Action| matches!(action, Action::Edit | Action::Respond);
-            allowed.retain(|action| !spec.kind.properties().decides_calls || !of_calls(action));
-            if !allowed.contains(action) {
-                return Err(invalid("/action", one_of(&allowed)));
-            }
+            check_whole_action(spec, &allowed, *action)?;
             if then.is_some() && *action != Action::Reject {
                 return Err(invalid("/then", "only beside a reject".to_owned()));
             }
@@ -164,6 +158,32 @@ pub(crate) fn validate(
             })
         }
     }
+}
+
+/// Refuses an action that may not answer the whole request. `allowed` are the permitted actions for
+/// the request and for its calls. In an approval request, `edit` and `respond` concern single calls
+/// and belong inside `decisions`.
+fn check_whole_action(
+    spec: &RequestSpec,
+    allowed: &[Action],
+    action: Action,
+) -> Result<(), Refusal> {
+    let is_of_call = |action: Action| {
+        spec.kind.properties().decides_calls && matches!(action, Action::Edit | Action::Respond)
+    };
+    let (of_calls, whole): (Vec<Action>, Vec<Action>) = allowed
+        .iter()
+        .copied()
+        .partition(|action| is_of_call(*action));
+    if whole.contains(&action) {
+        return Ok(());
+    }
+    let mut detail = one_of(&whole);
+    if of_calls.contains(&action) {
+        let word = action.as_str();
+        detail = format!("{detail}; `{word}` is about one call and belongs inside `decisions`");
+    }
+    Err(invalid("/action", detail))
 }
 
 fn per_call(

@@ -61,10 +61,12 @@ fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<
                 .into_iter()
                 .find(|action| word.as_str() == Some(action.as_str()));
             if found.is_none() {
-                errors.add(
-                    &fields.pointer("action"),
-                    "`approve`, `reject`, `respond` or `retry`",
-                );
+                let detail = if word.as_str() == Some(Action::Edit.as_str()) {
+                    "`edit` is about one call and belongs inside `decisions`"
+                } else {
+                    "`approve`, `reject`, `respond` or `retry`"
+                };
+                errors.add(&fields.pointer("action"), detail);
             }
             found.map(|action| read_whole(action, fields, text, errors))
         }
