@@ -14,16 +14,15 @@ use super::call::{GateCall, GateDecision, GateState, Viewer};
 use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE};
 use super::propose::Proposed;
 use super::{DEFAULT_SESSION, GateRefusal, Identity, Proposal};
-use crate::agent::{Agent, Gate};
+use crate::agent::Agent;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 use crate::store::{CommitError, Listener, Notification};
-use crate::task::call_state::AttemptStart;
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence};
 use crate::task::id::TaskId;
-use crate::task::item::{Fact, Outcome, ToolResult};
+use crate::task::item::Outcome;
 
 #[derive(Debug)]
 pub struct GateAnswer {
@@ -182,46 +181,6 @@ impl Engine {
                 *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
             });
         Ok(same.then_some(task))
-    }
-
-    /// Answers a call that the gate counts but does not store (`record: held`). The answer has a
-    /// permit.
-    async fn answer_counted(
-        &self,
-        mut session: TaskSession,
-        gate: &Gate,
-    ) -> Result<GateAnswer, GateRefusal> {
-        let ask = self.ids.fresh();
-        let state = session.own.progress.calls.first().cloned();
-        let state = state.ok_or(Refusal::Internal)?;
-        session.push(Fact::ToolStarted {
-            tool_call_id: state.call.tool_call_id,
-            name: state.call.name.clone(),
-            digest: String::new(),
-            attempt: 1,
-            timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
-            replica: AttemptStart::replica_of_asker(ask, ""),
-            grant: None,
-        });
-        session.push(Fact::ToolResult(ToolResult {
-            tool_call_id: state.call.tool_call_id,
-            name: state.call.name,
-            outcome: Outcome::Released,
-            content: String::new(),
-            http_status: None,
-            suspect: false,
-            reported: false,
-        }));
-        let call = self.gate_call(&session, Viewer::Asker(ask, "")).await?;
-        Ok(GateAnswer {
-            call: GateCall {
-                digest: None,
-                ..call
-            },
-            replayed: false,
-            delivery: None,
-            raw: None,
-        })
     }
 }
 
