@@ -1,20 +1,29 @@
-//! Tests equal asks on two replicas that come at the same moment.
+//! Tests asks that meet at an equal call: asks on two replicas that come at the same moment, and
+//! asks beside a call that is approved or whose outcome is unknown.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::gate::GateState;
 use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Outcome;
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::time::Time;
 use sqlx::{AssertSqlSafe, Executor as _};
 use tokio::task::JoinHandle;
 
+use super::super::call_slots::limit_refund;
 use super::super::engine_harness::EngineHarness;
 use super::super::two_replicas::Pair;
 use super::failures::{LONG, asking_by, bash};
-use super::{agent, approve, ask, asking, every_call, harness, until_at_rest, until_present};
-use crate::store::store_fixture::{StoreFixture, TASKS};
+use super::{
+    agent, approve, ask, asking, every_call, harness, proposal, until_at_rest, until_present,
+    until_proposed,
+};
+use crate::store::store_fixture::{StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
 
+const SMALL: &str = r#"{"order":1,"amount":5}"#;
 const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
 
 /// Waits until this number of commits wait for a lock that the test holds.
@@ -120,4 +129,55 @@ async fn asker_that_leaves_while_its_call_changes_keeps_its_call() {
     );
     let until = harness.journal(task).await.row.asker_until;
     assert_eq!(until, Some(Time(0)));
+}
+
+both! {
+    async fn equal_ask_beside_a_call_of_unknown_outcome_says_so_and_the_next_one_continues_that_call(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let small = |wait| proposal("refund", SMALL, wait);
+        harness.tool.answers(504, "late");
+        let asking = asking_by(&engine, small(Duration::from_mins(5)));
+        let task = until_proposed(&harness).await;
+        let is_asked = async || {
+            let open = harness.open(task).await;
+            matches!(open[..], [(_, RequestKind::Reconcile)])
+        };
+        until("a person is asked about the outcome", is_asked).await;
+        harness.tool.answers(200, "{}");
+        let beside = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        let says = beside.message();
+        assert_ne!(beside.task_id, task);
+        assert!(says.contains("The same call may have run, and a person is asked about its outcome."), "{says}");
+        asking.abort();
+        let _ = asking.await;
+        until_present(&harness, task, |until| until == Time(0)).await;
+        let again = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        assert_eq!((again.task_id, again.state), (task, GateState::Doubtful));
+        assert_eq!(harness.tool.count(), 1);
+    }
+
+    async fn equal_ask_beside_an_approved_call_says_so_and_the_next_one_continues_that_call(fixture) {
+        let mut harness = harness(fixture).await;
+        let slots = limit_refund(&mut harness);
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        until_at_rest(&harness, task).await;
+        let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
+        let asking = asking(&engine, 1);
+        // The driver that waits for the slot has stored the presence of the asker.
+        until_present(&harness, task, |until| until > Time(0)).await;
+        let beside = ask(&engine, 1, Duration::ZERO).await.call;
+        let says = beside.message();
+        assert_ne!(beside.task_id, task);
+        assert!(says.contains("The same call was approved and waits for its asker."), "{says}");
+        asking.abort();
+        let _ = asking.await;
+        until_present(&harness, task, |until| until == Time(0)).await;
+        drop(taken);
+        until_at_rest(&harness, task).await;
+        let again = ask(&engine, 1, LONG).await.call;
+        assert_eq!((again.task_id, again.outcome), (task, Some(Outcome::Succeeded)));
+    }
 }
