@@ -3,6 +3,7 @@
 //! replicas compete.
 
 mod crashes;
+mod equal_asks;
 mod failures;
 mod guards;
 mod questions;

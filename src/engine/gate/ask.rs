@@ -14,16 +14,14 @@ use super::call::{GateCall, GateDecision, GateState, Viewer};
 use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE};
 use super::propose::Proposed;
 use super::{DEFAULT_SESSION, GateRefusal, Identity, Proposal};
-use crate::agent::{Agent, Gate};
+use crate::agent::Agent;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES, Refusal};
 use crate::people::Caller;
 use crate::people::authorization::may_ask_at_gate;
 use crate::store::{CommitError, Listener, Notification};
-use crate::task::call_state::AttemptStart;
 use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence};
 use crate::task::id::TaskId;
-use crate::task::item::{Fact, Outcome, ToolResult};
 
 #[derive(Debug)]
 pub struct GateAnswer {
@@ -74,8 +72,8 @@ enum Round {
     /// loads the task again.
     Retry(Option<Box<TaskSession>>),
     /// The proposal must be handled again from the start, usually as a new call. The reason is
-    /// that another client gets the result of this call, or that another proposal has stored the
-    /// same idempotency key.
+    /// that another client waits for this call or gets its result or its permit, or that another
+    /// proposal has stored the same idempotency key.
     TakenByOther,
 }
 
@@ -183,46 +181,6 @@ impl Engine {
             });
         Ok(same.then_some(task))
     }
-
-    /// Answers a call that the gate counts but does not store (`record: held`). The answer has a
-    /// permit.
-    async fn answer_counted(
-        &self,
-        mut session: TaskSession,
-        gate: &Gate,
-    ) -> Result<GateAnswer, GateRefusal> {
-        let ask = self.ids.fresh();
-        let state = session.own.progress.calls.first().cloned();
-        let state = state.ok_or(Refusal::Internal)?;
-        session.push(Fact::ToolStarted {
-            tool_call_id: state.call.tool_call_id,
-            name: state.call.name.clone(),
-            digest: String::new(),
-            attempt: 1,
-            timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
-            replica: AttemptStart::replica_of_asker(ask, ""),
-            grant: None,
-        });
-        session.push(Fact::ToolResult(ToolResult {
-            tool_call_id: state.call.tool_call_id,
-            name: state.call.name,
-            outcome: Outcome::Released,
-            content: String::new(),
-            http_status: None,
-            suspect: false,
-            reported: false,
-        }));
-        let call = self.gate_call(&session, Viewer::Asker(ask, "")).await?;
-        Ok(GateAnswer {
-            call: GateCall {
-                digest: None,
-                ..call
-            },
-            replayed: false,
-            delivery: None,
-            raw: None,
-        })
-    }
 }
 
 impl Waiter<'_> {
@@ -244,8 +202,7 @@ impl Waiter<'_> {
     }
 
     /// Waits until the call has a verdict for this asker, or until the wait is over. Returns `None`
-    /// if another client gets the call's result, or if another proposal has stored the same
-    /// idempotency key.
+    /// if the proposal must be handled again from the start (see [`Round::TakenByOther`]).
     async fn wait_for_verdict(
         mut self,
         mut session: Option<TaskSession>,
@@ -276,23 +233,36 @@ impl Waiter<'_> {
                 self.guard.mark_answered();
                 Ok(self.answer(call, None))
             }
+            _ if self.is_taken(&session, &call) => Ok(Round::TakenByOther),
             // The driver that this ask started got no slot, so it has queued the task. A worker
             // will start the call.
             (GateState::Approved, _) if self.own_drive => self.wait_pending(session, call).await,
             (GateState::Approved, _) if self.is_late() => self.wait_pending(session, call).await,
             (GateState::Approved, _) => self.claim(session, call).await,
-            (GateState::Started, _) if call.runs_elsewhere => {
-                if call.expires_at.is_some_and(|end| end > call.now) && !is_attempt_over(&session) {
-                    return Err(GateRefusal::InHand(Box::new(call)));
-                }
-                if self.is_late() {
-                    return self.wait_pending(session, call).await;
-                }
+            (GateState::Started, _) if is_permit_open(&session, &call) => {
+                Err(GateRefusal::InHand(Box::new(call)))
+            }
+            (GateState::Started, _) if call.runs_elsewhere && !self.is_late() => {
                 self.claim(session, call).await
             }
             (GateState::Started | GateState::Pending | GateState::Doubtful, _) => {
                 self.wait_pending(session, call).await
             }
+        }
+    }
+
+    /// Whether another ask waits for this unsettled call or has its permit. The other ask came
+    /// after this ask was compared with the call. Always `false` if the client names the call, if
+    /// this ask proposed the call, or if this ask has stored its own presence.
+    fn is_taken(&self, session: &TaskSession, call: &GateCall) -> bool {
+        if self.by_key || !self.continues || self.guard.is_present() {
+            return false;
+        }
+        let until = session.own.row.asker_until;
+        if until == Some(ASKER_UNTIL_DELIVERED) {
+            is_permit_open(session, call)
+        } else {
+            until > Some(session.now)
         }
     }
 
@@ -308,8 +278,9 @@ impl Waiter<'_> {
         let gets_result = self.own_drive || self.by_key;
         let mut reserved = false;
         if !gets_result {
-            let released = call.outcome == Some(Outcome::Released);
-            if let Some(until) = until.filter(|until| *until > session.now && !released) {
+            // A released call counts as delivered, but the holder of its permit is still answered.
+            let is_holder = call.permit.is_some();
+            if let Some(until) = until.filter(|until| *until > session.now && !is_holder) {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
                 }
@@ -403,10 +374,12 @@ impl Waiter<'_> {
             match self.engine.commit_asker(&mut session, asker).await {
                 Ok(()) => {}
                 Err(error) => {
-                    if matches!(error, CommitError::Stale | CommitError::Refused) {
+                    if error == CommitError::Refused || (is_arriving && error == CommitError::Stale)
+                    {
                         // The commit failed, so the row may have the presence of another asker.
                         // After `mark_answered`, dropping the guard does not end the other asker's
-                        // presence.
+                        // presence. If the stale commit was to end this ask's own presence, the row
+                        // may still have it, so the guard keeps it.
                         self.guard.mark_answered();
                     }
                     return round_after_error(error);
@@ -490,11 +463,11 @@ pub(super) async fn next_commit(listener: &mut Listener) {
     while listener.next().await != Notification::Commit {}
 }
 
-fn is_attempt_over(session: &TaskSession) -> bool {
-    session
-        .own
-        .progress
-        .calls
-        .first()
-        .is_some_and(|state| state.is_attempt_over)
+/// Whether the permit of a started call has not ended, so that its holder may be running the call.
+fn is_permit_open(session: &TaskSession, call: &GateCall) -> bool {
+    let state = session.own.progress.calls.first();
+    call.state == GateState::Started
+        && call.runs_elsewhere
+        && call.expires_at.is_some_and(|end| end > call.now)
+        && state.is_none_or(|state| !state.is_attempt_over)
 }

@@ -169,12 +169,15 @@ impl EqualCalls<'_> {
                 .all(|key| key.starts_with(EQUAL_PREFIX))
         });
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
-        // calls come first, because their results may be undelivered. Calls of running tasks come
-        // next, and calls that wait for people come last.
+        // calls come first, because their results may be undelivered. Approved and started calls
+        // (their tasks run) come next, and then calls of unknown outcome. Calls that wait for
+        // another answer come last, because such a call may have been held only because of a call
+        // that comes before it.
         may_continue.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,
-            TaskStatus::Paused => 2,
+            TaskStatus::Paused if row.outcome_unknown => 2,
+            TaskStatus::Paused => 3,
         });
         let (mut delivered, mut hold) = (None, None);
         for row in &may_continue {
@@ -324,12 +327,8 @@ impl EqualCalls<'_> {
             return Ok(Relation::Continues);
         }
         let state = session.and_then(|session| session.own.progress.calls.first());
-        let is_waiting = state.is_some_and(|state| matches!(state.phase, Phase::AwaitsDecision(_)));
-        Ok(Relation::Holds(if is_waiting {
-            "The same call waits already."
-        } else {
-            "The same call is being run."
-        }))
+        let phase = state.map(|state| &state.phase);
+        Ok(Relation::Holds(reason_to_hold_beside(phase)))
     }
 }
 
@@ -340,6 +339,27 @@ enum Relation {
     Delivered,
     /// A person must approve the proposed call. The text is the reason.
     Holds(&'static str),
+}
+
+/// Returns the reason to hold a proposed call beside an equal call in this phase, whose asker waits
+/// or has a permit. `None` stands for a call whose journal is gone.
+fn reason_to_hold_beside(phase: Option<&Phase>) -> &'static str {
+    match phase {
+        Some(
+            Phase::New
+            | Phase::Allowed
+            | Phase::Held(_)
+            | Phase::Human(_)
+            | Phase::ServerAsks
+            | Phase::AwaitsDecision(_),
+        ) => "The same call waits already.",
+        Some(Phase::Approved(_)) => "The same call was approved and waits for its asker.",
+        Some(Phase::OutcomeUnknown(_)) => {
+            "The same call may have run, and a person is asked about its outcome."
+        }
+        Some(Phase::Started(_) | Phase::Settled(..) | Phase::Delegated(_) | Phase::Done(_))
+        | None => "The same call is being run.",
+    }
 }
 
 /// Whether the next proposal may start another attempt at a call whose permit was delivered. True

@@ -9,11 +9,12 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::attach::{Caution, EarlierCalls, keyed_call};
+use super::call::{GateCall, Viewer};
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
-use super::{DEFAULT_SESSION, GateRefusal, Identity, KEY_PATH, Proposal};
-use crate::agent::Agent;
+use super::{DEFAULT_SESSION, GateAnswer, GateRefusal, Identity, KEY_PATH, Proposal};
 use crate::agent::gate::Record;
+use crate::agent::{Agent, Gate};
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::submit::{unless_conflict, wait_for_first_commit};
 use crate::engine::driver::{Driver, Stop};
@@ -23,10 +24,12 @@ use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::store::{CommitError, Listener};
-use crate::task::call_state::{CallState, Phase};
+use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{AskerPresence, Guard, Journal, KeyedCall, NewTask};
 use crate::task::id::{CallId, TaskId};
-use crate::task::item::{Fact, FinishReason, Part, PartType, ToolCall, Turn, Usage};
+use crate::task::item::{
+    Fact, FinishReason, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
+};
 use crate::task::status::TaskStatus;
 use crate::task::text::as_sentence;
 use crate::task::tool_spec::{Effect, ToolKind};
@@ -156,6 +159,46 @@ impl Engine {
         known
             .map(Proposed::Continues)
             .ok_or(GateRefusal::Command(Refusal::Unavailable))
+    }
+
+    /// Answers a call that the gate counts but does not store (`record: held`). The answer has a
+    /// permit.
+    pub(super) async fn answer_counted(
+        &self,
+        mut session: TaskSession,
+        gate: &Gate,
+    ) -> Result<GateAnswer, GateRefusal> {
+        let ask = self.ids.fresh();
+        let state = session.own.progress.calls.first().cloned();
+        let state = state.ok_or(Refusal::Internal)?;
+        session.push(Fact::ToolStarted {
+            tool_call_id: state.call.tool_call_id,
+            name: state.call.name.clone(),
+            digest: String::new(),
+            attempt: 1,
+            timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
+            replica: AttemptStart::replica_of_asker(ask, ""),
+            grant: None,
+        });
+        session.push(Fact::ToolResult(ToolResult {
+            tool_call_id: state.call.tool_call_id,
+            name: state.call.name,
+            outcome: Outcome::Released,
+            content: String::new(),
+            http_status: None,
+            suspect: false,
+            reported: false,
+        }));
+        let call = self.gate_call(&session, Viewer::Asker(ask, "")).await?;
+        Ok(GateAnswer {
+            call: GateCall {
+                digest: None,
+                ..call
+            },
+            replayed: false,
+            delivery: None,
+            raw: None,
+        })
     }
 
     /// Returns the task of an earlier proposal with the same key; `None` if there is no such

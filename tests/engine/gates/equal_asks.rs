@@ -1,0 +1,183 @@
+//! Tests asks that meet at an equal call: asks on two replicas that come at the same moment, and
+//! asks beside a call that is approved or whose outcome is unknown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::gate::GateState;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Outcome;
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::time::Time;
+use sqlx::{AssertSqlSafe, Executor as _};
+use tokio::task::JoinHandle;
+
+use super::super::call_slots::limit_refund;
+use super::super::engine_harness::EngineHarness;
+use super::super::two_replicas::Pair;
+use super::failures::{LONG, asking_by, bash};
+use super::{
+    agent, approve, ask, asking, every_call, harness, proposal, until_at_rest, until_present,
+    until_proposed,
+};
+use crate::store::store_fixture::{StoreFixture, TASKS, both};
+use crate::support::{eventually, until};
+
+const SMALL: &str = r#"{"order":1,"amount":5}"#;
+const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+
+/// Waits until this number of commits wait for a lock that the test holds.
+async fn until_blocked(harness: &EngineHarness, commits: i64) {
+    let is_blocked = async || harness.fixture.number(BLOCKED).await == commits;
+    until("the commits wait for the lock", is_blocked).await;
+}
+
+/// Waits until the gate has a call besides that of `first`. Returns the second call's task.
+async fn until_second(harness: &EngineHarness, first: TaskId) -> TaskId {
+    let second = async || {
+        let calls = harness.fixture.store.tasks(&every_call()).await.unwrap();
+        let mut tasks = calls.rows.iter().map(|row| row.task_id);
+        tasks.find(|task| *task != first)
+    };
+    eventually("a second call is stored", second).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_asks_that_meet_at_a_call_without_an_asker_are_two_calls() {
+    let pair = Pair::of(harness(StoreFixture::postgres().await).await).await;
+    let harness = &pair.harness;
+    let task = ask(&pair.here, 1, Duration::ZERO).await.call.task_id;
+    // Both asks compare their proposals with the call, before one of them stores its presence.
+    let mut other = harness.fixture.holding(TASKS, task.0).await;
+    let asks = [asking(&pair.here, 1), asking(&pair.there, 1)];
+    until_blocked(harness, 2).await;
+    other.execute("rollback").await.unwrap();
+    let second = until_second(harness, task).await;
+    for waiting in [task, second] {
+        until_present(harness, waiting, |until| until > Time(0)).await;
+        assert_eq!(harness.open(waiting).await.len(), 1);
+    }
+    let held = pair.here.read_call(&agent(), second, Duration::ZERO).await;
+    let says = held.unwrap().message();
+    assert!(says.contains("The same call waits already."), "{says}");
+    let third = ask(&pair.there, 1, Duration::ZERO).await.call.task_id;
+    assert!(third != task && third != second);
+    asks.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_asks_that_meet_at_an_approved_call_get_one_permit_and_a_second_call() {
+    for (report, reason) in [
+        ("required", "The same call is being run."),
+        ("optional", "The same call ran at"),
+    ] {
+        let mut harness = harness(StoreFixture::postgres().await).await;
+        let door = format!("  door: {{ report: {report},");
+        harness.configure(|yaml| yaml.replacen("  door: {", &door, 1));
+        let pair = Pair::of(harness).await;
+        let held = pair.here.ask(&agent(), &bash(Duration::ZERO)).await;
+        let task = held.unwrap().call.task_id;
+        approve(&pair.harness, &pair.here, task).await;
+        until_at_rest(&pair.harness, task).await;
+        let mut other = pair.harness.fixture.holding(TASKS, task.0).await;
+        let asks = [&pair.here, &pair.there].map(|engine| asking_by(engine, bash(LONG)));
+        until_blocked(&pair.harness, 2).await;
+        other.execute("rollback").await.unwrap();
+        let second = until_second(&pair.harness, task).await;
+        let held = pair.here.read_call(&agent(), second, Duration::ZERO).await;
+        let held = held.unwrap();
+        assert_eq!(held.state, GateState::Pending);
+        let says = held.message();
+        assert!(says.contains(reason), "{says}");
+        let has_answered = async || asks.iter().any(JoinHandle::is_finished);
+        until("an ask has the permit", has_answered).await;
+        let mut calls = Vec::new();
+        for ask in asks {
+            ask.abort();
+            if let Ok(answer) = ask.await {
+                calls.push(answer.unwrap().call);
+            }
+        }
+        let [call] = &calls[..] else {
+            panic!("one answer: {calls:?}")
+        };
+        assert!(
+            call.task_id == task && call.permit.is_some(),
+            "{report}: {call:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asker_that_leaves_while_its_call_changes_keeps_its_call() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let engine = harness.engine(8);
+    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+    let asking = asking(&engine, 1);
+    until_present(&harness, task, |until| until > Time(0)).await;
+    let mut other = harness.fixture.holding(TASKS, task.0).await;
+    // The ask ends with its process, and the commit that ends its presence waits for the lock.
+    engine.shut_down(LONG).await;
+    until_blocked(&harness, 1).await;
+    let changed = format!("update agent_task set version = version + 1 where task_id = '{task}'");
+    other.execute(AssertSqlSafe(changed)).await.unwrap();
+    other.execute("commit").await.unwrap();
+    let answer = asking.await.unwrap().unwrap();
+    assert_eq!(
+        (answer.call.task_id, answer.call.state),
+        (task, GateState::Pending)
+    );
+    let until = harness.journal(task).await.row.asker_until;
+    assert_eq!(until, Some(Time(0)));
+}
+
+both! {
+    async fn equal_ask_beside_a_call_of_unknown_outcome_says_so_and_the_next_one_continues_that_call(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let small = |wait| proposal("refund", SMALL, wait);
+        harness.tool.answers(504, "late");
+        let asking = asking_by(&engine, small(Duration::from_mins(5)));
+        let task = until_proposed(&harness).await;
+        let is_asked = async || {
+            let open = harness.open(task).await;
+            matches!(open[..], [(_, RequestKind::Reconcile)])
+        };
+        until("a person is asked about the outcome", is_asked).await;
+        harness.tool.answers(200, "{}");
+        let beside = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        let says = beside.message();
+        assert_ne!(beside.task_id, task);
+        assert!(says.contains("The same call may have run, and a person is asked about its outcome."), "{says}");
+        asking.abort();
+        let _ = asking.await;
+        until_present(&harness, task, |until| until == Time(0)).await;
+        let again = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        assert_eq!((again.task_id, again.state), (task, GateState::Doubtful));
+        assert_eq!(harness.tool.count(), 1);
+    }
+
+    async fn equal_ask_beside_an_approved_call_says_so_and_the_next_one_continues_that_call(fixture) {
+        let mut harness = harness(fixture).await;
+        let slots = limit_refund(&mut harness);
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        until_at_rest(&harness, task).await;
+        let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
+        let asking = asking(&engine, 1);
+        // The driver that waits for the slot has stored the presence of the asker.
+        until_present(&harness, task, |until| until > Time(0)).await;
+        let beside = ask(&engine, 1, Duration::ZERO).await.call;
+        let says = beside.message();
+        assert_ne!(beside.task_id, task);
+        assert!(says.contains("The same call was approved and waits for its asker."), "{says}");
+        asking.abort();
+        let _ = asking.await;
+        until_present(&harness, task, |until| until == Time(0)).await;
+        drop(taken);
+        until_at_rest(&harness, task).await;
+        let again = ask(&engine, 1, LONG).await.call;
+        assert_eq!((again.task_id, again.outcome), (task, Some(Outcome::Succeeded)));
+    }
+}
