@@ -355,7 +355,7 @@ fn reason_to_hold_beside(phase: Option<&Phase>) -> &'static str {
         ) => "The same call waits already.",
         Some(Phase::Approved(_)) => "The same call was approved and waits for its asker.",
         Some(Phase::OutcomeUnknown(_)) => {
-            "The same call may have run, and a person is asked about its outcome."
+            "The same call is being run or may have run: a person is asked about its outcome."
         }
         Some(Phase::Started(_) | Phase::Settled(..) | Phase::Delegated(_) | Phase::Done(_))
         | None => "The same call is being run.",

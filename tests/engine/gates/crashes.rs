@@ -197,7 +197,7 @@ both! {
         until_present(&harness, task, |until| until > now).await;
         let equal = ask(&there, 1, Duration::ZERO).await.call;
         assert_ne!(equal.task_id, task);
-        assert!(equal.reason.unwrap().contains("The same call may have run, and a person is asked"));
+        assert!(equal.reason.unwrap().contains("The same call is being run or may have run: a person is asked"));
         assert_eq!(harness.executions(task, "/refund"), 1);
         waiting.abort();
     }

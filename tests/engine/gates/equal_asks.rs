@@ -148,7 +148,7 @@ both! {
         let beside = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
         let says = beside.message();
         assert_ne!(beside.task_id, task);
-        assert!(says.contains("The same call may have run, and a person is asked about its outcome."), "{says}");
+        assert!(says.contains("The same call is being run or may have run: a person is asked about its outcome."), "{says}");
         asking.abort();
         let _ = asking.await;
         until_present(&harness, task, |until| until == Time(0)).await;
