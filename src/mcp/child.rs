@@ -327,7 +327,7 @@ fn one_line(message: &str) -> String {
     clippy::disallowed_methods,
     reason = "the work ends with the child, which ends with the service"
 )]
-pub(super) fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
+fn spawn_background(work: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(work);
 }
 

@@ -58,8 +58,6 @@ pub(crate) struct Call<'c> {
     /// The reviewed schema of the arguments.
     pub(crate) schema: &'c Value,
     pub(crate) id: CallId,
-    /// Whether the call is sent again at once if the outcome of this attempt is unknown.
-    pub(crate) is_repeatable: bool,
     pub(crate) traceparent: &'c str,
     /// The configured headers, with the user's credentials filled in.
     pub(crate) headers: HeaderMap,

@@ -243,7 +243,6 @@ pub(super) struct Asking {
     pub(super) permit: AttemptPermit,
     pub(super) redactor: Redactor,
     pub(super) id: u128,
-    pub(super) is_repeatable: bool,
     pub(super) late: LateSlot,
     pub(super) raw: RawSlot,
 }
@@ -257,7 +256,6 @@ impl Default for Asking {
             permit: AttemptPermit::permitted_while(|| true),
             redactor: Redactor::default(),
             id: 2,
-            is_repeatable: false,
             late: LateSlot::default(),
             raw: RawSlot::default(),
         }
@@ -271,7 +269,6 @@ impl Asking {
             arguments: &self.arguments,
             schema: &self.schema,
             id: CallId(Uuid::from_u128(self.id)),
-            is_repeatable: self.is_repeatable,
             traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             headers: self.headers.clone(),
             permit: &self.permit,

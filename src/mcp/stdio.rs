@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::child::{Child, Pending, spawn_background};
+use super::child::Child;
 use super::client::{Call, ClientError, LIST_TIMED_OUT, LIST_TIMEOUT, Listing, Outcome};
 use super::content::outcome;
 use super::listing::Pages;
@@ -61,7 +61,7 @@ struct TimeLimits {
     list: Duration,
     /// The maximum time for the answer to `server/discover`, which older servers may never give.
     probe: Duration,
-    /// After a call has timed out, `Session::cancel_call` sends a request to find out whether the
+    /// After a call has timed out, `Stdio::cancel_call` sends a request to find out whether the
     /// server still responds. This is the maximum time for the server's answer to that request.
     alive: Duration,
     /// The pause after the first failed start. Each further failure doubles the pause, up to
@@ -95,7 +95,7 @@ pub(super) struct Stdio {
     closed: CancellationToken,
     /// Limits the concurrent calls. The caller takes a slot before each call.
     pub(super) slots: Arc<Semaphore>,
-    ids: Arc<AtomicU64>,
+    ids: AtomicU64,
     changes: watch::Sender<u64>,
     /// Redacts the name of a program that cannot be started, and the lines of the child's standard
     /// error before they are logged.
@@ -119,8 +119,6 @@ struct Session {
     child: Arc<Child>,
     revision: Revision,
     server: Value,
-    /// The number of requests so far, to all children of the server.
-    ids: Arc<AtomicU64>,
 }
 
 impl Stdio {
@@ -144,7 +142,7 @@ impl Stdio {
             running: Mutex::default(),
             closed: CancellationToken::new(),
             slots: Arc::new(Semaphore::new(MAX_CALLS)),
-            ids: Arc::default(),
+            ids: AtomicU64::new(0),
             changes,
             redactor,
             logs_stderr,
@@ -177,7 +175,7 @@ impl Stdio {
             let page = pages.id();
             let mut request = Request::new(&page, "tools/list");
             request.params.extend(pages.cursor());
-            let answer = session.ask(request, self.limits.list).await?;
+            let answer = self.ask(&session, request, self.limits.list).await?;
             if !pages.add(answer)? {
                 return Ok(pages.listing(session.revision, session.server));
             }
@@ -234,33 +232,18 @@ impl Stdio {
                     outcome(answer, call.redactor)
                 }
                 Ok(None) => Outcome::Unknown(ANSWER_LOST.to_owned()),
-                Err(_) => self.time_out(call, session, id, pending).await,
+                Err(_) => {
+                    let redactor = call.redactor.clone();
+                    call.late.put(async move {
+                        let answered =
+                            tokio::time::timeout(LATE_ANSWER_TIMEOUT, pending.answer()).await;
+                        outcome(answered.ok()??, &redactor).settled().ok()
+                    });
+                    self.cancel_call(session, &id).await;
+                    Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
+                }
             };
         }
-    }
-
-    /// Returns the outcome of a call whose timeout is over. Cancels the request `id` at the server,
-    /// and goes on waiting for the answer in `call.late`.
-    async fn time_out(
-        &self,
-        call: &Call<'_>,
-        session: Session,
-        id: String,
-        mut pending: Pending,
-    ) -> Outcome {
-        let redactor = call.redactor.clone();
-        call.late.put(async move {
-            let answered = tokio::time::timeout(LATE_ANSWER_TIMEOUT, pending.answer()).await;
-            outcome(answered.ok()??, &redactor).settled().ok()
-        });
-        let canceling = session.cancel_call(id, self.limits.alive);
-        if call.is_repeatable {
-            // The call is sent again at once, so it waits until the child has answered or ended.
-            canceling.await;
-        } else {
-            spawn_background(canceling);
-        }
-        Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
     }
 
     /// Ends the child. A child that is starting is given up, and no other child starts afterwards.
@@ -269,6 +252,33 @@ impl Stdio {
         let session = self.running.lock().await.session.take();
         if let Some(session) = session {
             session.child.end().await;
+        }
+    }
+
+    /// Cancels the request `id` at the server. Then checks, with a request that has no effect,
+    /// whether the server still answers. If the server does not answer, ends the child process.
+    async fn cancel_call(&self, session: Session, id: &str) {
+        let mut cancel = Request::notification("notifications/cancelled");
+        cancel.params.push(("requestId", json!(id).to_string()));
+        cancel
+            .params
+            .push(("reason", json!("the timeout is over").to_string()));
+        let text = cancel.text(session.revision);
+        let _ = session
+            .child
+            .write(&text, Instant::now() + self.limits.alive, || true)
+            .await;
+        let method = if session.revision.is_stateless() {
+            "server/discover"
+        } else {
+            "ping"
+        };
+        if self
+            .ask(&session, Request::new("", method), self.limits.alive)
+            .await
+            .is_err()
+        {
+            session.child.close_input().await;
         }
     }
 
@@ -350,7 +360,6 @@ impl Stdio {
             child: Arc::clone(&child),
             revision,
             server: Value::Null,
-            ids: Arc::clone(&self.ids),
         };
         let close_on_drop = child.closing_on_drop();
         let begun = self.begin(session_of).await;
@@ -370,7 +379,7 @@ impl Stdio {
         }
         let older = session_of(Revision::November2025);
         let within = self.limits.start;
-        let answer = older.ask(Request::initialize(""), within).await;
+        let answer = self.ask(&older, Request::initialize(""), within).await;
         let (revision, server) = match answer.and_then(initialized) {
             Ok(begun) => begun,
             // The server may speak the stateless revision (2026-07-28): `discover` was not tried
@@ -393,59 +402,46 @@ impl Stdio {
     /// `None`.
     async fn discover(&self, newest: &Session) -> Option<Session> {
         let request = Request::new("", "server/discover");
-        let answer = newest.ask(request, self.limits.probe).await.ok()?;
+        let answer = self.ask(newest, request, self.limits.probe).await.ok()?;
         is_stateless(&answer).then(|| Session {
             server: server_info(&answer),
             ..newest.clone()
         })
     }
 
-    fn observe(&self, up: bool) {
-        let server = self.name.as_str();
-        tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = i64::from(up));
-    }
-}
-
-impl Session {
-    /// Cancels the request `id` at the server. Then checks, with a request that has no effect,
-    /// whether the server still answers. If the server does not answer within `alive`, ends the
-    /// child process.
-    async fn cancel_call(self, id: String, alive: Duration) {
-        let mut cancel = Request::notification("notifications/cancelled");
-        cancel.params.push(("requestId", json!(id).to_string()));
-        cancel
-            .params
-            .push(("reason", json!("the timeout is over").to_string()));
-        let (text, until) = (cancel.text(self.revision), Instant::now() + alive);
-        let _ = self.child.write(&text, until, || true).await;
-        let method = if self.revision.is_stateless() {
-            "server/discover"
-        } else {
-            "ping"
-        };
-        if self.ask(Request::new("", method), alive).await.is_err() {
-            self.child.close_input().await;
-        }
-    }
-
     /// Sends a request that calls no tool, under a fresh id. Waits at most `within` for the answer.
-    async fn ask(&self, request: Request<'_>, within: Duration) -> Result<Answer, String> {
-        let number = self.ids.fetch_add(1, Ordering::Relaxed);
-        let id = format!("{}-{number}", request.method);
+    async fn ask(
+        &self,
+        session: &Session,
+        request: Request<'_>,
+        within: Duration,
+    ) -> Result<Answer, String> {
+        let id = format!(
+            "{}-{}",
+            request.method,
+            self.ids.fetch_add(1, Ordering::Relaxed)
+        );
         let request = Request {
             id: Some(&id),
             ..request
         };
         let until = Instant::now() + within;
-        let mut pending = self.child.expect(&id);
-        let text = request.text(self.revision);
-        let wrote = self.child.write(&text, until, || true).await;
+        let mut pending = session.child.expect(&id);
+        let wrote = session
+            .child
+            .write(&request.text(session.revision), until, || true)
+            .await;
         wrote.map_err(|_| unwritten_reason(until))?;
         match tokio::time::timeout_at(until, pending.answer()).await {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => Err(ANSWER_LOST.to_owned()),
             Err(_) => Err(NO_ANSWER_IN_TIME.to_owned()),
         }
+    }
+
+    fn observe(&self, up: bool) {
+        let server = self.name.as_str();
+        tracing::info!(target: "holdpoint::metric", metric = "mcp_server_up", server, change = i64::from(up));
     }
 }
 

@@ -290,7 +290,6 @@ impl McpTool {
             arguments: &call.arguments_text,
             schema: &self.schema,
             id: call.call_id,
-            is_repeatable: self.spec.effect.is_repeatable(),
             traceparent: &call.traceparent,
             headers,
             permit: &call.permit,

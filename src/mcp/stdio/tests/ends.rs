@@ -166,26 +166,6 @@ async fn child_that_answers_nothing_after_a_timeout_is_ended() {
 }
 
 #[tokio::test]
-async fn only_a_call_that_is_sent_again_waits_after_its_timeout_until_the_child_answers_or_ends() {
-    for (is_repeatable, alive) in [(false, LONG), (true, SHORT)] {
-        let mut server = Served::running("deaf = True\ndef call(m): pass");
-        server.stdio.limits.alive = alive;
-        let asking = Asking {
-            is_repeatable,
-            ..Asking::default()
-        };
-        let late = Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned());
-        assert_eq!(server.call(&asking, SHORT).await, late);
-        let session = server.stdio.running.lock().await.session.clone().unwrap();
-        assert_eq!(session.child.has_ended(), is_repeatable);
-        until("the call is canceled", || {
-            server.count("notifications/cancelled") == 1
-        })
-        .await;
-    }
-}
-
-#[tokio::test]
 async fn child_that_does_not_read_is_ended_at_the_timeout_of_a_write() {
     let script = format!("{IDS}def call(m):\n    note('busy')\n    while True: signal.pause()");
     let server = Served::running(&script);
