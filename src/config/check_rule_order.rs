@@ -1,5 +1,6 @@
 //! Finds rules that never decide a call, because earlier rules decide every call of their tools.
-//! Warns only if this is certain, whatever the call.
+//! Warns only if this is certain for every call whose arguments the rules can read: an `allow` rule
+//! leaves a call with a number too big for CEL to later rules.
 
 use std::collections::BTreeSet;
 

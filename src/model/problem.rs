@@ -95,7 +95,8 @@ pub(super) fn is_non_empty(member: &Value) -> bool {
 pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome {
     let member = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
     let (code, kind) = (member("code"), member("type"));
-    let blames_request = match status_of(error) {
+    let status = status_of(error).filter(|code| (400..600).contains(code));
+    let blames_request = match status {
         Some(status) => (400..500).contains(&status) && !retry::is_retryable(status),
         None => {
             FINAL_ERROR_TYPES.contains(&kind)

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use hyper::client::conn::http1;
 use reqwest::header::{CONNECTION, HeaderMap};
-use reqwest::{Body, Response, StatusCode};
+use reqwest::{Body, Response, StatusCode, Version};
 use tokio::time::Instant;
 
 use super::guarded_connection::{GuardedConnection, MaySend, SendGate, Stream};
@@ -106,7 +106,7 @@ async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<Re
     if status.is_informational() {
         return Err(Failure::Lost("the answer was not a final answer"));
     }
-    let announces_close = announces_close(response.headers());
+    let announces_close = announces_close(response.version(), response.headers());
     let received = |is_complete| Received {
         status,
         announces_close,
@@ -125,10 +125,15 @@ async fn read(mut response: Response, sink: &mut impl ResponseSink) -> Result<Re
     Ok(received(true))
 }
 
-fn announces_close(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(CONNECTION).iter();
-    lines
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','))
-        .any(|option| option.trim().eq_ignore_ascii_case("close"))
+/// Whether the peer closes the connection after its response. Before HTTP/1.1, it does so unless it
+/// says `keep-alive` (RFC 9112, section 9.3).
+fn announces_close(version: Version, headers: &HeaderMap) -> bool {
+    let has_option = |name: &str| {
+        let lines = headers.get_all(CONNECTION).iter();
+        lines
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(','))
+            .any(|option| option.trim().eq_ignore_ascii_case(name))
+    };
+    has_option("close") || (version < Version::HTTP_11 && !has_option("keep-alive"))
 }

@@ -253,10 +253,9 @@ impl Net {
     }
 
     /// Keeps the connection if it can be used again. If the connection was reused, fails for a
-    /// response that perhaps belongs to no request. A peer may send a 408 that announces a close
-    /// when it closes an idle connection while the request is on its way. A 421 refuses the
-    /// connection rather than the request. Any other error is the answer to the request, even if
-    /// the peer then closes the connection.
+    /// response that perhaps belongs to no request: a 421, which refuses the connection rather than
+    /// the request, or a status of `STRAY_STATUSES` that announces a close. Any other error is the
+    /// answer to the request, even if the peer then closes the connection.
     fn received(
         &self,
         key: Option<KeptKey>,
@@ -267,8 +266,9 @@ impl Net {
         let Some(key) = key else {
             return Ok(());
         };
-        let is_stray = received.status == StatusCode::MISDIRECTED_REQUEST
-            || (received.status == StatusCode::REQUEST_TIMEOUT && received.announces_close);
+        let status = received.status;
+        let is_stray = status == StatusCode::MISDIRECTED_REQUEST
+            || (received.announces_close && STRAY_STATUSES.contains(&status.as_u16()));
         if is_reused && is_stray {
             self.kept.avoid(key);
             return Err(Failure::Lost(STRAY_ANSWER));
@@ -293,6 +293,11 @@ impl Net {
 /// response. A part of a longer body may then still wait in the connection's buffers, and would
 /// delay the next request.
 const MAX_KEPT_BODY_BYTES: usize = 16 * 1024;
+
+/// The statuses by which a peer closes an idle connection (408), perhaps while the request is on its
+/// way, or refuses bytes that it cannot read as a request. A peer that leaves the body of an earlier
+/// request unread takes this body for the beginning of the next request.
+const STRAY_STATUSES: [u16; 5] = [400, 408, 431, 501, 505];
 
 const STRAY_ANSWER: &str = "an error on a used connection may belong to no request";
 const CLOSED_BEFORE_WRITE: &str = "the connection was closed before the request was written";

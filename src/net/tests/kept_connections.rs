@@ -239,7 +239,7 @@ async fn error_that_closes_a_reused_connection_is_the_answer_to_its_request() {
         "no".repeat(49)
     );
     for answer in [
-        "HTTP/1.1 400 Bad\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
+        "HTTP/1.1 409 Taken\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
         "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
         "HTTP/1.1 503 Later\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
         "HTTP/1.0 500 Broken\r\ncontent-length: 2\r\n\r\nno",
@@ -268,12 +268,17 @@ async fn error_that_leaves_a_reused_connection_open_is_the_answer_to_its_request
     }
 }
 
-/// A peer may send a 408 when it closes an idle connection while the request is on its way.
+/// A peer may send a 408 when it closes an idle connection while the request is on its way. A peer
+/// that leaves the body of an earlier request unread takes it for the beginning of the next request,
+/// and refuses what it cannot read.
 #[tokio::test]
-async fn timeout_answer_that_closes_a_reused_connection_may_belong_to_no_request() {
+async fn refusal_that_closes_a_reused_connection_may_belong_to_no_request() {
     for stray in [
         STRAY,
         b"HTTP/1.1 408 Late\r\nConnection: x, Close\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.0 408 Late\r\ncontent-length: 2\r\n\r\nno",
+        b"HTTP/1.1 400 Bad\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
+        b"HTTP/1.1 501 Unsupported\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno",
         b"HTTP/1.1 421 Misdirected\r\ncontent-length: 2\r\n\r\nno",
     ] {
         let peer = Peer::new().await;

@@ -79,15 +79,20 @@ async fn error_inside_a_success_is_retried_unless_it_blames_the_request() {
     let (answer, endpoint, _) = ask(vec![overloaded, hello()]).await;
     assert_eq!(answer.unwrap().text.as_deref(), Some("hello"));
     assert_eq!(endpoint.seen().len(), 2);
-    let no_credit = r#"{"error":{"message":"no credit","code":402}}"#;
-    let (answer, endpoint, _) = ask(vec![http("200 OK", "", no_credit), hello()]).await;
-    assert!(
-        answer
-            .unwrap_err()
-            .detail
-            .ends_with("it reported an error: no credit")
-    );
-    assert_eq!(endpoint.seen().len(), 1);
+    for (error, why) in [
+        (r#"{"message":"no credit","code":402}"#, "no credit"),
+        (
+            r#"{"message":"bad","code":0,"type":"invalid_request_error"}"#,
+            "bad",
+        ),
+    ] {
+        let blamed = http("200 OK", "", &format!("{{\"error\":{error}}}"));
+        let (answer, endpoint, _) = ask(vec![blamed, hello()]).await;
+        let detail = answer.unwrap_err().detail;
+        let expected = format!("it reported an error: {why}");
+        assert!(detail.ends_with(&expected), "{detail}");
+        assert_eq!(endpoint.seen().len(), 1);
+    }
 }
 
 #[tokio::test]
