@@ -128,6 +128,7 @@ impl Relay {
         self.feed.relay_started();
         let work = async {
             loop {
+                let began = Instant::now();
                 let _ = self.run_connection(&pool).await;
                 self.db.asker_lock.lose();
                 // The connection has broken, and notifications are lost. `poll_last_events` finds
@@ -135,8 +136,8 @@ impl Relay {
                 self.feed.take_outgoing();
                 self.partial_deltas.clear();
                 self.feed.publish_unknown_commits();
-                let until = Instant::now() + POLL_INTERVAL;
-                sleep_until(until).await;
+                // The next connection is opened at once, unless this one has just been opened.
+                sleep_until(began + POLL_INTERVAL).await;
                 self.poll_last_events().await;
             }
         };

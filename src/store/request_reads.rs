@@ -19,15 +19,11 @@ use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// The maximum number of requests that one statement reads. It limits how many requests wait for a
-/// long journal.
-const MAX_BATCH_REQUESTS: usize = 16;
-/// The maximum number of statements in flight.
-const MAX_STATEMENTS: usize = 4;
-/// The time after which a waiting request does not wait for the statement in flight any longer, but
-/// is read by a further statement. Many requests are read within this time, but a long journal takes
-/// longer.
-const MAX_WAIT: Duration = Duration::from_millis(20);
+/// The maximum number of requests that one statement reads.
+const MAX_BATCH_REQUESTS: usize = 64;
+/// The time after which a waiting request is read by a statement of its own. The statement in flight
+/// may read a long journal, or wait for a database that does not answer.
+const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// Like `JOURNAL` in `journal.rs`, but finds tasks by their requests, and also returns columns of
 /// the requests.
@@ -95,6 +91,7 @@ type Reply = Option<Result<RequestRead, ReadError>>;
 
 #[derive(Debug)]
 struct WaitingRequest {
+    ticket: u64,
     id: RequestId,
     reply: oneshot::Sender<Reply>,
 }
@@ -106,7 +103,9 @@ pub(super) struct RequestQueue(Mutex<Requests>);
 #[derive(Debug, Default)]
 struct Requests {
     waiting: VecDeque<WaitingRequest>,
-    statements: usize,
+    last_ticket: u64,
+    /// Whether a [`Reader`] exists. There is one at most.
+    has_reader: bool,
 }
 
 impl RequestQueue {
@@ -114,34 +113,75 @@ impl RequestQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a request waits and fewer than `max_statements` are in flight. If so, counts one more
-    /// statement as in flight, and the caller must run [`Store::read_waiting`].
-    fn begin(&self, max_statements: usize) -> bool {
+    /// Adds a request. Returns its ticket, and whether the caller must start a [`Reader`].
+    fn add(&self, id: RequestId, reply: oneshot::Sender<Reply>) -> (u64, bool) {
         let mut requests = self.lock();
-        let begins = !requests.waiting.is_empty() && requests.statements < max_statements;
-        requests.statements += usize::from(begins);
-        begins
+        requests.last_ticket += 1;
+        let ticket = requests.last_ticket;
+        requests
+            .waiting
+            .push_back(WaitingRequest { ticket, id, reply });
+        (ticket, !std::mem::replace(&mut requests.has_reader, true))
     }
 
-    /// Takes the requests for the next statement, in order, and each request once. If none waits,
-    /// counts the caller's statement as over.
+    /// Removes a request that still waits. Returns `false` if a statement reads it.
+    fn withdraw(&self, ticket: u64) -> bool {
+        let waiting = &mut self.lock().waiting;
+        let before = waiting.len();
+        waiting.retain(|request| request.ticket != ticket);
+        waiting.len() < before
+    }
+
+    /// Takes the requests for the next statement, in order, and each request once. Leaves out
+    /// requests whose callers have gone away. If no request is left, the reader ends.
     fn take(&self) -> Vec<WaitingRequest> {
         let mut requests = self.lock();
         let (mut batch, mut later) = (Vec::new(), VecDeque::new());
         let mut ids = HashSet::new();
         while batch.len() < MAX_BATCH_REQUESTS
-            && let Some(waiting) = requests.waiting.pop_front()
+            && let Some(request) = requests.waiting.pop_front()
         {
-            if ids.insert(waiting.id) {
-                batch.push(waiting);
+            if request.reply.is_closed() {
+                continue;
+            }
+            if ids.insert(request.id) {
+                batch.push(request);
             } else {
-                later.push_back(waiting);
+                later.push_back(request);
             }
         }
         later.append(&mut requests.waiting);
         requests.waiting = later;
-        requests.statements -= usize::from(batch.is_empty());
+        requests.has_reader = !batch.is_empty();
         batch
+    }
+}
+
+/// Reads the waiting requests, one batch after the other, until none waits.
+struct Reader {
+    store: Store,
+    has_ended: bool,
+}
+
+impl Reader {
+    async fn run(mut self) {
+        loop {
+            let batch = self.store.inner.request_queue.take();
+            if batch.is_empty() {
+                self.has_ended = true;
+                return;
+            }
+            self.store.read_batch(batch).await;
+        }
+    }
+}
+
+impl Drop for Reader {
+    /// Lets the next caller start another reader, if this one was dropped together with its runtime.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.store.inner.request_queue.lock().has_reader = false;
+        }
     }
 }
 
@@ -154,54 +194,47 @@ impl Store {
     pub async fn request_with_journal(&self, id: RequestId) -> Result<RequestRead, ReadError> {
         let queue = &self.inner.request_queue;
         let (reply, mut result) = oneshot::channel();
-        queue.lock().waiting.push_back(WaitingRequest { id, reply });
-        let mut max_statements = 1;
-        let reply = loop {
-            if queue.begin(max_statements) {
-                self.inner.tasks.spawn(self.clone().read_waiting());
-            }
-            match timeout(MAX_WAIT, &mut result).await {
-                Ok(reply) => break reply.ok().flatten(),
-                Err(_) => max_statements = MAX_STATEMENTS,
-            }
+        let (ticket, needs_reader) = queue.add(id, reply);
+        if needs_reader {
+            let reader = Reader {
+                store: self.clone(),
+                has_ended: false,
+            };
+            self.inner.tasks.spawn(reader.run());
+        }
+        let reply = match timeout(MAX_WAIT, &mut result).await {
+            Ok(reply) => reply,
+            Err(_) if queue.withdraw(ticket) => Ok(None),
+            Err(_) => result.await,
         };
-        match reply {
+        match reply.ok().flatten() {
             Some(read) => read,
             None => self.read_alone(id).await,
         }
     }
 
-    /// Reads the waiting requests, one batch after the other, until none waits.
-    async fn read_waiting(self) {
-        loop {
-            let batch = self.inner.request_queue.take();
-            if batch.is_empty() {
-                return;
-            }
-            let ids: Vec<Uuid> = batch.iter().map(|waiting| waiting.id.0).collect();
-            match self.journals_of_requests(ids).await {
-                Ok(mut found) => {
-                    for WaitingRequest { id, reply } in batch {
-                        let read = match found.remove(&id.0) {
-                            None => Some(None),
-                            Some((head, items)) => head.read(id, &items).map(Some),
-                        };
-                        // A caller that went away needs no reply.
-                        let _ = reply.send(read.map(Ok));
-                    }
-                }
-                Err(failure) => {
-                    let is_unreached = failure.is_unreached();
-                    for WaitingRequest { reply, .. } in batch {
-                        let _ = reply.send(is_unreached.then_some(Err(ReadError::Unavailable)));
-                    }
-                }
-            }
+    async fn read_batch(&self, batch: Vec<WaitingRequest>) {
+        let ids = batch.iter().map(|waiting| waiting.id.0).collect();
+        let read = self.journals_of_requests(ids);
+        let Some(read) = self.inner.stop.run_until_cancelled(read).await else {
+            return;
+        };
+        let mut found = read.map_err(ReadError::from);
+        for WaitingRequest { id, reply, .. } in batch {
+            let read = match &mut found {
+                Ok(found) => match found.remove(&id.0) {
+                    None => Some(Ok(None)),
+                    Some((head, items)) => head.read(id, &items).map(|read| Ok(Some(read))),
+                },
+                Err(ReadError::Corrupt(_)) => None,
+                Err(ReadError::Unavailable) => Some(Err(ReadError::Unavailable)),
+            };
+            // A caller that went away needs no reply.
+            let _ = reply.send(read);
         }
     }
 
-    /// Reads a request by a statement of its own, because the statement for its batch failed or its
-    /// journal could not be decoded.
+    /// Reads a request by a statement of its own.
     async fn read_alone(&self, id: RequestId) -> Result<RequestRead, ReadError> {
         let found = self.journals_of_requests(vec![id.0]).await;
         match found.map_err(ReadError::from) {

@@ -73,7 +73,7 @@ impl Store {
             return;
         }
         let id = stopped.row.task_id;
-        let (Ok(Some(row)), Ok(mut requests), Ok(Some(after))) = (
+        let (Ok(Some(mut row)), Ok(mut requests), Ok(Some(after))) = (
             self.task(id).await,
             self.pending(id, id).await,
             self.task(id).await,
@@ -87,6 +87,8 @@ impl Store {
             // The deadline may have passed since the commit.
             read.expired = committed.expired;
         }
+        // A presence may have ended with its process since the commit.
+        row.asker_until = stopped.row.asker_until;
         assert_eq!(stopped.row, row, "a committed row differs from a read");
         assert_eq!(
             stopped.requests, requests,

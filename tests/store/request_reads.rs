@@ -63,11 +63,11 @@ both! {
 
 /// The lock keeps the first statement waiting, as a long journal would.
 #[tokio::test]
-async fn requests_behind_a_slow_statement_are_read_by_three_further_statements() {
+async fn requests_behind_a_slow_statement_are_read_by_statements_of_their_own() {
     const WAITING: &str = "select count(*) from pg_stat_activity
         where wait_event_type = 'Lock' and query like '%r.request_id as key%'";
     let fixture = StoreFixture::postgres().await;
-    let ids = paused(&fixture, 60).await;
+    let ids = paused(&fixture, 67).await;
     let mut locking = PgConnection::connect(fixture.settings.url.reveal())
         .await
         .unwrap();
@@ -75,9 +75,10 @@ async fn requests_behind_a_slow_statement_are_read_by_three_further_statements()
     let lock = "lock table intervention_request in access exclusive mode";
     locking.execute(lock).await.unwrap();
     let release = async {
-        until("four statements wait", async || {
-            fixture.number(WAITING).await == 4
-        })
+        until(
+            "a batch and three single requests are being read",
+            async || fixture.number(WAITING).await == 4,
+        )
         .await;
         locking.execute("rollback").await.unwrap();
     };
@@ -85,4 +86,42 @@ async fn requests_behind_a_slow_statement_are_read_by_three_further_statements()
     for (id, read) in ids.iter().zip(read) {
         assert_eq!(read.unwrap().0.spec.request_id, *id);
     }
+}
+
+/// A runtime that ends takes the statement in flight with it.
+#[test]
+fn request_is_read_after_the_runtime_of_the_reader_has_ended() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let (outer, inner) = (runtime(), runtime());
+    let (fixture, ids, mut locking) = outer.block_on(async {
+        let fixture = StoreFixture::postgres().await;
+        let ids = paused(&fixture, 2).await;
+        let url = fixture.settings.url.reveal();
+        let mut locking = PgConnection::connect(url).await.unwrap();
+        locking.execute("begin").await.unwrap();
+        let lock = "lock table intervention_request in access exclusive mode";
+        locking.execute(lock).await.unwrap();
+        (fixture, ids, locking)
+    });
+    let read = fixture.store.request_with_journal(ids[0]);
+    let short = std::time::Duration::from_millis(30);
+    assert!(
+        inner
+            .block_on(async { tokio::time::timeout(short, read).await })
+            .is_err()
+    );
+    inner.shutdown_background();
+    outer.block_on(async {
+        locking.execute("rollback").await.unwrap();
+        let started = std::time::Instant::now();
+        for _ in 0..20 {
+            let read = fixture.store.request_with_journal(ids[1]).await;
+            assert_eq!(read.unwrap().unwrap().0.spec.request_id, ids[1]);
+        }
+        assert!(
+            started.elapsed() < std::time::Duration::from_secs(2),
+            "no read waits for another reader"
+        );
+        drop((fixture, locking));
+    });
 }

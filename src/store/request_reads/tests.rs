@@ -2,11 +2,20 @@
 
 use super::*;
 
-fn add(queue: &RequestQueue, number: u128) -> oneshot::Receiver<Reply> {
+struct Caller {
+    ticket: u64,
+    needs_reader: bool,
+    _result: oneshot::Receiver<Reply>,
+}
+
+fn add(queue: &RequestQueue, number: u128) -> Caller {
     let (reply, result) = oneshot::channel();
-    let id = RequestId(Uuid::from_u128(number));
-    queue.lock().waiting.push_back(WaitingRequest { id, reply });
-    result
+    let (ticket, needs_reader) = queue.add(RequestId(Uuid::from_u128(number)), reply);
+    Caller {
+        ticket,
+        needs_reader,
+        _result: result,
+    }
 }
 
 fn taken(queue: &RequestQueue) -> Vec<u128> {
@@ -17,41 +26,34 @@ fn taken(queue: &RequestQueue) -> Vec<u128> {
 #[test]
 fn requests_that_come_during_a_statement_are_read_by_the_next_in_order() {
     let queue = RequestQueue::default();
-    add(&queue, 1);
-    assert!(queue.begin(1));
-    assert_eq!(taken(&queue), [1]);
-    for number in 2..=20 {
-        add(&queue, number);
-        assert!(!queue.begin(1), "a statement is in flight");
-    }
-    assert_eq!(taken(&queue), (2..=17).collect::<Vec<_>>());
-    assert_eq!(taken(&queue), [18, 19, 20]);
-    assert_eq!(taken(&queue), []);
-    assert!(!queue.begin(1), "no request waits");
-    add(&queue, 21);
-    assert!(queue.begin(1), "the statement is over");
+    let first = add(&queue, 0);
+    assert!(first.needs_reader);
+    assert_eq!(taken(&queue), [0]);
+    let callers: Vec<_> = (1..=70).map(|number| add(&queue, number)).collect();
+    assert!(callers.iter().all(|caller| !caller.needs_reader));
+    assert_eq!(taken(&queue), (1..=64).collect::<Vec<_>>());
+    assert_eq!(taken(&queue), (65..=70).collect::<Vec<_>>());
+    assert_eq!(taken(&queue), [0; 0]);
+    assert!(add(&queue, 71).needs_reader, "the reader has ended");
 }
 
 #[test]
 fn request_that_several_callers_read_is_once_in_a_batch() {
     let queue = RequestQueue::default();
-    for number in [1, 2, 1, 3, 1] {
-        add(&queue, number);
-    }
-    assert!(queue.begin(1));
+    let _callers = [1, 2, 1, 3, 1].map(|number| add(&queue, number));
     assert_eq!(taken(&queue), [1, 2, 3]);
-    add(&queue, 4);
+    let _further = add(&queue, 4);
     assert_eq!(taken(&queue), [1, 4]);
     assert_eq!(taken(&queue), [1]);
 }
 
 #[test]
-fn no_more_statements_begin_than_the_caller_permits() {
+fn request_whose_caller_has_gone_away_or_reads_it_alone_is_not_read() {
     let queue = RequestQueue::default();
-    let mut begun = 0;
-    for number in 0..200 {
-        add(&queue, number);
-        begun += usize::from(queue.begin(MAX_STATEMENTS));
-    }
-    assert_eq!(begun, MAX_STATEMENTS);
+    let [gone, alone, waiting] = [1, 2, 3].map(|number| add(&queue, number));
+    drop(gone);
+    assert!(queue.withdraw(alone.ticket));
+    assert!(!queue.withdraw(alone.ticket));
+    assert_eq!(taken(&queue), [3]);
+    assert!(!queue.withdraw(waiting.ticket), "a statement reads it");
 }
