@@ -21,8 +21,8 @@ use crate::task::time::Time;
 
 /// The maximum number of requests that one statement reads.
 const MAX_BATCH_REQUESTS: usize = 64;
-/// The time after which a waiting request is read by a statement of its own. The statement in flight
-/// may read a long journal, or wait for a database that does not answer.
+/// The time after which a request is read by a statement of its own. The shared statement may read a
+/// long journal, or wait for a database that does not answer.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// Like `JOURNAL` in `journal.rs`, but finds tasks by their requests, and also returns columns of
@@ -86,14 +86,11 @@ impl RequestHead {
 /// A request with its task's journal; `None` if there is no such request.
 type RequestRead = Option<(RequestRow, Option<Journal>)>;
 
-/// The result of a statement for a request that waited; `None` if the request must be read alone.
-type Reply = Option<Result<RequestRead, ReadError>>;
-
+/// A request that waits. If `reply` is dropped, the caller reads the request alone.
 #[derive(Debug)]
 struct WaitingRequest {
-    ticket: u64,
     id: RequestId,
-    reply: oneshot::Sender<Reply>,
+    reply: oneshot::Sender<RequestRead>,
 }
 
 /// The requests that wait to be read.
@@ -103,7 +100,6 @@ pub(super) struct RequestQueue(Mutex<Requests>);
 #[derive(Debug, Default)]
 struct Requests {
     waiting: VecDeque<WaitingRequest>,
-    last_ticket: u64,
     /// Whether a [`Reader`] exists. There is one at most.
     has_reader: bool,
 }
@@ -113,27 +109,15 @@ impl RequestQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request. Returns its ticket, and whether the caller must start a [`Reader`].
-    fn add(&self, id: RequestId, reply: oneshot::Sender<Reply>) -> (u64, bool) {
+    /// Adds a request. Returns whether the caller must start a [`Reader`].
+    fn add(&self, id: RequestId, reply: oneshot::Sender<RequestRead>) -> bool {
         let mut requests = self.lock();
-        requests.last_ticket += 1;
-        let ticket = requests.last_ticket;
-        requests
-            .waiting
-            .push_back(WaitingRequest { ticket, id, reply });
-        (ticket, !std::mem::replace(&mut requests.has_reader, true))
-    }
-
-    /// Removes a request that still waits. Returns `false` if a statement reads it.
-    fn withdraw(&self, ticket: u64) -> bool {
-        let waiting = &mut self.lock().waiting;
-        let before = waiting.len();
-        waiting.retain(|request| request.ticket != ticket);
-        waiting.len() < before
+        requests.waiting.push_back(WaitingRequest { id, reply });
+        !std::mem::replace(&mut requests.has_reader, true)
     }
 
     /// Takes the requests for the next statement, in order, and each request once. Leaves out
-    /// requests whose callers have gone away. If no request is left, the reader ends.
+    /// requests for which no caller waits any longer. If no request is left, the reader ends.
     fn take(&self) -> Vec<WaitingRequest> {
         let mut requests = self.lock();
         let (mut batch, mut later) = (Vec::new(), VecDeque::new());
@@ -192,44 +176,37 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the request itself cannot be decoded.
     pub async fn request_with_journal(&self, id: RequestId) -> Result<RequestRead, ReadError> {
-        let queue = &self.inner.request_queue;
-        let (reply, mut result) = oneshot::channel();
-        let (ticket, needs_reader) = queue.add(id, reply);
-        if needs_reader {
+        let (reply, result) = oneshot::channel();
+        if self.inner.request_queue.add(id, reply) {
             let reader = Reader {
                 store: self.clone(),
                 has_ended: false,
             };
             self.inner.tasks.spawn(reader.run());
         }
-        let reply = match timeout(MAX_WAIT, &mut result).await {
-            Ok(reply) => reply,
-            Err(_) if queue.withdraw(ticket) => Ok(None),
-            Err(_) => result.await,
-        };
-        match reply.ok().flatten() {
-            Some(read) => read,
-            None => self.read_alone(id).await,
+        match timeout(MAX_WAIT, result).await {
+            Ok(Ok(read)) => Ok(read),
+            Ok(Err(_)) | Err(_) => self.read_alone(id).await,
         }
     }
 
+    /// Reads requests by one statement. If the statement fails, or the journal of a request cannot be
+    /// decoded, drops the reply.
     async fn read_batch(&self, batch: Vec<WaitingRequest>) {
         let ids = batch.iter().map(|waiting| waiting.id.0).collect();
         let read = self.journals_of_requests(ids);
-        let Some(read) = self.inner.stop.run_until_cancelled(read).await else {
+        let Some(Ok(mut found)) = self.inner.stop.run_until_cancelled(read).await else {
             return;
         };
-        let mut found = read.map_err(ReadError::from);
-        for WaitingRequest { id, reply, .. } in batch {
-            let read = match &mut found {
-                Ok(found) => match found.remove(&id.0) {
-                    None => Some(Ok(None)),
-                    Some((head, items)) => head.read(id, &items).map(|read| Ok(Some(read))),
+        for WaitingRequest { id, reply } in batch {
+            let read = match found.remove(&id.0) {
+                None => None,
+                Some((head, items)) => match head.read(id, &items) {
+                    None => continue,
+                    read => read,
                 },
-                Err(ReadError::Corrupt(_)) => None,
-                Err(ReadError::Unavailable) => Some(Err(ReadError::Unavailable)),
             };
-            // A caller that went away needs no reply.
+            // The caller may read the request alone by now.
             let _ = reply.send(read);
         }
     }

@@ -8,6 +8,7 @@ use crate::api::gate::{AGENT, bash, expected, refund, told, yaml};
 use crate::support::database::Database;
 use crate::support::forwarder::Forwarder;
 use crate::support::test_app::{Reply, TestApp};
+use crate::support::until;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn database_that_is_down_lets_no_gate_call_through() {
@@ -88,5 +89,38 @@ async fn connection_cut_at_any_byte_of_a_gate_call_gives_one_permit_and_runs_one
         made,
         "each ran once"
     );
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_cut_at_any_byte_of_a_repeated_call_hands_its_result_over_and_runs_nothing() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at_with(line.url(), &yaml("")).await;
+    let ask = async || -> Reply {
+        loop {
+            let agent = app.actor(AGENT).header("prefer", "wait=0");
+            let reply = agent.post("/v1/gate/calls", &refund(5)).await;
+            if ![202, 503].contains(&reply.status) {
+                return reply;
+            }
+        }
+    };
+    let done = expected(200, "allow", "settled", "succeeded");
+    assert_eq!(told(&ask().await), done);
+    for cut in (0..4_000).step_by(199) {
+        let delivered = "select count(*) from agent_task where asker_until = 9223372036854775807";
+        until("the answer counts as delivered", async || {
+            number(database.url(), delivered).await == 1
+        })
+        .await;
+        // The answer was lost.
+        let lost = "update agent_task set asker_until = 0";
+        crate::support::postgres::run(database.url(), lost.to_owned()).await;
+        line.cut_after(cut);
+        let reply = ask().await;
+        assert_eq!(told(&reply), done, "{cut}: {}", reply.text);
+        assert_eq!(app.tool.count(), 1, "{cut}");
+    }
     app.stop().await;
 }

@@ -75,11 +75,14 @@ async fn requests_behind_a_slow_statement_are_read_by_statements_of_their_own() 
     let lock = "lock table intervention_request in access exclusive mode";
     locking.execute(lock).await.unwrap();
     let release = async {
-        until(
-            "a batch and three single requests are being read",
-            async || fixture.number(WAITING).await == 4,
-        )
+        until("the shared statement and others wait", async || {
+            fixture.number(WAITING).await > 4
+        })
         .await;
+        // The first statement, which reads 64 requests, fails.
+        let cancel = "select count(*) from (select pg_cancel_backend(pid) from pg_stat_activity
+            where wait_event_type = 'Lock' and query like '%r.request_id as key%' order by query_start limit 1) c";
+        fixture.number(cancel).await;
         locking.execute("rollback").await.unwrap();
     };
     let (read, ()) = tokio::join!(read_at_once(&fixture, &ids), release);

@@ -63,6 +63,9 @@ struct Waiter<'w> {
     continues: bool,
     /// Whether the session of the current round comes from a driver that this ask has started.
     own_drive: bool,
+    /// The end of a reservation of the call's result by this ask. `None` if this ask has made none,
+    /// or if its commit is known to have failed.
+    reservation_end: Option<Instant>,
 }
 
 /// The result of one round of an ask. A round looks at the call and, if needed, waits for a change.
@@ -131,6 +134,7 @@ impl Engine {
                 by_key: by_key || named,
                 continues,
                 own_drive: false,
+                reservation_end: None,
             };
             let answer = match proposed {
                 Proposed::Counted(session) => Some(self.answer_counted(*session, gate).await?),
@@ -225,7 +229,11 @@ impl Waiter<'_> {
     }
 
     async fn round(&mut self, session: TaskSession) -> Result<Round, GateRefusal> {
-        let viewer = Viewer::Asker(self.ask.0, &self.ask.1);
+        // By the runner's name, a repetition gets its permit again. An ask that does not name the
+        // call is no repetition, so only its own permit counts.
+        let is_repetition = self.by_key || !self.continues;
+        let runner = if is_repetition { &self.ask.1 } else { "" };
+        let viewer = Viewer::Asker(self.ask.0, runner);
         let call = self.engine.gate_call(&session, viewer).await?;
         match (call.state, call.decision) {
             (GateState::Settled, _) => self.answer_settled(session, call).await,
@@ -279,7 +287,9 @@ impl Waiter<'_> {
         let mut reserved = false;
         if !gets_result {
             // A released call counts as delivered, but the holder of its permit is still answered.
-            let is_holder = call.permit.is_some();
+            // So is an ask whose own reservation may be the stored one.
+            let is_holder = call.permit.is_some()
+                || self.reservation_end.is_some_and(|end| Instant::now() < end);
             if let Some(until) = until.filter(|until| *until > session.now && !is_holder) {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
@@ -297,7 +307,12 @@ impl Waiter<'_> {
                     .await
                 {
                     Ok(()) => reserved = true,
-                    Err(error) => return round_after_error(error),
+                    Err(error) => {
+                        if error == CommitError::Unknown {
+                            self.reservation_end = Some(Instant::now() + PRESENCE_GRACE);
+                        }
+                        return round_after_error(error);
+                    }
                 }
             }
         }

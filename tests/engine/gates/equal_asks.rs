@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::gate::GateState;
+use holdpoint::engine::gate::{GateState, Proposal};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::request::RequestKind;
@@ -67,9 +67,11 @@ async fn equal_asks_that_meet_at_a_call_without_an_asker_are_two_calls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn equal_asks_that_meet_at_an_approved_call_get_one_permit_and_a_second_call() {
-    for (report, reason) in [
-        ("required", "The same call is being run."),
-        ("optional", "The same call ran at"),
+    for (report, reason, runner) in [
+        ("required", "The same call is being run.", None),
+        ("optional", "The same call ran at", None),
+        ("required", "The same call is being run.", Some("r1")),
+        ("optional", "The same call ran at", Some("r1")),
     ] {
         let mut harness = harness(StoreFixture::postgres().await).await;
         let door = format!("  door: {{ report: {report},");
@@ -80,7 +82,11 @@ async fn equal_asks_that_meet_at_an_approved_call_get_one_permit_and_a_second_ca
         approve(&pair.harness, &pair.here, task).await;
         until_at_rest(&pair.harness, task).await;
         let mut other = pair.harness.fixture.holding(TASKS, task.0).await;
-        let asks = [&pair.here, &pair.there].map(|engine| asking_by(engine, bash(LONG)));
+        let wanted = || Proposal {
+            runner: runner.map(str::to_owned),
+            ..bash(LONG)
+        };
+        let asks = [&pair.here, &pair.there].map(|engine| asking_by(engine, wanted()));
         until_blocked(&pair.harness, 2).await;
         other.execute("rollback").await.unwrap();
         let second = until_second(&pair.harness, task).await;
