@@ -303,8 +303,8 @@ fn is_success(answer: &ServiceAnswer) -> bool {
     answer.permit.is_some() || is_run_here
 }
 
-/// Returns the service's message. The message of a call that has ended says who allowed the call, so
-/// the text begins with the end of the call if the caller has neither a permit nor a result.
+/// Returns the service's message. The message of an ended call says only who allowed the call. If
+/// the caller has neither a permit nor a result, the text therefore first says how the call ended.
 fn message(answer: &ServiceAnswer) -> String {
     let has_ended_elsewhere = answer.permit.is_none() && answer.result.is_none();
     let end = match answer.outcome.as_deref().filter(|_| has_ended_elsewhere) {

@@ -283,7 +283,8 @@ fn check_rules(config: &Config, auth: &Settings, root: &Node, mistakes: &mut Mis
     }
 }
 
-/// Returns how many people of a tenant could answer every question that the rule opens.
+/// Counts the people of a tenant who could answer each kind of question that the rule opens.
+/// Returns the smallest of these counts.
 fn max_approvers(directory: &Directory, tenant: &str, rule: &Rule) -> usize {
     let kinds = question_kinds(rule).into_iter();
     let counts = kinds.map(|kind| {
@@ -293,9 +294,9 @@ fn max_approvers(directory: &Directory, tenant: &str, rule: &Rule) -> usize {
     counts.min().unwrap_or(usize::MAX)
 }
 
-/// Whether the rule with this index treats the calls of all tenants alike. It may not if there are
-/// gates, if an agent is not open to all callers, or if this rule or an earlier one has a condition
-/// on the caller.
+/// Whether the rule with this index surely treats the calls of all tenants alike. Returns `false`
+/// if there are gates, if an agent is not open to all callers, or if this rule or an earlier rule
+/// has a condition on the caller.
 fn is_for_all_tenants(config: &Config, index: usize) -> bool {
     let reads_caller = |when: &String| {
         let words = ["user", "agent", "task", "session"];

@@ -67,8 +67,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Whether questions with these `terms` need answers by link, and the entries of `notify.to` mail
-/// too few people a link. Only mails have a link that decides.
+/// Whether questions with these `terms` need answers by link, but the entries of `notify.to` mail
+/// a link to too few people. Only a mail has a link that lets its reader decide.
 fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
     let entries = config.notify.to.iter();
     let mails = entries.filter_map(|entry| Some((entry, entry.mail.as_ref()?)));

@@ -1,6 +1,6 @@
 //! Finds rules that never decide a call, because earlier rules decide every call of their tools.
-//! Warns only if this is certain for every call whose arguments the rules can read: an `allow` rule
-//! leaves a call with a number too big for CEL to later rules.
+//! Calls whose arguments the rules cannot read do not count: if an argument is a number too big for
+//! CEL, an `allow` rule leaves the call to later rules. For all other calls, the warnings are true.
 
 use std::collections::BTreeSet;
 
@@ -65,9 +65,9 @@ fn deciding_rule(
     })
 }
 
-/// Whether `earlier`, a rule without a `when`, matches every call that `rule` matches by `entry`. A
-/// glob is covered by the same glob or by `*` alone. Rules that list all tools of today do not
-/// cover it, because such a last rule is for the tools of tomorrow.
+/// Whether `earlier`, a rule without a `when`, matches every call that `rule` matches by `entry`.
+/// Only the same glob and `*` cover a glob. A rule that lists all present tools does not cover it,
+/// because the glob may be meant for tools that are added later.
 fn covers(config: &Config, earlier: &Rule, rule: &Rule, entry: &str) -> bool {
     let is_listed = earlier.tools.iter().any(|other| other == entry);
     if is_glob(entry) {

@@ -85,7 +85,7 @@ impl Child {
     ///
     /// # Errors
     /// Fails if the child does not start. The error is the reason, and contains no value of an
-    /// environment variable. It may name the program, which the caller redacts.
+    /// environment variable. The error may name the program, so the caller redacts it.
     pub(super) async fn start(
         guard: &GuardCommand,
         name: &str,

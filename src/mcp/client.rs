@@ -194,9 +194,9 @@ enum Connection {
 
 impl Client {
     /// Creates a client, which connects at its first use. `hint` is the revision that the server
-    /// spoke when its tools were reviewed. `redactor` is for texts about a child process, whose
-    /// program may hold a secret. `log` says whether the lines of a child's standard error are
-    /// logged. Otherwise the lines are dropped.
+    /// spoke when its tools were reviewed. `redactor` redacts texts about a child process, because
+    /// the name of its program may contain a secret. `log` says whether the lines of a child's
+    /// standard error are logged. Otherwise the lines are dropped.
     pub(crate) fn new(
         name: &str,
         transport: Transport,

@@ -60,7 +60,7 @@ fn refused_part<P: Protocol>(status: u16, body: &str, error_text: &str) -> Optio
     }
 }
 
-/// The parts of a request that a simpler request leaves out.
+/// The choice of the parts that a request has. After a refusal, a simpler form leaves a part out.
 #[derive(Clone, Copy)]
 struct RequestForm {
     /// The index in [`Protocol::REQUEST_MODES`].

@@ -134,8 +134,8 @@ impl Net {
     /// # Errors
     /// Fails like [`Net::send_single_into`], with two differences. If the connection is lost after
     /// [`BodyLimits::enough_bytes`] bytes of the body, the function returns the bytes so far. If a
-    /// reused connection gives a 421, or a 408 that announces a close, the function fails with
-    /// [`Failure::Lost`], because the response may not be an answer to this request.
+    /// reused connection gives a 421, or a status of `STRAY_STATUSES` that announces a close, the
+    /// function fails with [`Failure::Lost`], because the response may not answer this request.
     pub async fn send_single(
         &self,
         request: Request,
@@ -294,9 +294,9 @@ impl Net {
 /// delay the next request.
 const MAX_KEPT_BODY_BYTES: usize = 16 * 1024;
 
-/// The statuses by which a peer closes an idle connection (408), perhaps while the request is on its
-/// way, or refuses bytes that it cannot read as a request. A peer that leaves the body of an earlier
-/// request unread takes this body for the beginning of the next request.
+/// The statuses of responses that may belong to no request. With 408, a peer closes an idle
+/// connection, perhaps while the request is on its way. With the others, a peer refuses bytes that
+/// it cannot read as a request: for example, the unread body of an earlier request.
 const STRAY_STATUSES: [u16; 5] = [400, 408, 431, 501, 505];
 
 const STRAY_ANSWER: &str = "an error on a used connection may belong to no request";

@@ -23,7 +23,7 @@ use crate::store::{ClaimedDelivery, MessageState, ReadError};
 use crate::task::user::UserIds;
 
 const NO_MESSAGE_LISTS_REQUEST: &str = "no message lists this request";
-/// The maximum number of deliveries of an entry that one cleanup drops.
+/// The maximum number of stale updates of an entry that one cleanup drops.
 const MAX_STALE_UPDATES: i64 = 1000;
 
 /// The result of an attempt to update a message.

@@ -3,8 +3,8 @@
 /// A needle with its table for the algorithm of Knuth, Morris and Pratt.
 pub(super) struct Needle {
     bytes: Vec<u8>,
-    /// The value at index `n` is the length of the longest text that is shorter than the first
-    /// `n + 1` bytes of the needle, and with which these bytes both begin and end.
+    /// The value at index `n` is the length of the longest border of the needle's first `n + 1`
+    /// bytes. A border is a shorter text with which these bytes both begin and end.
     borders: Vec<usize>,
 }
 

@@ -1,15 +1,15 @@
 //! Ends the stored presence of an asker together with the process that stored it, on Postgres. An
 //! asker is the client that waits for the verdict on a gate call.
 //!
-//! Each process has a random number, new at each start, and the session of its relay (`relay.rs`)
-//! holds the advisory lock with this number. The server releases the lock when the session ends. A
-//! commit that stores for how long an asker waits also stores the number, in `asker_owner`. A read
-//! of `asker_until` (see `sql.rs`) tries the lock, and returns 0 if no session holds it. The
-//! process itself reads its own presences as stored: each of its sessions has the number as a
-//! parameter.
+//! Each process has a random number, new at each start. The Postgres session of its relay
+//! (`relay.rs`) holds the advisory lock with this number, and Postgres releases the lock when the
+//! session ends. A commit that stores for how long an asker waits also stores the number, in
+//! `asker_owner`. A read of `asker_until` (see `sql.rs`) tries the lock, and returns 0 if no
+//! session holds it. The process itself reads its own presences as stored: each of its sessions has
+//! the number as a parameter.
 //!
-//! While the relay has no connection, other replicas read the presences that this process has
-//! stored as ended; they count again once the relay has its lock again. The commits of this process
+//! While the relay has no connection, the presences of this process count as ended for other
+//! replicas. They count again once the relay holds its lock again. Commits that this process makes
 //! meanwhile store no number, so their presences last until their stored end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,9 +21,10 @@ use super::Store;
 use super::db::Sql;
 use super::relay::{Disconnected, TIMEOUT};
 
-/// Takes the lock, without waiting: an earlier session of this process may still hold it, or a read
-/// for a moment. A session without the parameter of this process belongs to a pooler that assigns
-/// connections by transaction. Such a session outlives this process, so the lock is not taken.
+/// Takes the lock if it is free. An earlier session of this process may still hold the lock, or a
+/// read may hold it for a moment. A session without the parameter of this process belongs to a
+/// pooler that assigns connections by transaction. Such a session outlives this process, so the
+/// statement does not take the lock in it.
 ///
 /// No text for `SQLite`, because one process alone uses a `SQLite` file.
 const TAKE: Sql = Sql {

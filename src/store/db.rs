@@ -78,7 +78,7 @@ pub(super) struct Db {
     pub(super) statement_limit: Duration,
     pub(super) connection_failures: Arc<ConnectionFailures>,
     pub(super) outage: Outage,
-    /// The lock of this process on Postgres, with which the presence of its askers ends.
+    /// The advisory lock of this process on Postgres. With it, the presence of its askers ends.
     pub(super) asker_lock: AskerLock,
     /// The lock that keeps other processes off the `SQLite` file. `None` on Postgres and after
     /// `close`.

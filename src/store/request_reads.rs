@@ -1,6 +1,6 @@
-//! Reads requests with the journals of their tasks. One statement reads many requests: a request
-//! that is asked for while a statement is in flight waits, and the next statement reads all that
-//! wait. So the more requests are asked for, the fewer statements a request costs.
+//! Reads requests with the journals of their tasks. One statement reads many requests: while a
+//! statement is in flight, further requests wait, and the next statement reads the waiting requests
+//! together. So the more requests are asked for, the fewer statements a request costs.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,8 +21,8 @@ use crate::task::time::Time;
 
 /// The maximum number of requests that one statement reads.
 const MAX_BATCH_REQUESTS: usize = 64;
-/// The time after which a request is read by a statement of its own. The shared statement may read a
-/// long journal, or wait for a database that does not answer.
+/// The time after which a request is read by a statement of its own. The shared statement may read
+/// a long journal, or wait for a database that does not answer.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// Like `JOURNAL` in `journal.rs`, but finds tasks by their requests, and also returns columns of
@@ -161,7 +161,8 @@ impl Reader {
 }
 
 impl Drop for Reader {
-    /// Lets the next caller start another reader, if this one was dropped together with its runtime.
+    /// Lets the next caller start another reader if this reader was dropped together with its
+    /// runtime.
     fn drop(&mut self) {
         if !self.has_ended {
             self.store.inner.request_queue.lock().has_reader = false;
@@ -190,8 +191,8 @@ impl Store {
         }
     }
 
-    /// Reads requests by one statement. If the statement fails, or the journal of a request cannot be
-    /// decoded, drops the reply.
+    /// Reads requests by one statement. If the statement fails, drops all replies. If the journal
+    /// of a request cannot be decoded, drops the reply to this request.
     async fn read_batch(&self, batch: Vec<WaitingRequest>) {
         let ids = batch.iter().map(|waiting| waiting.id.0).collect();
         let read = self.journals_of_requests(ids);

@@ -70,8 +70,8 @@ macro_rules! sql {
         sql!(@pg [$($out)* "= any(array",] (people $tenant $names $keys) ")" $($rest)*)
     };
     (@pg [$($out:tt)*] (asker_until) $($rest:tt)*) => {
-        // A running older version stores presences without their owners, and so leaves an earlier owner beside the mark
-        // of a delivery.
+        // A running older version writes `asker_until` but no owner. So an earlier owner may
+        // stand beside the mark that the result was delivered.
         sql!(@pg [$($out)* "case when t.asker_owner is null or t.asker_until = 9223372036854775807
                 or t.asker_owner::text = current_setting('holdpoint.process', true) then t.asker_until
             when pg_try_advisory_xact_lock_shared(t.asker_owner) then 0 else t.asker_until end as asker_until",] $($rest)*)

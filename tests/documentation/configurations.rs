@@ -198,8 +198,8 @@ pub(super) fn accepts(place: &str, program: &str, arguments: &[&str], text: &str
     assert!(done.status.success(), "{place}: {complaint}");
 }
 
-/// Returns whether a document is a configuration of the service. Manifests of Kubernetes, alerts and
-/// scrapes of Prometheus and scripts of the scripted model are not.
+/// Returns whether a document is a configuration of the service. Manifests of Kubernetes, alerts
+/// and scrape configurations of Prometheus, and scripts of the scripted model are not.
 fn is_configuration(value: &Value) -> bool {
     let others = ["apiVersion", "groups", "scrape_configs"];
     value.is_object() && others.iter().all(|key| value.get(key).is_none())

@@ -9,7 +9,6 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use super::store_fixture::{StoreFixture, both, finance, fresh};
 use crate::support::until;
 
-/// Reads all requests at once.
 async fn read_at_once(
     fixture: &StoreFixture,
     ids: &[RequestId],
@@ -91,7 +90,7 @@ async fn requests_behind_a_slow_statement_are_read_by_statements_of_their_own() 
     }
 }
 
-/// A runtime that ends takes the statement in flight with it.
+/// When a runtime ends, the reader in it is dropped together with its statement in flight.
 #[test]
 fn request_is_read_after_the_runtime_of_the_reader_has_ended() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();

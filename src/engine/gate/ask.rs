@@ -63,8 +63,8 @@ struct Waiter<'w> {
     continues: bool,
     /// Whether the session of the current round comes from a driver that this ask has started.
     own_drive: bool,
-    /// The end of a reservation of the call's result by this ask. `None` if this ask has made none,
-    /// or if its commit is known to have failed.
+    /// The time at which this ask's reservation of the call's result ends. `None` if this ask has
+    /// reserved nothing, or if the commit of the reservation is known to have failed.
     reservation_end: Option<Instant>,
 }
 
@@ -229,8 +229,8 @@ impl Waiter<'_> {
     }
 
     async fn round(&mut self, session: TaskSession) -> Result<Round, GateRefusal> {
-        // By the runner's name, a repetition gets its permit again. An ask that does not name the
-        // call is no repetition, so only its own permit counts.
+        // A repetition gets its permit again by the runner's name. An ask that continues a call
+        // without naming it is no repetition, so it does not get the permit of an earlier ask.
         let is_repetition = self.by_key || !self.continues;
         let runner = if is_repetition { &self.ask.1 } else { "" };
         let viewer = Viewer::Asker(self.ask.0, runner);
@@ -393,8 +393,8 @@ impl Waiter<'_> {
                     {
                         // The commit failed, so the row may have the presence of another asker.
                         // After `mark_answered`, dropping the guard does not end the other asker's
-                        // presence. If the stale commit was to end this ask's own presence, the row
-                        // may still have it, so the guard keeps it.
+                        // presence. If a stale commit was to end this ask's own presence, the row
+                        // may still have that presence, so the guard must end it later.
                         self.guard.mark_answered();
                     }
                     return round_after_error(error);

@@ -171,8 +171,8 @@ impl EqualCalls<'_> {
         // The proposal continues the first call, in this order, whose `relation` permits it. Ended
         // calls come first, because their results may be undelivered. Approved and started calls
         // (their tasks run) come next, and then calls of unknown outcome. Calls that wait for
-        // another answer come last, because such a call may have been held only because of a call
-        // that comes before it.
+        // another answer come last: perhaps such a call was held only because of a call that comes
+        // earlier in this order.
         may_continue.sort_by_key(|row| match row.status {
             TaskStatus::Completed | TaskStatus::Canceled | TaskStatus::Failed => 0,
             TaskStatus::Running => 1,

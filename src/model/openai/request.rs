@@ -11,8 +11,8 @@ use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
-/// The maximum number of characters of a call's id that `OpenAI` accepts. The ids of the Responses
-/// API may be longer.
+/// The maximum number of characters of a call's id that `OpenAI` accepts in Chat Completions. The
+/// ids of the Responses API may be longer.
 const MAX_ID_CHARS: usize = 40;
 
 /// Returns the request body. `extra` holds further members from the configuration.

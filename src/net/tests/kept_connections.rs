@@ -268,9 +268,9 @@ async fn error_that_leaves_a_reused_connection_open_is_the_answer_to_its_request
     }
 }
 
-/// A peer may send a 408 when it closes an idle connection while the request is on its way. A peer
-/// that leaves the body of an earlier request unread takes it for the beginning of the next request,
-/// and refuses what it cannot read.
+/// A peer may send a 408 when it closes an idle connection while the request is on its way. If a
+/// peer has left the body of an earlier request unread, it takes this body for the beginning of the
+/// next request, and refuses the body.
 #[tokio::test]
 async fn refusal_that_closes_a_reused_connection_may_belong_to_no_request() {
     for stray in [

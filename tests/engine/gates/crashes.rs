@@ -107,7 +107,7 @@ impl Process {
         task
     }
 
-    /// Ends the process without a commit of its askers' absence.
+    /// Ends the process as a crash does: no commit ends the presence of its askers.
     async fn die(self, harness: &EngineHarness, task: TaskId) {
         self.replica.crash();
         self.store.close().await;
@@ -148,7 +148,7 @@ async fn asker_of_a_living_process_is_present_again_once_its_relay_has_reconnect
     let engine = harness.engine(8);
     let process = Process::start(&harness).await;
     let task = process.asked(&harness).await;
-    // A start holds another lock, on migrations.
+    // Leaves out the lock that a start holds for the migrations.
     let locks =
         "select pid::bigint from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock'
         and (classid::bigint << 32 | objid::bigint) <> 7161402375501337
