@@ -88,7 +88,9 @@ impl Store {
             read.expired = committed.expired;
         }
         // A presence may have ended with its process since the commit.
-        row.asker_until = stopped.row.asker_until;
+        if row.asker_until == Some(Time(0)) {
+            row.asker_until = stopped.row.asker_until;
+        }
         assert_eq!(stopped.row, row, "a committed row differs from a read");
         assert_eq!(
             stopped.requests, requests,
