@@ -83,6 +83,16 @@ pub enum DecisionBody {
     PerCall(BTreeMap<String, CallReply>),
 }
 
+impl DecisionBody {
+    /// Returns the hint for an approver who took `action`, which concerns single calls, for the
+    /// whole request.
+    #[must_use]
+    pub fn per_call_hint(action: Action) -> String {
+        let word = action.as_str();
+        format!("`{word}` is about one call and belongs inside `decisions`")
+    }
+}
+
 /// The answer to one call, as sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallReply {
@@ -180,8 +190,7 @@ fn check_whole_action(
     }
     let mut detail = one_of(&whole);
     if of_calls.contains(&action) {
-        let word = action.as_str();
-        detail = format!("{detail}; `{word}` is about one call and belongs inside `decisions`");
+        detail = format!("{detail}; {}", DecisionBody::per_call_hint(action));
     }
     Err(invalid("/action", detail))
 }

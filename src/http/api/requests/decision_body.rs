@@ -62,9 +62,9 @@ fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<
                 .find(|action| word.as_str() == Some(action.as_str()));
             if found.is_none() {
                 let detail = if word.as_str() == Some(Action::Edit.as_str()) {
-                    "`edit` is about one call and belongs inside `decisions`"
+                    DecisionBody::per_call_hint(Action::Edit)
                 } else {
-                    "`approve`, `reject`, `respond` or `retry`"
+                    "`approve`, `reject`, `respond` or `retry`".to_owned()
                 };
                 errors.add(&fields.pointer("action"), detail);
             }
