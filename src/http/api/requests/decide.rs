@@ -45,10 +45,11 @@ pub(crate) const PROBLEMS: &[Code] = &[
     Code::IdempotencyKeyReused,
 ];
 
-/// The problems of an operation that takes an answer as a form only. A form is never bad JSON.
-pub(crate) const FORM_PROBLEMS: &[Code] = match PROBLEMS {
-    [Code::BadJson, others @ ..] => others,
-    all => all,
+/// The problems of an operation that takes an answer as a form only. A form is never bad JSON, so
+/// the list leaves out the first of [`PROBLEMS`].
+pub(crate) const FORM_PROBLEMS: &[Code] = {
+    assert!(matches!(PROBLEMS, [Code::BadJson, ..]));
+    PROBLEMS.split_at(1).1
 };
 
 #[derive(IntoResponses)]
