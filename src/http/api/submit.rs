@@ -13,7 +13,7 @@ use super::refusal::refusal_problem;
 use crate::engine::{Accepted, Engine, IdempotencyKey, Refusal};
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
-use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::fields::Fields;
 use crate::http::server::problem::Problem;
 use crate::people::Caller;
 use crate::people::authorization::Command;
@@ -74,15 +74,7 @@ pub(crate) async fn may_command(
 /// Fails with `invalid` if the body is not an object, or if it has members. The problem lists every
 /// member.
 pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
-    let mut errors = Errors::default();
-    if let Some(fields) = Fields::from_value(body, "", &mut errors) {
-        fields.finish(&mut errors);
-    }
-    if errors.0.is_empty() {
-        Ok(())
-    } else {
-        Err(Problem::invalid(&errors.0))
-    }
+    Fields::read(body, |_, _| Some(()))
 }
 
 /// Returns the result of an earlier POST with the same `Idempotency-Key`; `None` if `posted` has no

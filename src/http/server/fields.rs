@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::problem::Problem;
 use crate::engine::FieldError;
 use crate::task::text;
 
@@ -49,6 +50,27 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
+    /// Reads a body with `read`, which takes the members out and adds a mistake to `Errors` for each
+    /// member that does not fit. A member that `read` does not take out is also a mistake.
+    ///
+    /// # Errors
+    /// Fails with `invalid` if the body is not an object, if it has a mistake, or if `read` returns
+    /// `None`. The problem lists every mistake.
+    pub(crate) fn read<T>(
+        body: Value,
+        read: impl FnOnce(&mut Self, &mut Errors) -> Option<T>,
+    ) -> Result<T, Problem> {
+        let mut errors = Errors::default();
+        let found = Self::from_value(body, "", &mut errors).and_then(|mut fields| {
+            let found = read(&mut fields, &mut errors);
+            fields.finish(&mut errors);
+            found
+        });
+        found
+            .filter(|_| errors.0.is_empty())
+            .ok_or_else(|| Problem::invalid(&errors.0))
+    }
+
     /// Takes the members from the object `value`, whose JSON pointer is `at`. If `value` is not an
     /// object, adds a mistake and returns `None`.
     pub(crate) fn from_value(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::keyed::resend;
 use crate::http::Http;
 use crate::http::server::body::PostRequest;
-use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::fields::Fields;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::KeyHeader;
 use crate::http::server::problem::{Code, Problem};
@@ -89,13 +89,12 @@ async fn check_receiver(http: &Http, filter: &ResendFilter) -> Result<(), Proble
 }
 
 fn parse(body: Value, tenant: String) -> Result<ResendFilter, Problem> {
-    let mut errors = Errors::default();
-    let filter = Fields::from_value(body, "", &mut errors).and_then(|mut fields| {
-        let target = fields.text("target", &mut errors);
+    Fields::read(body, |fields, errors| {
+        let target = fields.text("target", errors);
         if target.is_none() && errors.0.is_empty() {
             errors.add("/target", "the name of a receiver");
         }
-        let state = match fields.text("state", &mut errors) {
+        let state = match fields.text("state", errors) {
             None => Some(DeliveryState::Dead),
             Some(word) => {
                 let state = DeliveryState::parse(&word);
@@ -105,22 +104,18 @@ fn parse(body: Value, tenant: String) -> Result<ResendFilter, Problem> {
         if state.is_none() {
             errors.add("/state", "`dead`, `dropped` or `sent`");
         }
-        let since = fields.text("since", &mut errors).map(|text| {
+        let since = fields.text("since", errors).map(|text| {
             let read = Time::parse(&text);
             if read.is_none() {
                 errors.add("/since", "a time such as `2026-11-22T09:00:00Z`");
             }
             read.unwrap_or_default()
         });
-        fields.finish(&mut errors);
         Some(ResendFilter {
             tenant,
             target: target?,
             state: state?,
             since,
         })
-    });
-    filter
-        .filter(|_| errors.0.is_empty())
-        .ok_or_else(|| Problem::invalid(&errors.0))
+    })
 }

@@ -168,24 +168,23 @@ struct ProposalBody {
 }
 
 fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalBody, Problem> {
-    let mut errors = Errors::default();
-    let read = Fields::from_value(body, "", &mut errors).map(|mut fields| {
-        let arguments_text = arguments_text(arguments, &mut fields, &mut errors);
-        let tool = fields.text_within("tool", MAX_TOOL_NAME_BYTES, &mut errors);
+    Fields::read(body, |fields, errors| {
+        let arguments_text = arguments_text(arguments, fields, errors);
+        let tool = fields.text_within("tool", MAX_TOOL_NAME_BYTES, errors);
         if tool.as_ref().is_none_or(String::is_empty) && errors.0.is_empty() {
             errors.add("/tool", "the name of a tool");
         }
-        let body = ProposalBody {
-            attach: fields.flag("attach", &mut errors),
+        Some(ProposalBody {
+            attach: fields.flag("attach", errors),
             proposal: Proposal {
-                gate: fields.text("gate", &mut errors),
+                gate: fields.text("gate", errors),
                 tool: tool.unwrap_or_default(),
                 arguments_text,
-                session_id: message_body::session_id(&mut fields, &mut errors),
+                session_id: message_body::session_id(fields, errors),
                 context: fields
-                    .text_within("context", MAX_CONTEXT_BYTES, &mut errors)
+                    .text_within("context", MAX_CONTEXT_BYTES, errors)
                     .unwrap_or_default(),
-                metadata: message_body::metadata(text, &mut fields, &mut errors),
+                metadata: message_body::metadata(text, fields, errors),
                 identity: Identity::Value,
                 runner: None,
                 wait: Duration::ZERO,
@@ -193,12 +192,8 @@ fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalB
                 returns_within: Duration::ZERO,
                 progress: AskProgress::default(),
             },
-        };
-        fields.finish(&mut errors);
-        body
-    });
-    read.filter(|_| errors.0.is_empty())
-        .ok_or_else(|| Problem::invalid(&errors.0))
+        })
+    })
 }
 
 /// Returns the arguments as text: the bytes of the member `arguments`, or the string

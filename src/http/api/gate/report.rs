@@ -78,12 +78,8 @@ pub(crate) async fn report_gate_outcome(
 }
 
 fn read(body: Value, text: &[u8]) -> Result<OutcomeReport, Problem> {
-    let mut errors = Errors::default();
-    let report = Fields::from_value(body, "", &mut errors).and_then(|mut fields| {
-        let (task, key) = (
-            fields.text("task_id", &mut errors),
-            fields.text("key", &mut errors),
-        );
+    Fields::read(body, |fields, errors| {
+        let (task, key) = (fields.text("task_id", errors), fields.text("key", errors));
         let call = match (task, key) {
             (Some(task), None) => {
                 let task = task.parse().ok();
@@ -98,8 +94,8 @@ fn read(body: Value, text: &[u8]) -> Result<OutcomeReport, Problem> {
                 None
             }
         };
-        let attempt = attempt(&mut fields, &mut errors);
-        let outcome = fields.text("outcome", &mut errors);
+        let attempt = attempt(fields, errors);
+        let outcome = fields.text("outcome", errors);
         let outcome = match outcome.as_deref() {
             Some("succeeded") => Some(ReportedOutcome::Succeeded),
             Some("failed") => Some(ReportedOutcome::Failed),
@@ -117,17 +113,13 @@ fn read(body: Value, text: &[u8]) -> Result<OutcomeReport, Problem> {
         if content.len() > MAX_CONTENT_BYTES {
             errors.add("/content", format!("at most {MAX_CONTENT_BYTES} bytes"));
         }
-        fields.finish(&mut errors);
         Some(OutcomeReport {
             call: call?,
             attempt,
             outcome: outcome?,
             content,
         })
-    });
-    report
-        .filter(|_| errors.0.is_empty())
-        .ok_or_else(|| Problem::invalid(&errors.0))
+    })
 }
 
 fn attempt(fields: &mut Fields, errors: &mut Errors) -> Option<u32> {

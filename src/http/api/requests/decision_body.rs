@@ -28,23 +28,14 @@ pub(crate) fn read(
     text: &[u8],
     path_action: Option<Action>,
 ) -> Result<DecisionInput, Problem> {
-    let mut errors = Errors::default();
-    let answer = Fields::from_value(body, "", &mut errors).and_then(|mut fields| {
-        let digest = fields.text("digest", &mut errors);
+    Fields::read(body, |fields, errors| {
+        let digest = fields.text("digest", errors);
         let body = match path_action {
-            Some(action) => Some(read_whole(action, &mut fields, text, &mut errors)),
-            None => read_answer(&mut fields, text, &mut errors),
+            Some(action) => read_whole(action, fields, text, errors),
+            None => read_answer(fields, text, errors)?,
         };
-        fields.finish(&mut errors);
-        Some(DecisionInput {
-            digest,
-            body: body?,
-        })
-    });
-    match answer {
-        Some(answer) if errors.0.is_empty() => Ok(answer),
-        Some(_) | None => Err(Problem::invalid(&errors.0)),
-    }
+        Some(DecisionInput { digest, body })
+    })
 }
 
 fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<DecisionBody> {

@@ -14,7 +14,7 @@ use crate::http::api::submit::submit;
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
 use crate::http::server::caller::must_create;
-use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::fields::Fields;
 use crate::http::server::operation::{AuthClass, LARGE_BODY, Op};
 use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::problem::{Code, Problem};
@@ -67,18 +67,13 @@ pub(crate) async fn create_task(
 /// Reads the input of a new task. `text` is the unparsed body, from which `metadata` is copied
 /// unchanged.
 fn read(body: Value, text: &[u8]) -> Result<TaskInput, Problem> {
-    let mut errors = Errors::default();
-    let task = Fields::from_value(body, "", &mut errors).map(|mut fields| {
-        let task = TaskInput {
-            agent: fields.text("agent", &mut errors),
-            items: message_body::message(&mut fields, &mut errors),
-            session_id: message_body::session_id(&mut fields, &mut errors),
-            user_context: message_body::user_context(&mut fields, &mut errors),
-            metadata: message_body::metadata(text, &mut fields, &mut errors),
-        };
-        fields.finish(&mut errors);
-        task
-    });
-    task.filter(|_| errors.0.is_empty())
-        .ok_or_else(|| Problem::invalid(&errors.0))
+    Fields::read(body, |fields, errors| {
+        Some(TaskInput {
+            agent: fields.text("agent", errors),
+            items: message_body::message(fields, errors),
+            session_id: message_body::session_id(fields, errors),
+            user_context: message_body::user_context(fields, errors),
+            metadata: message_body::metadata(text, fields, errors),
+        })
+    })
 }

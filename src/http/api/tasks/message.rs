@@ -13,7 +13,7 @@ use crate::http::api::respond::{SuccessStatus, respond};
 use crate::http::api::submit::{may_command, submit};
 use crate::http::events::opening;
 use crate::http::server::body::PostRequest;
-use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::fields::Fields;
 use crate::http::server::operation::{AuthClass, LARGE_BODY, Op};
 use crate::http::server::params::{KeyHeader, PreferHeader};
 use crate::http::server::path_id::Id;
@@ -75,17 +75,11 @@ pub(crate) async fn send_message(
 }
 
 fn parse(body: Value) -> Result<MessageInput, Problem> {
-    let mut errors = Errors::default();
-    let message = Fields::from_value(body, "", &mut errors).map(|mut fields| {
-        let message = MessageInput {
-            items: message_body::message(&mut fields, &mut errors),
-            user_context: message_body::user_context(&mut fields, &mut errors),
-            supersede: fields.flag("supersede", &mut errors).unwrap_or(false),
-        };
-        fields.finish(&mut errors);
-        message
-    });
-    message
-        .filter(|_| errors.0.is_empty())
-        .ok_or_else(|| Problem::invalid(&errors.0))
+    Fields::read(body, |fields, errors| {
+        Some(MessageInput {
+            items: message_body::message(fields, errors),
+            user_context: message_body::user_context(fields, errors),
+            supersede: fields.flag("supersede", errors).unwrap_or(false),
+        })
+    })
 }
