@@ -75,14 +75,16 @@ async fn respond_after_wait(
         (_, SuccessStatus::Ok) => StatusCode::OK,
     };
     let mut response = (status, Json(task)).into_response();
-    if let Some(applied) = prefer.applied() {
-        insert_header(
-            response.headers_mut(),
-            HeaderName::from_static("preference-applied"),
-            &applied,
-        );
-    }
+    mark_applied(response.headers_mut(), prefer.applied());
     Ok(response)
+}
+
+/// Adds `Preference-Applied`, if a preference of the client was applied.
+pub(crate) fn mark_applied(headers: &mut HeaderMap, applied: Option<String>) {
+    if let Some(applied) = applied {
+        let name = HeaderName::from_static("preference-applied");
+        insert_header(headers, name, &applied);
+    }
 }
 
 /// Adds `Idempotency-Replayed` if the response repeats the result of an earlier POST with the same

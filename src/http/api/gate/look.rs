@@ -8,11 +8,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
-use http::header::HeaderName;
 
 use crate::http::Http;
 use crate::http::api::refusal::refusal_problem;
-use crate::http::api::respond::insert_header;
+use crate::http::api::respond::mark_applied;
 use crate::http::server::caller::{CurrentCaller, must_ask_at_gate};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::WaitHeader;
@@ -52,9 +51,6 @@ pub(crate) async fn get_gate_call(
         Err(refusal) => return Err(refusal_problem(&http, &caller, refusal).await),
     };
     let mut response = Json(GateCall::from_call(&call, &caller, &http.settings)).into_response();
-    if let Some(applied) = prefer.applied() {
-        let name = HeaderName::from_static("preference-applied");
-        insert_header(response.headers_mut(), name, &applied);
-    }
+    mark_applied(response.headers_mut(), prefer.applied());
     Ok(response)
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
-use http::header::{CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::Value;
 
 use super::{GateSurface, gate_problem, timed_ask};
 use crate::engine::gate::{AskProgress, GateAnswer, GateDecision, Identity, Proposal};
 use crate::http::Http;
-use crate::http::api::respond::{insert_header, mark_replayed};
+use crate::http::api::respond::{insert_header, mark_applied, mark_replayed};
 use crate::http::api::tasks::message_body;
 use crate::http::server::body::PostRequest;
 use crate::http::server::delivered_body::delivered_body;
@@ -128,10 +128,7 @@ fn respond(
         insert_header(headers, LOCATION, &location);
         insert_header(headers, RETRY_AFTER, RETRY_AFTER_SECONDS);
     }
-    if let Some(applied) = applied {
-        let name = HeaderName::from_static("preference-applied");
-        insert_header(headers, name, &applied);
-    }
+    mark_applied(headers, applied);
     mark_replayed(headers, answer.replayed);
     if answer.call.decision == GateDecision::Pending {
         *response.status_mut() = StatusCode::ACCEPTED;

@@ -7,10 +7,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
-use http::header::HeaderName;
 
 use crate::http::Http;
-use crate::http::api::respond::insert_header;
+use crate::http::api::respond::mark_applied;
 use crate::http::api::{access, wait};
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
@@ -52,12 +51,6 @@ pub(crate) async fn get_task(
         wait::task_when_stopped(&http, &caller, row.root_task_id, id, time, None).await?
     };
     let mut response = Json(task).into_response();
-    if let Some(applied) = prefer.applied() {
-        insert_header(
-            response.headers_mut(),
-            HeaderName::from_static("preference-applied"),
-            &applied,
-        );
-    }
+    mark_applied(response.headers_mut(), prefer.applied());
     Ok(response)
 }
