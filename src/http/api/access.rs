@@ -54,29 +54,27 @@ pub(crate) async fn readable_task(
     id: TaskId,
 ) -> Result<TaskRow, Problem> {
     let row = task(http, caller, id).await?;
-    if may_read_tree(http, caller, &row.tenant, &row.user_id, row.root_task_id).await? {
-        return Ok(row);
-    }
-    Err(Problem::forbidden(
-        "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.",
-    ))
+    must_read_tree(http, caller, &row.tenant, &row.user_id, row.root_task_id).await?;
+    Ok(row)
 }
 
-async fn may_read_tree(
+async fn must_read_tree(
     http: &Http,
     caller: &Caller,
     tenant: &str,
     owner: &str,
     root: TaskId,
-) -> Result<bool, Problem> {
+) -> Result<(), Problem> {
     if may_read(caller, tenant, owner, false) {
-        return Ok(true);
+        return Ok(());
     }
-    Ok(may_read(caller, tenant, owner, true)
-        && http
-            .store
-            .is_involved(tenant, root, &inbox_person(caller))
-            .await?)
+    let (may_read, person) = (may_read(caller, tenant, owner, true), inbox_person(caller));
+    if may_read && http.store.is_involved(tenant, root, &person).await? {
+        return Ok(());
+    }
+    Err(Problem::forbidden(
+        "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.",
+    ))
 }
 
 /// Loads a request of the caller's tenant, without a check of the caller's rights.
@@ -118,27 +116,10 @@ pub(crate) async fn readable_request(
     id: RequestId,
 ) -> Result<RequestRow, Problem> {
     let row = request(http, caller, id).await?;
-    let decides = may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers);
-    if decides || may_read_tree(http, caller, &row.tenant, &row.owner, row.root_task_id).await? {
-        return Ok(row);
+    if !may_decide(caller, &row.tenant, &row.owner, &row.spec.terms.approvers) {
+        must_read_tree(http, caller, &row.tenant, &row.owner, row.root_task_id).await?;
     }
-    Err(Problem::forbidden(
-        "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.",
-    ))
-}
-
-/// Reads a task with its open requests, as the caller sees it. Does not check the caller's tenant
-/// or rights.
-///
-/// # Errors
-/// `not_found` when the task is gone; `unavailable` or `internal` when it cannot be read.
-pub(crate) async fn current_task(
-    http: &Http,
-    caller: &Caller,
-    id: TaskId,
-) -> Result<AgentTask, Problem> {
-    let row = http.store.task(id).await?.ok_or_else(Problem::not_found)?;
-    task_with_requests(http, caller, row).await
+    Ok(row)
 }
 
 /// Adds the open requests to a task's row, see [`read_with_requests`].

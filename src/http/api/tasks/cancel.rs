@@ -53,8 +53,9 @@ pub(crate) async fn cancel_task(
 ) -> Result<Response, Problem> {
     let body = posted.json(&http.body_parser, no_members);
     let accepted = cancel(&http, &posted, id, body).await?;
-    let mut response =
-        Json(access::current_task(&http, &posted.caller, accepted.task_id).await?).into_response();
+    let row = access::task(&http, &posted.caller, accepted.task_id).await?;
+    let task = access::task_with_requests(&http, &posted.caller, row).await?;
+    let mut response = Json(task).into_response();
     mark_replayed(response.headers_mut(), accepted.replayed);
     Ok(response)
 }
