@@ -69,10 +69,10 @@ pub(crate) async fn propose_gate_call(
     let key = posted.key()?.map(|key| key.key);
     let runner = runner(&posted.headers)?;
     let prefer = Prefer::read(&posted.headers);
-    let body = posted
+    let (mut proposal, attach) = posted
         .json_with_raw_member(&http.body_parser, "arguments", read)
         .await?;
-    let identity = match (key, body.attach) {
+    proposal.identity = match (key, attach) {
         (Some(key), attach) => Identity::Key {
             key,
             attach: attach == Some(true),
@@ -80,12 +80,7 @@ pub(crate) async fn propose_gate_call(
         (None, Some(false)) => Identity::New,
         (None, _) => Identity::Value,
     };
-    let proposal = Proposal {
-        identity,
-        runner,
-        wait: prefer.wait_or(http.settings.wait),
-        ..body.proposal
-    };
+    proposal.runner = runner;
     posted.release_body();
     if http.shutdown.is_cancelled() {
         return Err(Problem::unavailable());
@@ -95,11 +90,9 @@ pub(crate) async fn propose_gate_call(
         .take_slot(&posted.caller, &http.settings, None);
     // If too many asks wait already, this ask gets no slot and does not wait. The client's
     // preference then counts as not applied, unless the client prefers not to wait.
-    let is_applied = slot.is_some() || proposal.wait.is_zero();
-    let proposal = Proposal {
-        wait: slot.as_ref().map_or(Duration::ZERO, |_| proposal.wait),
-        ..proposal
-    };
+    let wait = prefer.wait_or(http.settings.wait);
+    let is_applied = slot.is_some() || wait.is_zero();
+    proposal.wait = slot.as_ref().map_or(Duration::ZERO, |_| wait);
     let applied = prefer.applied().filter(|_| is_applied);
     match timed_ask(&http, &posted.caller, &proposal, GateSurface::Rest, None).await {
         Ok(answer) => Ok(respond(&http, &posted, answer, applied)),
@@ -157,39 +150,37 @@ pub(crate) fn runner(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// A proposal as read from the body. `propose_gate_call` replaces the placeholders in `identity`,
-/// `runner` and `wait` by values from the headers.
-struct ProposalBody {
-    proposal: Proposal,
-    attach: Option<bool>,
-}
-
-fn read(body: Value, arguments: Option<String>, text: &[u8]) -> Result<ProposalBody, Problem> {
+/// Reads a proposal and the member `attach`. `propose_gate_call` replaces the placeholders in
+/// `identity`, `runner` and `wait` by values from the headers.
+fn read(
+    body: Value,
+    arguments: Option<String>,
+    text: &[u8],
+) -> Result<(Proposal, Option<bool>), Problem> {
     Fields::read(body, |fields, errors| {
         let arguments_text = arguments_text(arguments, fields, errors);
         let tool = fields.text_within("tool", MAX_TOOL_NAME_BYTES, errors);
         if tool.as_ref().is_none_or(String::is_empty) && errors.0.is_empty() {
             errors.add("/tool", "the name of a tool");
         }
-        Some(ProposalBody {
-            attach: fields.flag("attach", errors),
-            proposal: Proposal {
-                gate: fields.text("gate", errors),
-                tool: tool.unwrap_or_default(),
-                arguments_text,
-                session_id: message_body::session_id(fields, errors),
-                context: fields
-                    .text_within("context", MAX_CONTEXT_BYTES, errors)
-                    .unwrap_or_default(),
-                metadata: message_body::metadata(text, fields, errors),
-                identity: Identity::Value,
-                runner: None,
-                wait: Duration::ZERO,
-                run_wait: Duration::ZERO,
-                returns_within: Duration::ZERO,
-                progress: AskProgress::default(),
-            },
-        })
+        let attach = fields.flag("attach", errors);
+        let proposal = Proposal {
+            gate: fields.text("gate", errors),
+            tool: tool.unwrap_or_default(),
+            arguments_text,
+            session_id: message_body::session_id(fields, errors),
+            context: fields
+                .text_within("context", MAX_CONTEXT_BYTES, errors)
+                .unwrap_or_default(),
+            metadata: message_body::metadata(text, fields, errors),
+            identity: Identity::Value,
+            runner: None,
+            wait: Duration::ZERO,
+            run_wait: Duration::ZERO,
+            returns_within: Duration::ZERO,
+            progress: AskProgress::default(),
+        };
+        Some((proposal, attach))
     })
 }
 

@@ -54,13 +54,13 @@ pub(crate) async fn list_tasks(
 ) -> Result<Response, Problem> {
     let mut query = Query::from_uri(&uri);
     let roots = query.task_ids("root_task_id");
+    if roots.is_empty() {
+        must_read(&caller)?;
+    }
     let ids = caller.user_id.ids();
-    let users = query
-        .texts("user_id")
-        .into_iter()
-        .map(|user| ids.id(user))
-        .collect();
-    let mut filter = TaskFilter {
+    let users = query.texts("user_id").into_iter();
+    let users = users.map(|user| ids.id(user)).collect();
+    let filter = TaskFilter {
         tenant: caller.tenant.clone(),
         statuses: query.words("status", &TaskStatus::ALL, TaskStatus::as_str),
         agents: query.texts("agent"),
@@ -69,13 +69,9 @@ pub(crate) async fn list_tasks(
         sessions: query.texts("session_id"),
         before: query.cursor().map(TaskId),
         limit: query.limit(),
-        users: Vec::new(),
+        users: owner_filter(&caller, users, roots.is_empty())?,
         roots,
     };
-    if filter.roots.is_empty() {
-        must_read(&caller)?;
-    }
-    filter.users = owner_filter(&caller, users, filter.roots.is_empty())?;
     for root in &filter.roots {
         access::readable_task(&http, &caller, *root).await?;
     }

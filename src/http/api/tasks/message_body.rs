@@ -25,14 +25,10 @@ pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
             content,
         }],
         (None, Some(items)) => parts(items, &fields.pointer("items"), errors),
-        (None, None) => {
+        (None, None) | (Some(_), Some(_)) => {
             if errors.0.len() == before {
                 errors.add("", "exactly one of `input` and `items`");
             }
-            Vec::new()
-        }
-        (Some(_), Some(_)) => {
-            errors.add("", "exactly one of `input` and `items`");
             Vec::new()
         }
     }
