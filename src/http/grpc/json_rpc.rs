@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::http::api::gate::MAX_TOOL_NAME_BYTES;
 use crate::http::server::json::{self, JsonError};
-
-const MAX_TOOL_NAME_BYTES: usize = 256;
 
 /// The JSON-RPC method of a tool call. A request with any other method is `Message::Other`.
 pub(super) const TOOLS_CALL: &str = "tools/call";

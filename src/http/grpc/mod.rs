@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use self::frames::{GrpcAnswer, GrpcCode, GrpcStatus, MAX_MESSAGE_BYTES, PREFIX_BYTES};
 use super::Http;
 use super::api::gate::{GateSurface, timed_ask};
+use super::api::tasks::message_body::{SESSION_ID_FORM, is_session_id};
 use super::server::body::read_body;
 use super::server::guard::protect_connection;
 use super::server::operation::{AuthClass, Op};
@@ -328,13 +329,10 @@ impl Gateway {
         let Some(value) = single_header(headers, name)? else {
             return Ok(None);
         };
-        let fits = (1..=128).contains(&value.len())
-            && value
-                .iter()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));
-        let session = String::from_utf8(value.to_vec()).ok().filter(|_| fits);
+        let session = String::from_utf8(value.to_vec()).ok();
+        let session = session.filter(|session| is_session_id(session));
         session.map(Some).ok_or_else(|| {
-            let detail = format!("{name} must be 1 to 128 of A-Z a-z 0-9 . _ : -");
+            let detail = format!("{name} must be {SESSION_ID_FORM}");
             GrpcStatus::new(GrpcCode::PermissionDenied, detail)
         })
     }

@@ -16,6 +16,8 @@ use crate::http::wire::gate::GateCall;
 use crate::http::{Http, Operation};
 use crate::people::Caller;
 
+pub(crate) const MAX_TOOL_NAME_BYTES: usize = 256;
+
 pub(crate) fn operations() -> Vec<Operation> {
     vec![
         (&propose::OP, routes!(propose::propose_gate_call)),

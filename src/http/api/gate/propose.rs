@@ -11,7 +11,7 @@ use http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::Value;
 
-use super::{GateSurface, gate_problem, timed_ask};
+use super::{GateSurface, MAX_TOOL_NAME_BYTES, gate_problem, timed_ask};
 use crate::engine::gate::{AskProgress, GateAnswer, GateDecision, Identity, Proposal};
 use crate::http::Http;
 use crate::http::api::respond::{insert_header, mark_applied, mark_replayed};
@@ -27,7 +27,6 @@ use crate::http::wire::gate::{GateCall, NewGateCall};
 use crate::people::authorization::may_ask_at_gate;
 
 const MAX_CONTEXT_BYTES: usize = 16 * 1024;
-const MAX_TOOL_NAME_BYTES: usize = 256;
 /// The `Retry-After` of a response without a verdict, in seconds.
 const RETRY_AFTER_SECONDS: &str = "5";
 

@@ -21,7 +21,8 @@ use crate::agent::gate::OtherTools;
 use crate::engine::gate::{AskProgress, Identity, Proposal};
 use crate::http::Http;
 use crate::http::api::gate::waiting::WaitSlot;
-use crate::http::api::gate::{GateSurface, gate_problem, timed_ask};
+use crate::http::api::gate::{GateSurface, MAX_TOOL_NAME_BYTES, gate_problem, timed_ask};
+use crate::http::api::tasks::message_body::{SESSION_ID_FORM, is_session_id};
 use crate::http::events::opening::stream_response;
 use crate::http::server::delivered_body::delivered_body;
 use crate::http::server::prefer::Prefer;
@@ -37,7 +38,6 @@ pub(super) const MAX_REPETITIONS: u32 = 9;
 /// A client of the revision 2026-07-28 is assumed to repeat a request within this time after the
 /// response.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
-const MAX_TOOL_NAME_BYTES: usize = 256;
 
 struct PreparedCall {
     http: Arc<Http>,
@@ -177,11 +177,9 @@ impl McpRequest<'_> {
         let Some(session) = found else {
             return Ok(None);
         };
-        let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
-        let session = session
-            .filter(|session| (1..=128).contains(&session.len()) && session.bytes().all(letter));
+        let session = session.filter(|session| is_session_id(session));
         let malformed =
-            || RpcError::invalid_params("The session must be 1 to 128 of A-Z a-z 0-9 . _ : -");
+            || RpcError::invalid_params(format!("The session must be {SESSION_ID_FORM}"));
         session
             .map(|session| Some(session.to_owned()))
             .ok_or_else(malformed)

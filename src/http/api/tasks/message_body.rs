@@ -152,18 +152,20 @@ pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) ->
     text
 }
 
-/// Reads the member `session_id`, a string of 1 to 128 of the characters `A-Z a-z 0-9 . _ : -`.
+/// The form of a session id, as the details of mistakes name it.
+pub(crate) const SESSION_ID_FORM: &str = "1 to 128 of A-Z a-z 0-9 . _ : -";
+
+#[must_use]
+pub(crate) fn is_session_id(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+    (1..=128).contains(&text.len()) && text.bytes().all(fits)
+}
+
+/// Reads the member `session_id`.
 pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
     let session = fields.text("session_id", errors)?;
-    let fits = (1..=128).contains(&session.len())
-        && session
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));
-    if !fits {
-        errors.add(
-            &fields.pointer("session_id"),
-            "1 to 128 of A-Z a-z 0-9 . _ : -",
-        );
+    if !is_session_id(&session) {
+        errors.add(&fields.pointer("session_id"), SESSION_ID_FORM);
     }
     Some(session)
 }
