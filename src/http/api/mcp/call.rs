@@ -50,20 +50,17 @@ struct PreparedCall {
 }
 
 impl McpRequest<'_> {
-    pub(super) async fn call_tool(&self, params: Params) -> Response {
+    pub(super) async fn call_tool(&self, params: Params) -> Result<Response, RpcError> {
         let token = params.meta("progressToken").cloned();
-        let call = match self.prepare_call(params) {
-            Ok(call) => call,
-            Err(error) => return error.response(&self.id),
-        };
+        let call = self.prepare_call(params)?;
         let progress = call.proposal.progress.clone();
         let mut reply = call.reply().boxed();
         let clock = Arc::clone(&self.http.clock);
-        tokio::select! {
+        Ok(tokio::select! {
             biased;
             reply = &mut reply => {
                 if reply.text.is_empty() {
-                    return stream_response(Body::from(last_frame("")));
+                    return Ok(stream_response(Body::from(last_frame(""))));
                 }
                 let mut response = json_response(delivered_body(reply.text.into(), reply.delivery));
                 *response.status_mut() = reply.status;
@@ -75,7 +72,7 @@ impl McpRequest<'_> {
                 let stream = CallStream::new(reply, clock, token.map(|token| (token, progress)));
                 stream_response(Body::from_stream(stream.frames()))
             }
-        }
+        })
     }
 
     /// Checks the parameters and takes a slot of `Http::waiting_asks`. If no slot is free, the wait
@@ -177,12 +174,12 @@ impl McpRequest<'_> {
         let Some(session) = found else {
             return Ok(None);
         };
-        let session = session.filter(|session| is_session_id(session));
-        let malformed =
-            || RpcError::invalid_params(format!("The session must be {SESSION_ID_FORM}"));
-        session
-            .map(|session| Some(session.to_owned()))
-            .ok_or_else(malformed)
+        match session.filter(|session| is_session_id(session)) {
+            Some(session) => Ok(Some(session.to_owned())),
+            None => Err(RpcError::invalid_params(format!(
+                "The session must be {SESSION_ID_FORM}"
+            ))),
+        }
     }
 }
 

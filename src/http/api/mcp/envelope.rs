@@ -53,7 +53,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Incoming, RpcError> {
             "A body must be one message; batches are not supported",
         ));
     }
-    let (rest, params) = parse_except(bytes, "params").map_err(to_rpc_error)?;
+    let (rest, params) = parse_except(bytes, "params")?;
     let text = |name: &str| rest.get(name).and_then(Value::as_str);
     if text("jsonrpc") != Some("2.0") {
         return Err(RpcError::invalid_request("`jsonrpc` must be \"2.0\""));
@@ -82,18 +82,20 @@ fn read_params(text: &str) -> Result<Params, RpcError> {
     if !text.starts_with('{') {
         return Err(RpcError::invalid_params("`params` must be an object"));
     }
-    let (rest, arguments) = parse_except(text.as_bytes(), "arguments").map_err(to_rpc_error)?;
+    let (rest, arguments) = parse_except(text.as_bytes(), "arguments")?;
     let Value::Object(members) = rest else {
         return Err(RpcError::invalid_params("`params` must be an object"));
     };
     Ok(Params { members, arguments })
 }
 
-fn to_rpc_error(error: JsonError) -> RpcError {
-    RpcError::invalid_request(match error {
-        JsonError::Invalid(detail) => detail,
-        JsonError::TooManyValues => "The JSON has too many values".to_owned(),
-    })
+impl From<JsonError> for RpcError {
+    fn from(error: JsonError) -> Self {
+        Self::invalid_request(match error {
+            JsonError::Invalid(detail) => detail,
+            JsonError::TooManyValues => "The JSON has too many values".to_owned(),
+        })
+    }
 }
 
 /// Returns the protocol revision of a message. Refuses a message whose headers contradict its body.

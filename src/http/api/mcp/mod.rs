@@ -106,7 +106,8 @@ pub(crate) async fn post_mcp_message(
         revision,
         id,
     };
-    Ok(request.answer(incoming).await)
+    let answer = request.answer(incoming).await;
+    Ok(answer.unwrap_or_else(|error| error.response(&request.id)))
 }
 
 /// Returns the gate `name`.
@@ -170,24 +171,18 @@ fn request_name(gate: &str, headers: &HeaderMap, id: &Value) -> String {
 }
 
 impl McpRequest<'_> {
-    async fn answer(&self, incoming: Incoming) -> Response {
-        let params = match incoming.params {
-            Ok(params) => params,
-            Err(error) => return error.response(&self.id),
-        };
+    async fn answer(&self, incoming: Incoming) -> Result<Response, RpcError> {
+        let params = incoming.params?;
         let stateless = self.revision.is_stateless();
         let result = match (incoming.method.as_str(), stateless) {
-            ("initialize", false) => Ok(self.initialize(&params)),
-            ("ping", false) => Ok(json!({})),
-            ("server/discover", true) => Ok(self.discover()),
-            ("tools/list", _) => self.list_tools(&params),
+            ("initialize", false) => self.initialize(&params),
+            ("ping", false) => json!({}),
+            ("server/discover", true) => self.discover(),
+            ("tools/list", _) => self.list_tools(&params)?,
             ("tools/call", _) => return self.call_tool(params).await,
-            (_, _) => Err(RpcError::unknown_method(self.revision)),
+            (_, _) => return Err(RpcError::unknown_method(self.revision)),
         };
-        match result {
-            Ok(result) => respond(&self.id, &result.to_string()),
-            Err(error) => error.response(&self.id),
-        }
+        Ok(respond(&self.id, &result.to_string()))
     }
 
     fn initialize(&self, params: &Params) -> Value {
