@@ -15,7 +15,7 @@ pub(crate) mod opening;
 mod reader;
 mod rendered;
 mod request_at_event;
-mod sse;
+pub(crate) mod sse;
 pub(crate) mod stream;
 pub(crate) mod stream_limiter;
 pub(crate) mod tail;

@@ -41,13 +41,7 @@ impl SseBuffer {
         if let Some(id) = id {
             let _ = writeln!(self.0, "id: {id}");
         }
-        let _ = writeln!(self.0, "event: {name}");
-        // JSON that is stored verbatim may have line ends between two tokens, and a `data` field is
-        // a single line. So each line of the JSON gets its own `data` field.
-        for line in data.split(['\n', '\r']) {
-            let _ = writeln!(self.0, "data: {line}");
-        }
-        self.0.push('\n');
+        write_event(&mut self.0, name, &data);
         Ok(())
     }
 
@@ -59,6 +53,17 @@ impl SseBuffer {
     pub(crate) fn take(&mut self) -> String {
         std::mem::take(&mut self.0)
     }
+}
+
+/// Writes the name and the data of an event. JSON that is stored verbatim may have line ends between
+/// two tokens, and a `data` field is a single line. So each line of the JSON gets its own `data`
+/// field. The client may read a CR as LF, which is harmless between tokens.
+pub(crate) fn write_event(text: &mut String, name: &str, data: &str) {
+    let _ = writeln!(text, "event: {name}");
+    for line in data.split(['\n', '\r']) {
+        let _ = writeln!(text, "data: {line}");
+    }
+    text.push('\n');
 }
 
 #[cfg(test)]

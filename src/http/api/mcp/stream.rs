@@ -3,7 +3,6 @@
 //! them, and the answer.
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::json_rpc::RpcError;
 use crate::engine::gate::{AskProgress, Delivery};
+use crate::http::events::sse::write_event;
 use crate::store::RequestRow;
 use crate::task::request::RequestKind;
 use crate::task::verdict::Approvers;
@@ -106,11 +106,9 @@ impl CallStream {
         self.frames_sent += 1;
         let mut text = ":\n\n".to_owned();
         if let Some((token, progress)) = &self.progress {
-            text += &event(&notification(
-                token,
-                self.frames_sent,
-                progress.request().as_deref(),
-            ));
+            let request = progress.request();
+            let message = notification(token, self.frames_sent, request.as_deref());
+            write_event(&mut text, "message", &message);
         }
         (text, Some(self))
     }
@@ -121,18 +119,8 @@ pub(super) fn last_frame(message: &str) -> String {
     if message.is_empty() {
         return ":\n\n".to_owned();
     }
-    event(message)
-}
-
-/// Writes a message as a server-sent event, with one `data` line for each line of the message. The
-/// client may read a CR of the message as LF, which is harmless: JSON has line ends only between
-/// tokens.
-fn event(message: &str) -> String {
-    let mut text = String::from("event: message\n");
-    for line in message.split(['\n', '\r']) {
-        let _ = writeln!(text, "data: {line}");
-    }
-    text.push('\n');
+    let mut text = String::new();
+    write_event(&mut text, "message", message);
     text
 }
 
