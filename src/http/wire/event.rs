@@ -203,55 +203,41 @@ impl TransientEvent {
     /// Returns the event that publishes a model's delta.
     #[must_use]
     pub(crate) fn from_delta(delta: &Delta) -> Self {
-        let (turn, task_id, agent_path) = (
-            delta.turn,
-            delta.task_id.to_string(),
-            delta.agent_path.clone(),
-        );
-        let (event, at) = (delta_event_name(&delta.said), delta.at.to_string());
+        let (turn, at) = (delta.turn, delta.at.to_string());
+        let (task_id, agent_path) = (delta.task_id.to_string(), delta.agent_path.clone());
         match &delta.said {
-            DeltaContent::Text { offset, delta } => {
-                let (offset, delta) = (*offset, delta.clone());
-                Self::Text(OutputTextDeltaEvent {
-                    event,
-                    turn,
-                    offset,
-                    delta,
-                    task_id,
-                    agent_path,
-                    at,
-                })
-            }
-            DeltaContent::Named { tool_call_id, name } => {
-                let (tool_call_id, name) = (tool_call_id.to_string(), name.clone());
-                Self::Named(ToolCallNamedEvent {
-                    event,
-                    turn,
-                    tool_call_id,
-                    name,
-                    task_id,
-                    agent_path,
-                    at,
-                })
-            }
+            DeltaContent::Text { offset, delta } => Self::Text(OutputTextDeltaEvent {
+                event: "output_text.delta",
+                turn,
+                offset: *offset,
+                delta: delta.clone(),
+                task_id,
+                agent_path,
+                at,
+            }),
+            DeltaContent::Named { tool_call_id, name } => Self::Named(ToolCallNamedEvent {
+                event: "tool_call.named",
+                turn,
+                tool_call_id: tool_call_id.to_string(),
+                name: name.clone(),
+                task_id,
+                agent_path,
+                at,
+            }),
             DeltaContent::Arguments {
                 tool_call_id,
                 offset,
                 delta,
-            } => {
-                let (tool_call_id, offset, delta) =
-                    (tool_call_id.to_string(), *offset, delta.clone());
-                Self::Arguments(ToolCallArgumentsDeltaEvent {
-                    event,
-                    turn,
-                    tool_call_id,
-                    offset,
-                    delta,
-                    task_id,
-                    agent_path,
-                    at,
-                })
-            }
+            } => Self::Arguments(ToolCallArgumentsDeltaEvent {
+                event: "tool_call.arguments.delta",
+                turn,
+                tool_call_id: tool_call_id.to_string(),
+                offset: *offset,
+                delta: delta.clone(),
+                task_id,
+                agent_path,
+                at,
+            }),
             DeltaContent::Reset => Self::reset(delta),
         }
     }
@@ -259,7 +245,7 @@ impl TransientEvent {
     #[must_use]
     pub(crate) fn reset(delta: &Delta) -> Self {
         Self::Reset(MessageResetEvent {
-            event: delta_event_name(&DeltaContent::Reset),
+            event: "message.reset",
             turn: delta.turn,
             task_id: delta.task_id.to_string(),
             agent_path: delta.agent_path.clone(),
@@ -276,14 +262,5 @@ impl TransientEvent {
             Self::Arguments(event) => event.event,
             Self::Reset(event) => event.event,
         }
-    }
-}
-
-fn delta_event_name(said: &DeltaContent) -> &'static str {
-    match said {
-        DeltaContent::Text { .. } => "output_text.delta",
-        DeltaContent::Named { .. } => "tool_call.named",
-        DeltaContent::Arguments { .. } => "tool_call.arguments.delta",
-        DeltaContent::Reset => "message.reset",
     }
 }
