@@ -22,110 +22,99 @@ const REQUEST_OPERATIONS: &[&str] = &[
     "get_reject_page",
 ];
 const TASK_ID: &str = "$response.body#/task_id";
-const PENDING_REQUEST_ID: &str = "$response.body#/pending/0/request_id";
+const NEXT_CURSOR: &str = "$response.body#/next_cursor";
 
-/// A link: the target operation, the parameter that takes the value, and the place of the value in
-/// the response.
-type Link = (&'static str, &'static str, &'static str);
+/// Links to operations that take the same parameter: the target operations, the parameter, and the
+/// place of its value in the response.
+type Links = (&'static [&'static str], &'static str, &'static str);
 
 /// The links in those responses of the operation `from` whose status is in `statuses`.
 struct LinkedResponse {
     from: &'static str,
     statuses: &'static [&'static str],
-    links: Vec<Link>,
+    links: &'static [Links],
 }
 
-fn all() -> [LinkedResponse; 7] {
-    let links_to = |ids: &[&'static str], parameter, found| {
-        ids.iter()
-            .map(|id| (*id, parameter, found))
-            .collect::<Vec<Link>>()
-    };
-    let tree = vec![
-        ("list_requests", "task_id", TASK_ID),
-        ("list_tasks", "root_task_id", "$response.body#/root_task_id"),
-    ];
-    let created = [
-        links_to(TASK_OPERATIONS, "task_id", TASK_ID),
-        links_to(REQUEST_OPERATIONS, "request_id", PENDING_REQUEST_ID),
-        tree,
-    ]
-    .concat();
-    let next = |id, first| vec![(id, "cursor", "$response.body#/next_cursor"), first];
-    let tasks = next(
-        "list_tasks",
-        ("get_task", "task_id", "$response.body#/tasks/0/task_id"),
-    );
-    let requests = next(
-        "list_requests",
-        (
-            "get_request",
-            "request_id",
-            "$response.body#/requests/0/request_id",
-        ),
-    );
-    let items = vec![("list_task_items", "after", "$response.body#/next_after")];
-    [
-        LinkedResponse {
-            from: "create_task",
-            statuses: &["201", "202"],
-            links: created,
-        },
-        LinkedResponse {
-            from: "send_message",
-            statuses: &["200"],
-            links: links_to(&["retry_task"], "task_id", TASK_ID),
-        },
-        LinkedResponse {
-            from: "list_tasks",
-            statuses: &["200"],
-            links: tasks,
-        },
-        LinkedResponse {
-            from: "list_requests",
-            statuses: &["200"],
-            links: requests,
-        },
-        deliveries(),
-        gate_calls(),
-        LinkedResponse {
-            from: "list_task_items",
-            statuses: &["200"],
-            links: items,
-        },
-    ]
-}
-
-fn gate_calls() -> LinkedResponse {
+const ALL: &[LinkedResponse] = &[
     LinkedResponse {
-        from: "propose_gate_call",
-        statuses: &["200", "202"],
-        links: vec![("get_gate_call", "task_id", TASK_ID)],
-    }
-}
-
-fn deliveries() -> LinkedResponse {
-    let first = "$response.body#/deliveries/0/delivery_id";
+        from: "create_task",
+        statuses: &["201", "202"],
+        links: &[
+            (TASK_OPERATIONS, "task_id", TASK_ID),
+            (
+                REQUEST_OPERATIONS,
+                "request_id",
+                "$response.body#/pending/0/request_id",
+            ),
+            (&["list_requests"], "task_id", TASK_ID),
+            (
+                &["list_tasks"],
+                "root_task_id",
+                "$response.body#/root_task_id",
+            ),
+        ],
+    },
+    LinkedResponse {
+        from: "send_message",
+        statuses: &["200"],
+        links: &[(&["retry_task"], "task_id", TASK_ID)],
+    },
+    LinkedResponse {
+        from: "list_tasks",
+        statuses: &["200"],
+        links: &[
+            (&["list_tasks"], "cursor", NEXT_CURSOR),
+            (&["get_task"], "task_id", "$response.body#/tasks/0/task_id"),
+        ],
+    },
+    LinkedResponse {
+        from: "list_requests",
+        statuses: &["200"],
+        links: &[
+            (&["list_requests"], "cursor", NEXT_CURSOR),
+            (
+                &["get_request"],
+                "request_id",
+                "$response.body#/requests/0/request_id",
+            ),
+        ],
+    },
     LinkedResponse {
         from: "list_deliveries",
         statuses: &["200"],
-        links: vec![
-            ("list_deliveries", "cursor", "$response.body#/next_cursor"),
-            ("resend_delivery", "delivery_id", first),
+        links: &[
+            (&["list_deliveries"], "cursor", NEXT_CURSOR),
+            (
+                &["resend_delivery"],
+                "delivery_id",
+                "$response.body#/deliveries/0/delivery_id",
+            ),
         ],
-    }
-}
+    },
+    LinkedResponse {
+        from: "propose_gate_call",
+        statuses: &["200", "202"],
+        links: &[(&["get_gate_call"], "task_id", TASK_ID)],
+    },
+    LinkedResponse {
+        from: "list_task_items",
+        statuses: &["200"],
+        links: &[(&["list_task_items"], "after", "$response.body#/next_after")],
+    },
+];
 
 /// Adds the links to an operation's responses. Each link is named after its target operation.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     let Some(responses) = operation.get_mut("responses") else {
         return;
     };
-    for response in all().into_iter().filter(|response| response.from == id) {
+    for response in ALL.iter().filter(|response| response.from == id) {
         for status in response.statuses {
-            for (to, parameter, found) in &response.links {
-                let link = json!({ "operationId": to, "parameters": { *parameter: found } });
-                put(responses, &[status, "links", to], link);
+            for (targets, parameter, found) in response.links {
+                for to in *targets {
+                    let link = json!({ "operationId": to, "parameters": { *parameter: found } });
+                    put(responses, &[status, "links", to], link);
+                }
             }
         }
     }
@@ -157,26 +146,24 @@ mod tests {
             from,
             statuses,
             links,
-        } in all()
+        } in ALL
         {
-            for (to, parameter, _) in &links {
-                assert!(
-                    known.contains(&((*to).to_owned(), (*parameter).to_owned())),
-                    "{from} → {to} {parameter}"
-                );
+            let mut count = 0;
+            for (targets, parameter, _) in *links {
+                for to in *targets {
+                    assert!(
+                        known.contains(&((*to).to_owned(), (*parameter).to_owned())),
+                        "{from} → {to} {parameter}"
+                    );
+                    count += 1;
+                }
             }
             let (_, operation) = every_operation(&mut document)
-                .find(|(_, op)| op["operationId"] == from)
+                .find(|(_, op)| op["operationId"] == *from)
                 .unwrap();
-            for status in statuses {
-                assert_eq!(
-                    operation["responses"][status]["links"]
-                        .as_object()
-                        .unwrap()
-                        .len(),
-                    links.len(),
-                    "{from}"
-                );
+            for status in *statuses {
+                let links = &operation["responses"][status]["links"];
+                assert_eq!(links.as_object().unwrap().len(), count, "{from}");
             }
         }
     }
