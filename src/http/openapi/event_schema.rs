@@ -62,7 +62,7 @@ const STREAM_DESCRIPTION: &str = "With `Accept: text/event-stream` a success res
     `stream_task_events` does, from the first event of this POST's own commit on; `Content-Location` is the address to \
     reconnect to. A refusal is a problem as usual.";
 
-pub(super) fn reference(component: &str) -> String {
+fn reference(component: &str) -> String {
     format!("#/components/schemas/{component}")
 }
 
@@ -78,21 +78,7 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     }
     schemas.insert("RequestAtEvent".to_owned(), request);
     let mapping = add_durable_events(schemas);
-    for (_, component) in EVENT_COMPONENTS {
-        let Some(mut event) = schemas
-            .get(component)
-            .filter(|_| !is_durable(component, &mapping))
-            .cloned()
-        else {
-            continue;
-        };
-        put(
-            &mut event,
-            &["properties", "event"],
-            event_name_schema(component, schemas),
-        );
-        schemas.insert(component.to_owned(), event);
-    }
+    add_event_names(&EVENT_COMPONENTS, schemas);
     let variants: Vec<Value> = mapping
         .values()
         .map(|event| json!({ "$ref": event }))
@@ -103,14 +89,13 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
         "oneOf": variants, "discriminator": { "propertyName": "type", "mapping": mapping }
     });
     schemas.insert("TaskEvent".to_owned(), durable);
-    schemas.insert("StreamedEvent".to_owned(), streamed_event_schema());
+    let variants: BTreeSet<&str> = EVENT_COMPONENTS
+        .iter()
+        .map(|(_, component)| *component)
+        .collect();
+    let streamed = streamed_event_schema("a stream", &EVENT_COMPONENTS, variants);
+    schemas.insert("StreamedEvent".to_owned(), streamed);
     inbox_schema::add(schemas);
-}
-
-/// Returns whether a component describes the event of an item. `mapping` has the component for each
-/// type of item.
-fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
-    mapping.values().any(|event| *event == reference(component))
 }
 
 /// For each type of item, adds the OpenAPI component of the event that carries such an item.
@@ -137,11 +122,6 @@ fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
         let component = item.replace("Item", "Event");
         mapping.insert(kind.clone(), json!(reference(&component)));
         add_event_members(&mut event, kind);
-        put(
-            &mut event,
-            &["properties", "event"],
-            event_name_schema(&component, schemas),
-        );
         schemas.insert(component, event);
     }
     mapping
@@ -170,42 +150,49 @@ fn add_event_members(event: &mut Value, kind: &str) {
     }
 }
 
-/// Returns the schema of the member `event` in a component. If the component has one event name,
-/// the schema is a constant. Otherwise the schema refers to an enum of the names, which the
-/// function adds to `schemas`.
-fn event_name_schema(component: &str, schemas: &mut Map<String, Value>) -> Value {
-    let names: Vec<&str> = EVENT_COMPONENTS
-        .iter()
-        .filter(|(_, of)| *of == component)
-        .map(|(name, _)| *name)
-        .collect();
-    if let [only] = names.as_slice() {
-        return json!({ "type": "string", "const": only, "description": "The name of the event." });
+/// Adds the member `event` to the components of `events`, which has each event name with its
+/// component. If a component has one event name, the member is a constant. Otherwise the member
+/// refers to an enum of the names, which the function adds to `schemas`.
+pub(super) fn add_event_names(events: &[(&str, &str)], schemas: &mut Map<String, Value>) {
+    for (_, component) in events {
+        let names: Vec<&str> = events
+            .iter()
+            .filter(|(_, of)| of == component)
+            .map(|(name, _)| *name)
+            .collect();
+        let member = if let [only] = names.as_slice() {
+            json!({ "type": "string", "const": only, "description": "The name of the event." })
+        } else {
+            let name = format!("{component}Name");
+            let member = json!({ "$ref": reference(&name) });
+            let described = "The names of the events with this data.";
+            let all = json!({ "type": "string", "enum": names, "description": described });
+            schemas.insert(name, all);
+            member
+        };
+        if let Some(schema) = schemas.get_mut(*component) {
+            put(schema, &["properties", "event"], member);
+        }
     }
-    let name = format!("{component}Name");
-    let described = "The names of the events with this data.";
-    schemas.insert(
-        name.clone(),
-        json!({ "type": "string", "enum": names, "description": described }),
-    );
-    json!({ "$ref": reference(&name) })
 }
 
-fn streamed_event_schema() -> Value {
-    let names: Map<String, Value> = EVENT_COMPONENTS
+/// Returns the union of the events of `stream`. `events` has each event name with its component,
+/// and `variants` has the components.
+pub(super) fn streamed_event_schema<'c>(
+    stream: &str,
+    events: &[(&str, &str)],
+    variants: impl IntoIterator<Item = &'c str>,
+) -> Value {
+    let names: Map<String, Value> = events
         .iter()
         .map(|(name, component)| ((*name).to_owned(), json!(reference(component))))
-        .collect();
-    let variants: BTreeSet<&str> = EVENT_COMPONENTS
-        .iter()
-        .map(|(_, component)| *component)
         .collect();
     let variants: Vec<Value> = variants
         .into_iter()
         .map(|component| json!({ "$ref": reference(component) }))
         .collect();
     json!({
-        "description": "The `data` of one event of a stream; told apart by `event`. Clients ignore unknown events.",
+        "description": format!("The `data` of one event of {stream}; told apart by `event`. Clients ignore unknown events."),
         "oneOf": variants, "discriminator": { "propertyName": "event", "mapping": names }
     })
 }

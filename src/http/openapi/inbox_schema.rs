@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::event_schema::reference;
-use super::put;
+use super::event_schema::{add_event_names, streamed_event_schema};
 use crate::http::Settings;
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::inbox::{
@@ -22,29 +21,9 @@ const EVENT_COMPONENTS: [(&str, &str); 4] = [
 /// Adds, to the component of each event, the names that the event can have. Also adds a component
 /// that is the union of all events.
 pub(super) fn add(schemas: &mut Map<String, Value>) {
-    let named = "The names of the events with this data.";
-    let several = json!({ "type": "string", "enum": [CREATED, CHANGED], "description": named });
-    schemas.insert("InboxRequestEventName".to_owned(), several);
-    for (name, component) in EVENT_COMPONENTS {
-        let event = if component == "InboxRequestEvent" {
-            json!({ "$ref": reference("InboxRequestEventName") })
-        } else {
-            json!({ "type": "string", "const": name, "description": "The name of the event." })
-        };
-        if let Some(schema) = schemas.get_mut(component) {
-            put(schema, &["properties", "event"], event);
-        }
-    }
-    let mapping: Map<String, Value> = EVENT_COMPONENTS
-        .iter()
-        .map(|(name, component)| ((*name).to_owned(), json!(reference(component))))
-        .collect();
+    add_event_names(&EVENT_COMPONENTS, schemas);
     let variants = ["InboxEvent", "InboxRequestEvent", "InboxGoneEvent"];
-    let variants = variants.map(|component| json!({ "$ref": reference(component) }));
-    let streamed = json!({
-        "description": "The `data` of one event of an inbox's stream; told apart by `event`. Clients ignore unknown events.",
-        "oneOf": variants, "discriminator": { "propertyName": "event", "mapping": mapping }
-    });
+    let streamed = streamed_event_schema("an inbox's stream", &EVENT_COMPONENTS, variants);
     schemas.insert("InboxStreamedEvent".to_owned(), streamed);
 }
 
