@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::put;
+use super::{parameters_mut, put};
 
 pub(crate) const CONSTRAINT_DESCRIPTION: &str = "`x-constraint` states in words a constraint beyond the schema; a value that violates it is refused \
     with 422 (an event number with 400). No text has U+0000.";
@@ -36,11 +36,7 @@ const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
         "content",
         "of an image: a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL",
     ),
-    (
-        "ApproveDecision",
-        "action",
-        "one of the request's `allowed_actions`",
-    ),
+    ("ApproveDecision", "action", ACTION_CONSTRAINT),
     ("ApproveDecision", "remember", REMEMBER_CONSTRAINT),
     ("ApproveCall", "remember", REMEMBER_CONSTRAINT),
     ("ApproveBody", "remember", REMEMBER_CONSTRAINT),
@@ -49,11 +45,7 @@ const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
         "expires_in",
         "more than 0, and `most` of the offer at most",
     ),
-    (
-        "RejectDecision",
-        "action",
-        "one of the request's `allowed_actions`",
-    ),
+    ("RejectDecision", "action", ACTION_CONSTRAINT),
     (
         "NewGateCall",
         "gate",
@@ -78,16 +70,8 @@ const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
         "the number of the last attempt",
     ),
     ("ReportGateOutcome", "content", "at most 1 MiB"),
-    (
-        "RespondDecision",
-        "action",
-        "one of the request's `allowed_actions`",
-    ),
-    (
-        "RetryDecision",
-        "action",
-        "one of the request's `allowed_actions`",
-    ),
+    ("RespondDecision", "action", ACTION_CONSTRAINT),
+    ("RetryDecision", "action", ACTION_CONSTRAINT),
     (
         "RespondDecision",
         "response",
@@ -105,6 +89,8 @@ const MEMBER_CONSTRAINTS: &[(&str, &str, &str)] = &[
         of its `allowed_actions`; new arguments fit the tool's `parameters`, and one `then` holds for all",
     ),
 ];
+
+const ACTION_CONSTRAINT: &str = "one of the request's `allowed_actions`";
 
 const REMEMBER_CONSTRAINT: &str = "where `remember` of each of these calls offers it, by a key or a session: a scope of its `for`";
 
@@ -188,18 +174,21 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     if let Some(schema) = schemas.get_mut("SignIn") {
         put(schema, &["additionalProperties"], json!(false));
     }
-    for component in ["CreateTask", "SendMessage"] {
-        exactly_one(
-            schemas,
-            component,
-            &one_of(("input", "string"), ("items", "array")),
-        );
-    }
-    exactly_one(schemas, "RespondDecision", &response_or_result());
+    let message = one_of(("input", "string"), ("items", "array"));
     let arguments = one_of(("arguments", "object"), ("arguments_text", "string"));
-    exactly_one(schemas, "NewGateCall", &arguments);
     let call = one_of(("task_id", "string"), ("key", "string"));
-    exactly_one(schemas, "ReportGateOutcome", &call);
+    for (component, condition) in [
+        ("CreateTask", message.clone()),
+        ("SendMessage", message),
+        ("RespondDecision", response_or_result()),
+        ("NewGateCall", arguments),
+        ("ReportGateOutcome", call),
+    ] {
+        let schema = schemas.get_mut(component).and_then(Value::as_object_mut);
+        if let (Some(schema), Value::Object(condition)) = (schema, condition) {
+            schema.extend(condition);
+        }
+    }
 }
 
 /// Builds the schema condition that exactly one of two members is set. `first` and `second` each
@@ -223,15 +212,6 @@ fn response_or_result() -> Value {
     })
 }
 
-fn exactly_one(schemas: &mut Map<String, Value>, component: &str, condition: &Value) {
-    let Some(schema) = schemas.get_mut(component) else {
-        return;
-    };
-    for (word, condition) in condition.as_object().into_iter().flatten() {
-        put(schema, &[word], condition.clone());
-    }
-}
-
 /// Adds the constraints on the operation with this id, and on the operation's parameters.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     if let Some((_, words)) = OPERATION_CONSTRAINTS
@@ -240,12 +220,7 @@ pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     {
         operation.insert("x-constraint".to_owned(), json!(words));
     }
-    for parameter in operation
-        .get_mut("parameters")
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-    {
+    for parameter in parameters_mut(operation) {
         let name = parameter
             .get("name")
             .and_then(Value::as_str)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{every_operation, inbox_schema, put, sample, text_header};
+use super::{every_operation, id_of, inbox_schema, put, sample, text_header};
 use crate::http::wire::event::{CALLER_MEMBERS, CaughtUpEvent, EventData, TransientEvent};
 use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, RequestRow};
@@ -201,11 +201,7 @@ pub(super) fn streamed_event_schema<'c>(
 /// the descriptions of the `STREAMING_POSTS`.
 pub(crate) fn describe(document: &mut Value) {
     for (_, operation) in every_operation(document) {
-        let id = operation
-            .get("operationId")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
+        let id = id_of(operation);
         if STREAMING_POSTS.contains(&id.as_str()) {
             let description = operation
                 .get("description")

@@ -95,12 +95,7 @@ pub(crate) fn document() -> Value {
     event_schema::describe(&mut document);
     webhooks::describe(&mut document);
     for (method, operation) in every_operation(&mut document) {
-        let id = operation
-            .get("operationId")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
-        if let Some(op) = ops.get(id.as_str()) {
+        if let Some(op) = ops.get(id_of(operation).as_str()) {
             if method == "get" && op.auth == AuthClass::Key {
                 operations::add_sign_in_redirect(operation);
             }
@@ -158,6 +153,17 @@ pub(crate) fn every_operation(
         .filter_map(Value::as_object_mut)
         .flat_map(Map::iter_mut)
         .filter_map(|(method, operation)| Some((method.as_str(), operation.as_object_mut()?)))
+}
+
+fn parameters_mut(operation: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
+    let parameters = operation.get_mut("parameters");
+    let parameters = parameters.and_then(Value::as_array_mut);
+    parameters.into_iter().flatten()
+}
+
+fn id_of(operation: &Map<String, Value>) -> String {
+    let id = operation.get("operationId").and_then(Value::as_str);
+    id.unwrap_or_default().to_owned()
 }
 
 /// Sets the member at `path` to `new`. Creates the objects that are missing on the path.

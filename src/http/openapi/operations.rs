@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{put, text_header};
+use super::{parameters_mut, put, text_header};
 use crate::http::api::mcp;
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::Code;
@@ -16,11 +16,8 @@ pub(super) fn add_sign_in_redirect(operation: &mut Map<String, Value>) {
         "description": "The browser has no key and no session: the sign-in page (where `Accept` prefers `text/html`)",
         "headers": { "Location": text_header("`/sign-in?next=…`") }
     });
-    if let Some(responses) = operation
-        .get_mut("responses")
-        .and_then(Value::as_object_mut)
-    {
-        responses.insert("303".to_owned(), redirect);
+    if let Some(responses) = operation.get_mut("responses") {
+        put(responses, &["303"], redirect);
     }
 }
 
@@ -72,12 +69,7 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
             operation.insert("security".to_owned(), json!([]));
         }
     }
-    for parameter in operation
-        .get_mut("parameters")
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-    {
+    for parameter in parameters_mut(operation) {
         if let Some(schema) = parameter.get_mut("schema") {
             without_null(schema);
         }
@@ -87,10 +79,7 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
     if op.id != mcp::OP.id {
         response_headers(operation);
     }
-    let Some(responses) = operation
-        .get_mut("responses")
-        .and_then(Value::as_object_mut)
-    else {
+    let Some(responses) = responses_mut(operation) else {
         return;
     };
     add_problems(responses, op);
@@ -107,6 +96,10 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
             );
         }
     }
+}
+
+fn responses_mut(operation: &mut Map<String, Value>) -> Option<&mut Map<String, Value>> {
+    operation.get_mut("responses")?.as_object_mut()
 }
 
 /// Adds a response for each status of the operation's problems. If the operation itself describes a
@@ -149,29 +142,13 @@ fn response_headers(operation: &mut Map<String, Value>) {
             "`true` when the response repeats that of an earlier POST with the same key",
         ),
     ];
-    let parameters = operation
-        .get("parameters")
-        .and_then(Value::as_array)
-        .cloned()
-        .unwrap_or_default();
-    let Some(responses) = operation
-        .get_mut("responses")
-        .and_then(Value::as_object_mut)
-    else {
-        return;
-    };
     for (request, response, description) in headers {
-        if !parameters
-            .iter()
-            .any(|parameter| parameter.get("name").and_then(Value::as_str) == Some(request))
-        {
+        let takes = |parameter: &mut Value| parameter.get("name") == Some(&json!(request));
+        if !parameters_mut(operation).any(takes) {
             continue;
         }
-        let is_success = |status: &str| status.starts_with('2');
-        for (_, success) in responses
-            .iter_mut()
-            .filter(|(status, _)| is_success(status))
-        {
+        let responses = responses_mut(operation).into_iter().flatten();
+        for (_, success) in responses.filter(|(status, _)| status.starts_with('2')) {
             put(success, &["headers", response], text_header(description));
         }
     }
