@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::frames::{GrpcAnswer, GrpcCode, GrpcStatus};
 use super::json_rpc::{Message, RefusalReason, read_message};
 use super::protobuf::{
-    FieldValue, Malformed, MessageFields, bytes_fields, entry, pair, put_bytes, put_number, text,
+    FieldValue, Malformed, MessageFields, bytes_fields, entry, message, pair, put_number, text,
 };
 use super::{CALL_HEADER, GATE_KEY, Gateway, results};
 use crate::engine::gate::{GateDecision, ReportedOutcome};
@@ -251,8 +251,7 @@ fn read_http(request: &[u8], checked: &mut CheckedHttpRequest) -> Result<(), Mal
 }
 
 fn header(key: &str, value: &str) -> Vec<u8> {
-    let mut option = Vec::new();
-    put_bytes(&mut option, field::HEADER, &pair(key, value.as_bytes()));
+    let mut option = message(&[(field::HEADER, &pair(key, value.as_bytes()))]);
     put_number(&mut option, field::APPEND_ACTION, OVERWRITE_ACTION);
     option
 }
@@ -261,21 +260,15 @@ fn header(key: &str, value: &str) -> Vec<u8> {
 /// [`CALL_HEADER`] to the call's id. For any other request, Envoy removes this header, so that no
 /// client can set it. Envoy always removes the header `holdpoint-key`.
 fn allowed_response(call: Option<&str>) -> Vec<u8> {
-    let mut allowed = Vec::new();
-    if let Some(call) = call {
-        put_bytes(&mut allowed, field::OK_HEADERS, &header(CALL_HEADER, call));
-    } else {
-        put_bytes(
-            &mut allowed,
-            field::HEADERS_TO_REMOVE,
-            CALL_HEADER.as_bytes(),
-        );
-    }
-    put_bytes(&mut allowed, field::HEADERS_TO_REMOVE, b"holdpoint-key");
-    let mut response = Vec::new();
-    put_bytes(&mut response, field::STATUS, &[]);
-    put_bytes(&mut response, field::OK, &allowed);
-    response
+    let (number, value) = match call {
+        Some(call) => (field::OK_HEADERS, header(CALL_HEADER, call)),
+        None => (field::HEADERS_TO_REMOVE, CALL_HEADER.into()),
+    };
+    let allowed = message(&[
+        (number, &value),
+        (field::HEADERS_TO_REMOVE, b"holdpoint-key"),
+    ]);
+    message(&[(field::STATUS, &[]), (field::OK, &allowed)])
 }
 
 /// Returns the `CheckResponse` that denies a request. Envoy answers the client with the HTTP status
@@ -284,15 +277,13 @@ fn denied_response(status: u64, body: &str) -> Vec<u8> {
     let (mut code, mut http_status) = (Vec::new(), Vec::new());
     put_number(&mut code, field::CODE, GrpcCode::PermissionDenied as u64);
     put_number(&mut http_status, field::CODE, status);
-    let mut denied = Vec::new();
-    put_bytes(&mut denied, field::DENIED_STATUS, &http_status);
     let kind = header("content-type", "application/json");
-    put_bytes(&mut denied, field::DENIED_HEADERS, &kind);
-    put_bytes(&mut denied, field::DENIED_BODY, body.as_bytes());
-    let mut response = Vec::new();
-    put_bytes(&mut response, field::STATUS, &code);
-    put_bytes(&mut response, field::DENIED, &denied);
-    response
+    let denied = message(&[
+        (field::DENIED_STATUS, &http_status),
+        (field::DENIED_HEADERS, &kind),
+        (field::DENIED_BODY, body.as_bytes()),
+    ]);
+    message(&[(field::STATUS, &code), (field::DENIED, &denied)])
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::frames::{GrpcAnswer, GrpcStatus};
 use super::json_rpc::{RefusalReason, TOOLS_CALL, ToolCallParams, read_tool_call, with_arguments};
-use super::protobuf::{Malformed, bytes_fields, entry, pair, put_bytes, put_number, text};
+use super::protobuf::{Malformed, bytes_fields, entry, message, pair, put_bytes, put_number, text};
 use super::{CALL_HEADER, Gateway, results};
 use crate::engine::gate::{GateDecision, ReportedOutcome};
 use crate::task::id::TaskId;
@@ -104,7 +104,7 @@ pub(super) async fn check_request(
     let can_pass = mutated.is_some() == call.edited;
     let permit = call.permit.as_ref();
     if let Some(permit) = permit.filter(|_| call.decision == GateDecision::Allow && can_pass) {
-        return Ok(permitted_result(call.task_id, permit.attempt, mutated).into());
+        return Ok(permitted_result(call.task_id, permit.attempt, mutated.as_deref()).into());
     }
     let (reason, members) = results::refusal_parts(gateway, call, &caller);
     Ok(GrpcAnswer {
@@ -135,32 +135,22 @@ fn read_call(checked: &CheckedMcpMessage) -> Result<(ToolCallParams, String), Re
 /// Builds the `McpRequestResult` that lets a call pass, with the edited parameters `mutated`, if
 /// any. The headers [`CALL_HEADER`] and [`TASK_HEADER`] get the id of the task, and the metadata
 /// get the id of the attempt.
-fn permitted_result(task: TaskId, number: u32, mutated: Option<Vec<u8>>) -> Vec<u8> {
-    let mut result = match mutated {
-        Some(params) => {
-            let mut result = Vec::new();
-            put_bytes(&mut result, field::MUTATED, &params);
-            result
-        }
-        None => pass_result(),
+fn permitted_result(task: TaskId, number: u32, mutated: Option<&[u8]>) -> Vec<u8> {
+    let outcome: (u64, &[u8]) = match mutated {
+        Some(params) => (field::MUTATED, params),
+        None => (field::PASS, &[]),
     };
     let id = task.to_string();
-    let mut mutation = Vec::new();
-    for name in [CALL_HEADER, TASK_HEADER] {
-        put_bytes(&mut mutation, field::SET, &pair(name, id.as_bytes()));
-    }
-    put_bytes(&mut result, field::HEADER_MUTATION, &mutation);
-    let mut value = Vec::new();
+    let [call_id, task_id] = [CALL_HEADER, TASK_HEADER].map(|name| pair(name, id.as_bytes()));
+    let mutation = message(&[(field::SET, &call_id), (field::SET, &task_id)]);
     let attempt = attempt_id(task, number);
-    put_bytes(&mut value, field::STRING_VALUE, attempt.as_bytes());
-    let mut metadata = Vec::new();
-    put_bytes(
-        &mut metadata,
-        field::STRUCT_FIELDS,
-        &pair(METADATA_KEY, &value),
-    );
-    put_bytes(&mut result, field::METADATA, &metadata);
-    result
+    let value = message(&[(field::STRING_VALUE, attempt.as_bytes())]);
+    let metadata = message(&[(field::STRUCT_FIELDS, &pair(METADATA_KEY, &value))]);
+    message(&[
+        outcome,
+        (field::HEADER_MUTATION, &mutation),
+        (field::METADATA, &metadata),
+    ])
 }
 
 /// Returns the id of an attempt. The id of the first attempt is the id of the task. The id of a
@@ -269,20 +259,17 @@ fn read_metadata(metadata: &[u8], checked: &mut CheckedMcpMessage) -> Result<(),
 }
 
 fn pass_result() -> Vec<u8> {
-    let mut result = Vec::new();
-    put_bytes(&mut result, field::PASS, &[]);
-    result
+    message(&[(field::PASS, &[])])
 }
 
 /// Returns the result that lets a request pass. The result makes agentgateway remove the headers
 /// [`CALL_HEADER`] and [`TASK_HEADER`], because the client itself may have sent them.
 fn pass_without_headers() -> Vec<u8> {
-    let mut mutation = Vec::new();
-    put_bytes(&mut mutation, field::REMOVE, CALL_HEADER.as_bytes());
-    put_bytes(&mut mutation, field::REMOVE, TASK_HEADER.as_bytes());
-    let mut result = pass_result();
-    put_bytes(&mut result, field::HEADER_MUTATION, &mutation);
-    result
+    let mutation = message(&[
+        (field::REMOVE, CALL_HEADER.as_bytes()),
+        (field::REMOVE, TASK_HEADER.as_bytes()),
+    ]);
+    message(&[(field::PASS, &[]), (field::HEADER_MUTATION, &mutation)])
 }
 
 fn error_result(code: u64, reason: &str, mcp_error: Option<&str>) -> Vec<u8> {
@@ -292,9 +279,7 @@ fn error_result(code: u64, reason: &str, mcp_error: Option<&str>) -> Vec<u8> {
     if let Some(mcp_error) = mcp_error {
         put_bytes(&mut error, field::MCP_ERROR, mcp_error.as_bytes());
     }
-    let mut result = Vec::new();
-    put_bytes(&mut result, field::ERROR, &error);
-    result
+    message(&[(field::ERROR, &error)])
 }
 
 #[cfg(test)]

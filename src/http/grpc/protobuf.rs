@@ -134,13 +134,19 @@ pub(super) fn put_bytes(into: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     into.extend_from_slice(bytes);
 }
 
+/// Encodes a message of fields whose values are bytes, texts or messages.
+pub(super) fn message(fields: &[(u64, &[u8])]) -> Vec<u8> {
+    let mut message = Vec::new();
+    for (field, bytes) in fields {
+        put_bytes(&mut message, *field, bytes);
+    }
+    message
+}
+
 /// Encodes a message with a key in field 1 and a value in field 2, such as an entry of a map or a
 /// header.
 pub(super) fn pair(key: &str, value: &[u8]) -> Vec<u8> {
-    let mut message = Vec::new();
-    put_bytes(&mut message, 1, key.as_bytes());
-    put_bytes(&mut message, 2, value);
-    message
+    message(&[(1, key.as_bytes()), (2, value)])
 }
 
 #[cfg(test)]

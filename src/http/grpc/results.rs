@@ -1,6 +1,5 @@
 //! The JSON-RPC responses to calls that a gateway does not let through.
 
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::Gateway;
@@ -52,13 +51,5 @@ pub(super) fn error(id: Option<&str>, code: i32, message: &str) -> String {
 /// Returns a JSON-RPC response whose member `member` (`result` or `error`) is `value`. `id` is the
 /// JSON text of the request's id, and is copied unchanged.
 fn with_id(id: &str, member: &str, value: &Value) -> String {
-    let id: Option<Box<RawValue>> = serde_json::from_str(id).ok();
-    json!({"jsonrpc": "2.0"})
-        .to_string()
-        .strip_suffix('}')
-        .map(|start| {
-            let id = id.as_ref().map_or("null", |id| id.get());
-            format!(r#"{start},"id":{id},"{member}":{value}}}"#)
-        })
-        .unwrap_or_default()
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"{member}":{value}}}"#)
 }
