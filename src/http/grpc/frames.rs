@@ -47,6 +47,10 @@ impl GrpcStatus {
         Self(code, message.into())
     }
 
+    pub(super) fn denied(message: impl Into<String>) -> Self {
+        Self::new(GrpcCode::PermissionDenied, message)
+    }
+
     pub(super) fn malformed() -> Self {
         Self::new(GrpcCode::Internal, "The message is malformed.")
     }
@@ -118,11 +122,12 @@ pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), GrpcStatus> {
     if encodings.all(|encoding| encoding == "identity") {
         Ok(())
     } else {
-        Err(GrpcStatus::new(
-            GrpcCode::Unimplemented,
-            "Messages may not be compressed.",
-        ))
+        Err(compression_refused())
     }
+}
+
+fn compression_refused() -> GrpcStatus {
+    GrpcStatus::new(GrpcCode::Unimplemented, "Messages may not be compressed.")
 }
 
 /// Returns the single message of a body.
@@ -140,10 +145,7 @@ pub(super) fn single_message(body: &[u8]) -> Result<&[u8], GrpcStatus> {
     match compressed {
         0 if length > MAX_MESSAGE_BYTES => Err(too_large()),
         0 if length == message.len() => Ok(message),
-        1 => Err(GrpcStatus::new(
-            GrpcCode::Unimplemented,
-            "Messages may not be compressed.",
-        )),
+        1 => Err(compression_refused()),
         _ => Err(malformed()),
     }
 }

@@ -186,7 +186,7 @@ fn gateway_key(
         )?;
     }
     let key_caller = found.map_err(auth_status)?;
-    may_ask_at_gate(&key_caller).map_err(|why| GrpcStatus::new(GrpcCode::PermissionDenied, why))?;
+    may_ask_at_gate(&key_caller).map_err(GrpcStatus::denied)?;
     Ok((key, key_caller))
 }
 
@@ -196,9 +196,7 @@ fn auth_status(error: AuthError) -> GrpcStatus {
             GrpcStatus::new(GrpcCode::Unauthenticated, "Send a key in the metadata.")
         }
         AuthError::UnknownKey => GrpcStatus::new(GrpcCode::Unauthenticated, "The key is unknown."),
-        AuthError::Forbidden(why) | AuthError::BadHeader(why) => {
-            GrpcStatus::new(GrpcCode::PermissionDenied, why)
-        }
+        AuthError::Forbidden(why) | AuthError::BadHeader(why) => GrpcStatus::denied(why),
     }
 }
 
@@ -234,12 +232,7 @@ impl Gateway {
     /// # Errors
     /// `PermissionDenied` if no gate, or more than one gate, fits.
     fn gate(&self, named: Option<&str>) -> Result<OpenGate, GrpcStatus> {
-        let refusal = || {
-            GrpcStatus::new(
-                GrpcCode::PermissionDenied,
-                "Name a gate that has `ext_authz`.",
-            )
-        };
+        let refusal = || GrpcStatus::denied("Name a gate that has `ext_authz`.");
         let header = self
             .gate
             .as_ref()
@@ -297,12 +290,7 @@ impl Gateway {
         user: Option<&[u8]>,
         groups: Option<&[u8]>,
     ) -> Result<Caller, GrpcStatus> {
-        let bad = || {
-            GrpcStatus::new(
-                GrpcCode::PermissionDenied,
-                "The header of the user is malformed.",
-            )
-        };
+        let bad = || GrpcStatus::denied("The header of the user is malformed.");
         let mut headers = self.key.clone();
         let named = [("holdpoint-user", user), ("holdpoint-groups", groups)];
         for (name, value) in named {
@@ -313,7 +301,7 @@ impl Gateway {
         }
         let caller = self.http.authenticator.authenticate(&headers);
         let caller = caller.map_err(auth_status)?;
-        may_ask_at_gate(&caller).map_err(|why| GrpcStatus::new(GrpcCode::PermissionDenied, why))?;
+        may_ask_at_gate(&caller).map_err(GrpcStatus::denied)?;
         Ok(caller)
     }
 
@@ -331,10 +319,9 @@ impl Gateway {
         };
         let session = String::from_utf8(value.to_vec()).ok();
         let session = session.filter(|session| is_session_id(session));
-        session.map(Some).ok_or_else(|| {
-            let detail = format!("{name} must be {SESSION_ID_FORM}");
-            GrpcStatus::new(GrpcCode::PermissionDenied, detail)
-        })
+        session
+            .map(Some)
+            .ok_or_else(|| GrpcStatus::denied(format!("{name} must be {SESSION_ID_FORM}")))
     }
 
     /// Proposes a call, and waits for the verdict as long as the gate's `hold` and the client's
@@ -349,20 +336,7 @@ impl Gateway {
         (tool, arguments): (String, String),
     ) -> Result<(GateAnswer, Caller), GrpcStatus> {
         let caller = self.caller(gate, headers)?;
-        let proposal = Proposal {
-            gate: Some(gate.name.clone()),
-            tool,
-            arguments_text: arguments,
-            session_id: Self::session(gate, headers)?,
-            context: String::new(),
-            metadata: "{}".to_owned(),
-            identity: Identity::Bytes,
-            runner: None,
-            wait: Duration::ZERO,
-            run_wait: Duration::ZERO,
-            returns_within: Duration::ZERO,
-            progress: AskProgress::default(),
-        };
+        let session_id = Self::session(gate, headers)?;
         let max_wait = self
             .timeout
             .map_or(DEFAULT_WAIT, |time| time.saturating_sub(ANSWER_MARGIN));
@@ -373,8 +347,18 @@ impl Gateway {
             .saturating_duration_since(Instant::now())
             .min(gate.gate.hold);
         let proposal = Proposal {
+            gate: Some(gate.name.clone()),
+            tool,
+            arguments_text: arguments,
+            session_id,
+            context: String::new(),
+            metadata: "{}".to_owned(),
+            identity: Identity::Bytes,
+            runner: None,
             wait: slot.as_ref().map_or(Duration::ZERO, |_| wait),
-            ..proposal
+            run_wait: Duration::ZERO,
+            returns_within: Duration::ZERO,
+            progress: AskProgress::default(),
         };
         match timed_ask(http, &caller, &proposal, self.surface, Some(claim_until)).await {
             Ok(answer) => Ok((answer, caller)),
@@ -452,7 +436,7 @@ fn single_header<'h>(
     let found = values.next();
     if values.next().is_some() {
         let detail = format!("The checked request has more than one {name}.");
-        return Err(GrpcStatus::new(GrpcCode::PermissionDenied, detail));
+        return Err(GrpcStatus::denied(detail));
     }
     Ok(found.map(|(_, value)| value.as_slice()))
 }
