@@ -2,8 +2,9 @@
 //! permit until the stream is dropped.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use super::lock;
 use crate::http::Settings;
 use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
@@ -40,7 +41,7 @@ impl StreamLimiter {
         settings: &Settings,
     ) -> Result<StreamPermit, Problem> {
         let person = (caller.tenant.clone(), caller.user_id.key().clone());
-        let mut open = self.lock();
+        let mut open = lock(&self.0);
         if open
             .per_person
             .get(&person)
@@ -66,15 +67,11 @@ impl StreamLimiter {
             person,
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, StreamCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
-        let mut open = self.limiter.lock();
+        let mut open = lock(&self.limiter.0);
         open.total = open.total.saturating_sub(1);
         if let Some(streams) = open.per_person.get_mut(&self.person) {
             *streams -= 1;
@@ -133,8 +130,7 @@ mod tests {
             "a user of the same name in another tenant"
         );
         assert!(
-            !limiter
-                .lock()
+            !lock(&limiter.0)
                 .per_person
                 .contains_key(&("acme".to_owned(), bob.user_id.key().clone()))
         );

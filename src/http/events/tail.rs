@@ -12,10 +12,11 @@
 //! bytes of earlier events.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{Notify, watch};
 
+use super::lock;
 use super::rendered::{self, MAX_PORTION, RenderedEvent, RenderedEvents};
 use super::request_at_event::JournalCache;
 use crate::http::Http;
@@ -25,10 +26,6 @@ use crate::task::id::TaskId;
 /// The limit of the buffer, in bytes. Before the events of a read are added, the oldest events are
 /// dropped until the buffer is within the limit, even if a follower has not taken them.
 const MAX_KEPT_BYTES: usize = 1024 * 1024;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The tails of this process, by root task. A tail lives as long as it has a follower.
 #[derive(Clone, Debug, Default)]

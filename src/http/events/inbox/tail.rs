@@ -11,7 +11,7 @@
 //! row cannot be read, or that rows may be missing ([`InboxFollower::next`] returns `None`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast};
@@ -19,6 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use crate::http::Http;
+use crate::http::events::lock;
 use crate::store::{InboxListener, OpenRequest, Page, ReadError, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
@@ -37,10 +38,6 @@ const SEARCH_OVERLAP: Duration = Duration::from_mins(2);
 /// The maximum number of [`ChangedRequests`] that wait for one follower. If more arrive, the
 /// follower loses the oldest, and its stream has to read the inbox again.
 const MAX_UNREAD_SENDS: usize = 32;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The tails of this process, by tenant. A tail lives as long as it has a follower.
 #[derive(Clone, Debug, Default)]
