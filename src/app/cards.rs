@@ -10,8 +10,9 @@ use serde_json::{Map, Value, json};
 
 use crate::agent::{Agents, ToolDescription};
 use crate::config::Config;
-use crate::http::api::agents::{AgentCard, ToolCard};
+use crate::http::api::agents::AgentCard;
 use crate::http::api::mcp::tools::{OutputCheck, ToolDefinition};
+use crate::http::wire::list::{AgentTool, WireAgent};
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::tool::catalog::Catalog;
 use crate::tool::schema::{CompiledSchema, closed_schema};
@@ -23,29 +24,31 @@ const HEADER: &str = "x-mcp-header";
 pub(super) fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
     let tool = |offer: &ToolDescription| {
         let spec = &catalog.get(&offer.name)?.spec;
-        Some(ToolCard {
+        Some(AgentTool {
             name: spec.name.clone(),
             description: spec.description.clone(),
-            effect: spec.effect,
+            effect: spec.effect.into(),
         })
     };
     let cards = agents.all().map(|agent| AgentCard {
-        name: agent.name.clone(),
-        description: agent.description.clone(),
-        version: agent.version.clone(),
-        default: agent.name == agents.default_name(),
-        tools: agent.tools.iter().filter_map(tool).collect(),
-        sub_agents: agent
-            .sub_agents
-            .iter()
-            .map(|sub| sub.agent.clone())
-            .collect(),
-        human: agent
-            .human
-            .iter()
-            .filter(|kind| catalog.human(&agent.name, kind.tool()).is_some())
-            .map(|kind| kind.as_str().to_owned())
-            .collect(),
+        agent: WireAgent {
+            name: agent.name.clone(),
+            description: agent.description.clone(),
+            agent_version: agent.version.clone(),
+            default: agent.name == agents.default_name(),
+            tools: agent.tools.iter().filter_map(tool).collect(),
+            sub_agents: agent
+                .sub_agents
+                .iter()
+                .map(|sub| sub.agent.clone())
+                .collect(),
+            human: agent
+                .human
+                .iter()
+                .filter(|kind| catalog.human(&agent.name, kind.tool()).is_some())
+                .map(|kind| kind.as_str().to_owned())
+                .collect(),
+        },
         open_to: agent.open_to.clone(),
     });
     cards.collect()

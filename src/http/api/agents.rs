@@ -10,8 +10,7 @@ use crate::http::Http;
 use crate::http::server::caller::{CurrentCaller, must_read};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::Problem;
-use crate::http::wire::list::{AgentList, AgentTool, WireAgent};
-use crate::task::tool_spec::Effect;
+use crate::http::wire::list::{AgentList, WireAgent};
 
 pub(crate) const OP: Op = Op {
     id: "list_agents",
@@ -20,31 +19,12 @@ pub(crate) const OP: Op = Op {
     problems: &[],
 };
 
-/// An agent as the API shows it. `app/cards.rs` builds these values from the configured agents.
-#[derive(Clone, Debug, PartialEq)]
+/// An agent of the configuration. `app/cards.rs` builds these values.
+#[derive(Clone, Debug)]
 pub(crate) struct AgentCard {
-    pub name: String,
-    pub description: String,
-    /// The SHA-256 hash of the agent's definition, written as `sha256:…`.
-    pub version: String,
-    /// Whether a new task that names no agent gets this agent.
-    pub default: bool,
-    pub tools: Vec<ToolCard>,
-    pub sub_agents: Vec<String>,
-    /// The kinds of questions that the agent may ask a human: `guidance`, `credentials`,
-    /// `confirmation`.
-    pub human: Vec<String>,
+    pub agent: WireAgent,
     /// The callers who may use the agent; `None` means every caller.
     pub open_to: Option<OpenTo>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ToolCard {
-    pub name: String,
-    pub description: String,
-    /// The effect of a call of the tool: whether the call changes anything, and whether it may be
-    /// repeated.
-    pub effect: Effect,
 }
 
 /// List agents
@@ -65,26 +45,6 @@ pub(crate) async fn list_agents(
         .iter()
         .filter(|card| card.open_to.as_ref().is_none_or(admits));
     Ok(Json(AgentList {
-        agents: open.map(wire_agent).collect(),
+        agents: open.map(|card| card.agent.clone()).collect(),
     }))
-}
-
-fn wire_agent(card: &AgentCard) -> WireAgent {
-    WireAgent {
-        name: card.name.clone(),
-        description: card.description.clone(),
-        agent_version: card.version.clone(),
-        default: card.default,
-        tools: card
-            .tools
-            .iter()
-            .map(|tool| AgentTool {
-                name: tool.name.clone(),
-                description: tool.description.clone(),
-                effect: tool.effect.into(),
-            })
-            .collect(),
-        sub_agents: card.sub_agents.clone(),
-        human: card.human.clone(),
-    }
 }
