@@ -35,9 +35,10 @@ pub struct RequestProgress {
 }
 
 /// The last message of the conversation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum LastMessage {
     /// No message yet.
+    #[default]
     Nothing,
     /// A user message.
     User,
@@ -45,8 +46,8 @@ pub enum LastMessage {
     Model(Turn),
 }
 
-/// State of a task after the items read so far.
-#[derive(Clone, Debug, PartialEq)]
+/// State of a task after the items read so far. The default is the state before the first item.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     /// The last status; `None` before the first item.
     pub status: Option<TaskStatus>,
@@ -106,36 +107,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the state before the first item.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            status: None,
-            calls: Vec::new(),
-            open: Vec::new(),
-            responded: Vec::new(),
-            ending: None,
-            last_message: LastMessage::Nothing,
-            turns: 0,
-            turns_since_message: 0,
-            running_time: Duration::ZERO,
-            running_since: None,
-            groups: Vec::new(),
-            quarantine: Quarantine::default(),
-            rejections: RejectedCalls::default(),
-            grants: Vec::new(),
-            refused_repeats: 0,
-            has_credential: false,
-            uncertain_seq: 0,
-            message_uncertain: false,
-            is_sub_agent: false,
-            open_elsewhere: 0,
-            sub_agent_starts_since_message: 0,
-            sub_agent_starts: 0,
-            cancel_reason: None,
-        }
-    }
-
     /// Builds the state after all `items`. No item counts as uncertain (see `uncertain_seq`).
     #[must_use]
     pub fn from_items(items: &[Item]) -> Self {
@@ -428,10 +399,4 @@ fn repeated_rejection_text(rejection: Option<&RejectedCall>) -> String {
     format!(
         "A human has rejected this same call; it was not run, and asking again does not help.{reason}"
     )
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self::new()
-    }
 }

@@ -42,7 +42,7 @@ impl Progress {
     pub fn replay(items: &[Item], history_uncertain_until: Option<Time>) -> Self {
         let mut progress = Self {
             uncertain_seq: uncertain_seq(items, history_uncertain_until),
-            ..Self::new()
+            ..Self::default()
         };
         for item in items {
             progress.apply(item);

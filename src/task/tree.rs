@@ -42,7 +42,7 @@ impl TreeProgress {
         let is_root = task == self.root;
         let progress = self.tasks.entry(task).or_insert_with(|| Progress {
             is_sub_agent: !is_root,
-            ..Progress::new()
+            ..Progress::default()
         });
         if uncertain {
             progress.uncertain_seq = item.seq;

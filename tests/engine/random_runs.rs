@@ -65,7 +65,7 @@ impl World {
             clock: 0,
             journal: Vec::new(),
             pushed: Vec::new(),
-            progress: Progress::new(),
+            progress: Progress::default(),
             effects: BTreeMap::new(),
             names: BTreeMap::new(),
             ended: BTreeMap::new(),

@@ -120,7 +120,7 @@ impl Driver<'_> {
         };
         let progress = Progress {
             is_sub_agent: true,
-            ..Progress::new()
+            ..Progress::default()
         };
         let mut draft = TaskDraft::new(
             unsaved_row(child, own.root_task_id, &new),

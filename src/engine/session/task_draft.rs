@@ -78,7 +78,7 @@ impl TaskDraft {
     pub(crate) fn from_row(row: TaskRow, open_requests: usize) -> Self {
         let progress = Progress {
             status: Some(row.status),
-            ..Progress::new()
+            ..Progress::default()
         };
         Self {
             open_requests,
@@ -439,7 +439,7 @@ pub(crate) mod tests {
 
     #[test]
     fn saved_change_of_the_asker_is_in_the_row_and_leaves_the_time_of_the_last_item() {
-        let mut draft = TaskDraft::new(row(), Progress::new(), Vec::new());
+        let mut draft = TaskDraft::new(row(), Progress::default(), Vec::new());
         draft.asker = Some(AskerPresence::PresentFor(Duration::from_secs(1)));
         assert!(!draft.has_pending_facts());
         draft.mark_committed(&LeaseChange::Keep, Counters::default(), Time(7));
@@ -453,7 +453,7 @@ pub(crate) mod tests {
 
     #[test]
     fn task_with_unsaved_facts_has_no_conversation() {
-        let mut draft = TaskDraft::new(row(), Progress::new(), Vec::new());
+        let mut draft = TaskDraft::new(row(), Progress::default(), Vec::new());
         draft.push(message(), Time::default());
         assert!(draft.stored().is_none());
         draft.mark_committed(&LeaseChange::Queue, Counters::default(), Time::default());
