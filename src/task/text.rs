@@ -115,10 +115,10 @@ pub(crate) fn replace_escapes(text: &str, invalid: InvalidEscape) -> Cow<'_, str
 
 /// Returns the UTF-16 unit of the escape `\uXXXX` at the start of the text. `None` if the text does
 /// not begin with such an escape.
-fn utf16_unit(text: &str) -> Option<u32> {
+pub(super) fn utf16_unit(text: &str) -> Option<u16> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        u32::from_str_radix(digits, 16).ok()
+        u16::from_str_radix(digits, 16).ok()
     } else {
         None
     }

@@ -12,6 +12,7 @@ use regex::Regex;
 use serde::de::DeserializeSeed as _;
 
 use super::request::Warning;
+use super::text::{escape_length, utf16_unit};
 use inspect::{Findings, StringInspector};
 
 /// Warning code: characters that are invisible or change the order of other characters.
@@ -132,31 +133,20 @@ pub(crate) fn warnings(arguments_text: &str) -> Vec<Warning> {
 
 /// Decodes the `\u` escapes in a text that is not JSON.
 fn unescaped(text: &str) -> String {
-    let unit = |text: &str| {
-        let digits = text
-            .strip_prefix("\\u")?
-            .get(..4)
-            .filter(|four| four.bytes().all(|b| b.is_ascii_hexdigit()))?;
-        u16::from_str_radix(digits, 16).ok()
-    };
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('\\') {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
-        let Some(first) = unit(escape) else {
+        let Some(first) = utf16_unit(escape) else {
             // Skips the escaped character together with its `\`, so that the `\u` in `\\u` is not
             // read as an escape.
-            let end = escape
-                .char_indices()
-                .nth(2)
-                .map_or(escape.len(), |(end, _)| end);
-            let (kept, tail) = escape.split_at(end);
+            let (kept, tail) = escape.split_at(escape_length(escape));
             out.push_str(kept);
             rest = tail;
             continue;
         };
-        let second = escape.get(6..).and_then(unit);
+        let second = escape.get(6..).and_then(utf16_unit);
         let mut units = char::decode_utf16([Some(first), second].into_iter().flatten());
         let decoded = units.next().and_then(Result::ok);
         out.push(decoded.unwrap_or(char::REPLACEMENT_CHARACTER));
