@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::call_state::{Approval, CallState, EditedArguments, Phase};
+use super::call_state::{Approval, CANCELED_TEXT, CallState, EditedArguments, Phase};
 use super::decision::{Action, CallAnswer, Decision, Then};
 use super::id::{CallId, RequestId};
 use super::item::{CloseReason, Outcome};
@@ -60,12 +60,11 @@ impl Progress {
                 state.elicitation = spec.elicitation.clone().or(state.elicitation.take());
             }
         }
-        let (approvals, decided) = (BTreeMap::new(), BTreeMap::new());
         self.open.push(RequestProgress {
             spec: spec.clone(),
             opened_at,
-            approvals,
-            decided,
+            approvals: BTreeMap::new(),
+            decided: BTreeMap::new(),
             then: None,
         });
     }
@@ -119,17 +118,13 @@ impl Progress {
     /// decision of this request ends the task. The supplied results are discarded, and the outcome
     /// becomes `Canceled`. Rejected calls keep their results.
     fn cancel_responded_calls(&mut self, open: &RequestProgress) {
-        for (call, _) in open
-            .decided
-            .iter()
-            .filter(|(_, action)| **action == Action::Respond)
-        {
+        for (call, action) in &open.decided {
             if open.spec.kind.properties().decides_calls
+                && *action == Action::Respond
                 && let Some(state) = self.call_mut(*call)
                 && !matches!(state.phase, Phase::Done(_))
             {
-                let text = "The task was canceled; this call was not run.".to_owned();
-                state.phase = Phase::Settled(Outcome::Canceled, text);
+                state.phase = Phase::Settled(Outcome::Canceled, CANCELED_TEXT.to_owned());
             }
         }
     }
@@ -156,11 +151,7 @@ impl Progress {
         if may_run || answer.settles() {
             open.decided.insert(id, answer.action);
         }
-        let Some(state) = self
-            .calls
-            .iter()
-            .find(|state| state.call.tool_call_id == id)
-        else {
+        let Some(state) = self.call(id) else {
             return;
         };
         if !state.is_pending_in(open.spec.request_id) {
@@ -238,11 +229,9 @@ impl Progress {
     ) {
         let Some(state) = self.call(id) else { return };
         let name = state.call.name.clone();
-        let text = answer
-            .edit
-            .as_ref()
-            .map_or(state.arguments_text(), |edit| &edit.arguments_text)
-            .to_owned();
+        let edit = answer.edit.as_ref();
+        let text = edit.map_or(state.arguments_text(), |edit| &edit.arguments_text);
+        let text = text.to_owned();
         if answer.action == Action::Reject {
             let reason = decision.reason_about(id).map(str::to_owned);
             self.rejections.add(id, &name, &text, reason);
@@ -381,11 +370,10 @@ fn phase_after(
         }),
         (_, Action::Edit) => {
             let edit = answer.edit.as_ref()?;
-            let held = || Phase::Held(open.spec.terms.clone());
             Some(if may_run {
                 approved(edit.digest.clone(), edit.rule.clone())
             } else {
-                held()
+                Phase::Held(open.spec.terms.clone())
             })
         }
         (_, Action::Reject) => Some(rejection_phase(kind, state, reason)),

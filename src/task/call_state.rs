@@ -254,41 +254,22 @@ impl CallState {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
 
-    /// Returns the result that an unfinished call gets when its task is canceled.
+    /// Returns the result that an unfinished call gets when its task is canceled. A call that people
+    /// have rejected or answered, or that has failed or may have run, keeps its result.
     #[must_use]
     pub fn canceled_result(&self) -> (CallId, Outcome, String) {
-        let (outcome, text) = match &self.phase {
-            // A call that is settled with one of these outcomes keeps its result.
-            Phase::Settled(
-                outcome @ (Outcome::Rejected
-                | Outcome::Responded
-                | Outcome::Failed
-                | Outcome::Unknown),
-                text,
-            ) => (*outcome, text.clone()),
-            Phase::New
-            | Phase::Allowed
-            | Phase::Held(_)
-            | Phase::Human(_)
-            | Phase::ServerAsks
-            | Phase::AwaitsDecision(_)
-            | Phase::Approved(_)
-            | Phase::Settled(..)
-            | Phase::Started(_)
-            | Phase::OutcomeUnknown(_)
-            | Phase::Delegated(_)
-            | Phase::Done(_) => {
-                if matches!(self.phase, Phase::Delegated(_)) {
-                    (Outcome::Canceled, SUB_AGENT_CANCELED_TEXT.to_owned())
-                } else if self.ends_unknown() {
-                    (Outcome::Unknown, self.unknown_outcome_text())
-                } else {
-                    (
-                        Outcome::Canceled,
-                        "The task was canceled; this call was not run.".to_owned(),
-                    )
-                }
-            }
+        let (outcome, text) = if let Phase::Settled(outcome, text) = &self.phase
+            && matches!(
+                outcome,
+                Outcome::Rejected | Outcome::Responded | Outcome::Failed | Outcome::Unknown
+            ) {
+            (*outcome, text.clone())
+        } else if self.child().is_some() {
+            (Outcome::Canceled, SUB_AGENT_CANCELED_TEXT.to_owned())
+        } else if self.ends_unknown() {
+            (Outcome::Unknown, self.unknown_outcome_text())
+        } else {
+            (Outcome::Canceled, CANCELED_TEXT.to_owned())
         };
         (self.call.tool_call_id, outcome, text)
     }
@@ -385,6 +366,9 @@ pub const MAX_ATTEMPTS: u32 = 3;
 /// Result of a call that was started and whose outcome stays unknown.
 pub const OUTCOME_UNKNOWN_TEXT: &str =
     "This call was started and its outcome is not known: it may have taken effect.";
+
+/// Result of a call that had not started when its task was canceled.
+pub const CANCELED_TEXT: &str = "The task was canceled; this call was not run.";
 
 /// Result of a call whose sub-agent was canceled while at work.
 pub const SUB_AGENT_CANCELED_TEXT: &str =

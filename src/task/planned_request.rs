@@ -47,15 +47,14 @@ impl Progress {
     #[must_use]
     pub fn has_work(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
-        let waits = |state: &CallState| {
-            matches!(state.phase, Phase::AwaitsDecision(_) | Phase::Settled(..))
+        let may_go_on = |state: &CallState| {
+            !matches!(
+                state.phase,
+                Phase::AwaitsDecision(_) | Phase::Settled(..) | Phase::Delegated(_)
+            )
         };
         let waits_for_others = !self.open.is_empty() || self.unfinished().any(delegated);
-        !self.is_blocked()
-            && (!waits_for_others
-                || !self
-                    .unfinished()
-                    .all(|state| waits(state) || delegated(state)))
+        !self.is_blocked() && (!waits_for_others || self.unfinished().any(may_go_on))
     }
 
     /// Whether one of the task's calls opens a request now, or may open a request later. If the
@@ -202,25 +201,14 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
     let is_performed_here = |state: &&CallState| !state.performer.properties().performed_elsewhere;
     for state in progress.unfinished().filter(is_performed_here) {
         let repeatable = state.effect.is_repeatable();
-        match state.phase {
+        let can_run = matches!(
+            state.phase,
             Phase::Allowed | Phase::Approved(_) | Phase::Started(_)
-                if calls.is_empty() || repeatable =>
-            {
-                calls.push(state.call.tool_call_id);
-            }
-            Phase::Allowed
-            | Phase::Approved(_)
-            | Phase::Started(_)
-            | Phase::New
-            | Phase::Held(_)
-            | Phase::Human(_)
-            | Phase::ServerAsks
-            | Phase::AwaitsDecision(_)
-            | Phase::Settled(..)
-            | Phase::OutcomeUnknown(_)
-            | Phase::Delegated(_)
-            | Phase::Done(_) => break,
+        );
+        if !can_run || !(calls.is_empty() || repeatable) {
+            break;
         }
+        calls.push(state.call.tool_call_id);
         if !repeatable || calls.len() == MAX_PARALLEL_CALLS {
             break;
         }
@@ -234,19 +222,9 @@ pub(super) fn next_parallel_calls(progress: &Progress) -> Vec<CallId> {
 /// calls. In the second case, a person has answered a question of the server, and the server's
 /// other questions have no answer yet.
 pub(super) fn calls_to_elicit(progress: &Progress, ended: &BTreeSet<CallId>) -> Vec<CallId> {
-    unfinished_ids(progress, |state| match state.phase {
-        Phase::ServerAsks => true,
-        Phase::Started(_) => ended.contains(&state.call.tool_call_id),
-        Phase::New
-        | Phase::Allowed
-        | Phase::Held(_)
-        | Phase::Human(_)
-        | Phase::AwaitsDecision(_)
-        | Phase::Approved(_)
-        | Phase::Settled(..)
-        | Phase::OutcomeUnknown(_)
-        | Phase::Delegated(_)
-        | Phase::Done(_) => false,
+    unfinished_ids(progress, |state| {
+        let has_ended = ended.contains(&state.call.tool_call_id);
+        state.phase == Phase::ServerAsks || (has_ended && matches!(state.phase, Phase::Started(_)))
     })
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use super::TaskSession;
 use super::tree::TaskTree;
+use crate::task::call_state::CANCELED_TEXT;
 use crate::task::change::{LeaseChange, TaskRow};
 use crate::task::failure::Failure;
 use crate::task::id::{CallId, TaskId};
@@ -13,9 +14,6 @@ use crate::task::item::{CloseReason, Outcome};
 use crate::task::progress::Progress;
 use crate::task::status::TaskStatus;
 use crate::task::text::cut;
-
-/// The result text of a call that had not run when its task was canceled.
-const CANCELED_TEXT: &str = "The task was canceled; this call was not run.";
 
 /// The maximum size of a sub-agent's output, in bytes. A longer output is cut before it becomes the
 /// result of the call that started the sub-agent.
