@@ -319,22 +319,19 @@ pub fn call_digest(
     arguments_text: &str,
     rule: Option<&str>,
 ) -> String {
-    let mut hash = Sha256::new();
-    let mut put = |part: &[u8]| {
-        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
-        hash.update(part);
-    };
-    put(tenant.as_bytes());
-    put(task.0.as_bytes());
-    put(call.0.as_bytes());
-    put(tool.name.as_bytes());
-    put(tool.definition.as_bytes());
-    put(tool.target.as_bytes());
-    put(tool.effect.as_str().as_bytes());
-    put(arguments_text.as_bytes());
-    put(if rule.is_some() { b"rule" } else { b"none" });
-    put(rule.unwrap_or("").as_bytes());
-    format_sha256(&hash.finalize())
+    let parts: [&[u8]; 10] = [
+        tenant.as_bytes(),
+        task.0.as_bytes(),
+        call.0.as_bytes(),
+        tool.name.as_bytes(),
+        tool.definition.as_bytes(),
+        tool.target.as_bytes(),
+        tool.effect.as_str().as_bytes(),
+        arguments_text.as_bytes(),
+        if rule.is_some() { b"rule" } else { b"none" },
+        rule.unwrap_or("").as_bytes(),
+    ];
+    digest_of_parts(parts)
 }
 
 /// Returns the digest over the texts in the given order. The length of each text is hashed before
@@ -342,10 +339,14 @@ pub fn call_digest(
 /// decides.
 #[must_use]
 pub fn digest_of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    digest_of_parts(texts.map(str::as_bytes))
+}
+
+fn digest_of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
-    for text in texts {
-        hash.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
-        hash.update(text.as_bytes());
+    for part in parts {
+        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(part);
     }
     format_sha256(&hash.finalize())
 }
