@@ -19,6 +19,9 @@ use super::tool_spec::Effect;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine(BTreeMap<String, Quarantined>);
 
+/// The finding about a started call without a result.
+const OUTCOME_UNKNOWN: &str = "was started, and its outcome is not known";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Quarantined {
     call: CallId,
@@ -43,11 +46,7 @@ impl Quarantine {
         match fact {
             Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
                 for call in asked.own_calls() {
-                    self.quarantine_tool(
-                        &call.name,
-                        call.tool_call_id,
-                        "was started, and its outcome is not known",
-                    );
+                    self.quarantine_tool(&call.name, call.tool_call_id, OUTCOME_UNKNOWN);
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.apply_result(result, calls),
@@ -61,11 +60,7 @@ impl Quarantine {
                 for state in calls.iter().filter(|state| state.effect == Effect::Once) {
                     if matches!(state.phase, Phase::Started(_) | Phase::OutcomeUnknown(_)) {
                         let (name, call) = (&state.call.name, state.call.tool_call_id);
-                        self.quarantine_tool(
-                            name,
-                            call,
-                            "was started, and its outcome is not known",
-                        );
+                        self.quarantine_tool(name, call, OUTCOME_UNKNOWN);
                     }
                 }
             }
@@ -92,11 +87,7 @@ impl Quarantine {
         let once = state.is_some_and(|state| state.effect == Effect::Once && state.attempts > 0);
         match (result.outcome, result.http_status) {
             (Outcome::Unknown, _) if once => {
-                self.quarantine_tool(
-                    &result.name,
-                    result.tool_call_id,
-                    "was started, and its outcome is not known",
-                );
+                self.quarantine_tool(&result.name, result.tool_call_id, OUTCOME_UNKNOWN);
             }
             (Outcome::Failed, Some(status @ 500..)) if once => {
                 let finding = format!("failed with status {status} after it was sent");
