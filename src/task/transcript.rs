@@ -97,20 +97,11 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
     let mut late = Vec::new();
     for item in items {
-        match &item.fact {
-            Fact::ToolResult(result) => {
-                results.insert(result.tool_call_id, result);
-            }
-            Fact::LateResult(result) => late.push(result),
-            Fact::TaskStatus { .. }
-            | Fact::UserMessage { .. }
-            | Fact::AssistantMessage(_)
-            | Fact::Judged { .. }
-            | Fact::InterventionRequested(_)
-            | Fact::Decision { .. }
-            | Fact::RequestClosed { .. }
-            | Fact::ToolStarted { .. }
-            | Fact::SubAgentStarted { .. } => {}
+        if let Fact::ToolResult(result) = &item.fact {
+            results.insert(result.tool_call_id, result);
+        }
+        if let Fact::LateResult(result) = &item.fact {
+            late.push(result);
         }
     }
     for late in late {
