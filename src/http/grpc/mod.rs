@@ -76,10 +76,10 @@ pub(super) fn add_routes(
         return router;
     }
     let envoy = async |http, Path(method): Path<String>, request| {
-        serve(http, Service::Envoy, method, request).await
+        serve(http, GateSurface::ExtAuthz, method, request).await
     };
     let ext_mcp = async |http, Path(method): Path<String>, request| {
-        serve(http, Service::ExtMcp, method, request).await
+        serve(http, GateSurface::ExtMcp, method, request).await
     };
     router
         .route(
@@ -92,17 +92,11 @@ pub(super) fn add_routes(
         )
 }
 
-#[derive(Clone, Copy)]
-enum Service {
-    Envoy,
-    ExtMcp,
-}
-
 /// Answers a call of a gRPC service. Refuses HTTP/1.1, because HTTP/1.1 clients do not read the
 /// trailers that gRPC needs.
 async fn serve(
     State(http): State<Arc<Http>>,
-    service: Service,
+    surface: GateSurface,
     method: String,
     request: Request,
 ) -> Response {
@@ -117,12 +111,12 @@ async fn serve(
         let detail = "The content type must be application/grpc.";
         return Problem::new(Code::UnsupportedMediaType, detail).into_response();
     }
-    frames::respond(call(&http, service, &method, request).await)
+    frames::respond(call(&http, surface, &method, request).await)
 }
 
 async fn call(
     http: &Arc<Http>,
-    service: Service,
+    surface: GateSurface,
     method: &str,
     request: Request,
 ) -> Result<GrpcAnswer, GrpcStatus> {
@@ -145,18 +139,15 @@ async fn call(
         key,
         key_caller,
         gate: parts.headers.get(GATE_KEY).cloned(),
-        surface: match service {
-            Service::Envoy => GateSurface::ExtAuthz,
-            Service::ExtMcp => GateSurface::ExtMcp,
-        },
+        surface,
         started,
         timeout,
     };
-    match (service, method) {
-        (Service::Envoy, "Check") => envoy::check(&gateway, message).await,
-        (Service::ExtMcp, "CheckRequest") => ext_mcp::check_request(&gateway, message).await,
-        (Service::ExtMcp, "CheckResponse") => ext_mcp::check_response(&gateway, &message).await,
-        (Service::Envoy | Service::ExtMcp, _) => Err(GrpcStatus::new(
+    match (surface, method) {
+        (GateSurface::ExtAuthz, "Check") => envoy::check(&gateway, message).await,
+        (GateSurface::ExtMcp, "CheckRequest") => ext_mcp::check_request(&gateway, message).await,
+        (GateSurface::ExtMcp, "CheckResponse") => ext_mcp::check_response(&gateway, &message).await,
+        (_, _) => Err(GrpcStatus::new(
             GrpcCode::Unimplemented,
             "The method is unknown.",
         )),
