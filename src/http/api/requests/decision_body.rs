@@ -48,9 +48,7 @@ fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<
                 Action::Respond,
                 Action::Retry,
             ];
-            let found = known
-                .into_iter()
-                .find(|action| word.as_str() == Some(action.as_str()));
+            let found = action_among(&known, &word);
             if found.is_none() {
                 let detail = if word.as_str() == Some(Action::Edit.as_str()) {
                     DecisionBody::per_call_hint(Action::Edit)
@@ -79,6 +77,11 @@ fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<
             None
         }
     }
+}
+
+fn action_among(known: &[Action], word: &Value) -> Option<Action> {
+    let mut known = known.iter().copied();
+    known.find(|action| word.as_str() == Some(action.as_str()))
 }
 
 fn read_whole(
@@ -202,17 +205,14 @@ fn read_per_call(
 }
 
 fn read_call_reply(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<CallReply> {
-    let word = fields.take("action");
+    let word = fields.take("action").unwrap_or_default();
     let known = [
         Action::Approve,
         Action::Reject,
         Action::Edit,
         Action::Respond,
     ];
-    let Some(action) = known
-        .into_iter()
-        .find(|action| word.as_ref().and_then(Value::as_str) == Some(action.as_str()))
-    else {
+    let Some(action) = action_among(&known, &word) else {
         errors.add(
             &fields.pointer("action"),
             "`approve`, `reject`, `edit` or `respond`",
