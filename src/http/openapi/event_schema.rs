@@ -225,16 +225,12 @@ pub(crate) fn describe(document: &mut Value) {
             "contentSchema": { "$ref": reference(component) },
         } });
         put(responses, &["200", "content", "text/event-stream"], stream);
-        put(
-            responses,
-            &["200", "headers", "Cache-Control"],
-            text_header("`no-store, no-transform`"),
-        );
-        put(
-            responses,
-            &["200", "headers", "X-Accel-Buffering"],
-            text_header("`no`"),
-        );
+        for (name, value) in [
+            ("Cache-Control", "`no-store, no-transform`"),
+            ("X-Accel-Buffering", "`no`"),
+        ] {
+            put(responses, &["200", "headers", name], text_header(value));
+        }
     }
 }
 

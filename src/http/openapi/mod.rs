@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 
+use self::constraints::CONSTRAINT_DESCRIPTION;
 use crate::http::pages::sign_in::cookie;
 use crate::http::server::operation::AuthClass;
 use crate::http::wire::delivery::WebhookMessage;
@@ -84,14 +85,8 @@ pub(crate) fn document() -> Value {
     let mut document = serde_json::to_value(routes.into_openapi()).unwrap_or_default();
     describe_authentication(&mut document);
     operations::add_act_as_headers(&mut document);
-    put(
-        &mut document,
-        &["info", "description"],
-        json!(format!(
-            "{SUMMARY}\n\n{}\n\n{ERROR_PAGE_DESCRIPTION}",
-            constraints::CONSTRAINT_DESCRIPTION
-        )),
-    );
+    let description = format!("{SUMMARY}\n\n{CONSTRAINT_DESCRIPTION}\n\n{ERROR_PAGE_DESCRIPTION}");
+    put(&mut document, &["info", "description"], json!(description));
     event_schema::describe(&mut document);
     webhooks::describe(&mut document);
     for (method, operation) in every_operation(&mut document) {
@@ -120,27 +115,17 @@ pub(crate) fn document() -> Value {
 }
 
 fn describe_authentication(document: &mut Value) {
-    put(
-        document,
-        &["security"],
-        json!([{ "bearer": [] }, { "cookie": [] }]),
-    );
-    let bearer = json!({ "type": "http", "scheme": "bearer", "description": "A key of the operator's `auth.api_keys`." });
-    put(
-        document,
-        &["components", "securitySchemes", "bearer"],
-        bearer,
-    );
-    let cookie = json!({
-        "type": "apiKey", "in": "cookie", "name": cookie::PLAIN_NAME,
-        "description": "A browser's session, which `POST /sign-in` starts. `Authorization` takes precedence. Over https the name begins \
-                        with `__Host-`, or with `__Secure-` where `public_url` has a path."
+    let security = json!([{ "bearer": [] }, { "cookie": [] }]);
+    put(document, &["security"], security);
+    let schemes = json!({
+        "bearer": { "type": "http", "scheme": "bearer", "description": "A key of the operator's `auth.api_keys`." },
+        "cookie": {
+            "type": "apiKey", "in": "cookie", "name": cookie::PLAIN_NAME,
+            "description": "A browser's session, which `POST /sign-in` starts. `Authorization` takes precedence. Over https the name begins \
+                            with `__Host-`, or with `__Secure-` where `public_url` has a path."
+        }
     });
-    put(
-        document,
-        &["components", "securitySchemes", "cookie"],
-        cookie,
-    );
+    put(document, &["components", "securitySchemes"], schemes);
 }
 
 pub(crate) fn every_operation(

@@ -89,11 +89,8 @@ pub(super) fn complete(operation: &mut Map<String, Value>, op: &Op) {
         });
         put(response, &["headers", "X-Request-Id"], id);
         if op.auth == AuthClass::Link {
-            put(
-                response,
-                &["headers", "X-Robots-Tag"],
-                text_header("`noindex`"),
-            );
+            let noindex = text_header("`noindex`");
+            put(response, &["headers", "X-Robots-Tag"], noindex);
         }
     }
 }
@@ -117,11 +114,8 @@ fn add_problems(responses: &mut Map<String, Value>, op: &Op) {
         let mut response = problem_response(&codes);
         let described = responses.get(&status);
         if let Some(json) = described.and_then(|old| old.pointer("/content/application~1json")) {
-            put(
-                &mut response,
-                &["content", "application/json"],
-                json.clone(),
-            );
+            let path = ["content", "application/json"];
+            put(&mut response, &path, json.clone());
         }
         responses.insert(status, response);
     }
@@ -214,18 +208,12 @@ fn problem_response(codes: &[Code]) -> Value {
     });
     let has = |code| codes.contains(&code);
     if has(Code::Unauthorized) {
-        put(
-            &mut response,
-            &["headers", "WWW-Authenticate"],
-            text_header("`Bearer`"),
-        );
+        let bearer = text_header("`Bearer`");
+        put(&mut response, &["headers", "WWW-Authenticate"], bearer);
     }
     if has(Code::TooMany) || has(Code::Unavailable) {
-        put(
-            &mut response,
-            &["headers", "Retry-After"],
-            json!({ "description": "Seconds to wait before another attempt", "schema": { "type": "integer" } }),
-        );
+        let seconds = json!({ "description": "Seconds to wait before another attempt", "schema": { "type": "integer" } });
+        put(&mut response, &["headers", "Retry-After"], seconds);
     }
     response
 }
