@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::brief::RequestBrief;
 use super::task::WireTaskStatus;
 use super::wire_enum;
-use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState, LastAttempt};
+use crate::store::{DeliveryChannel, DeliveryRow, DeliveryState};
 
 wire_enum! {
     /// The state of a delivery: `due` (to be sent now or later), `sent` (the receiver accepted the
@@ -114,18 +114,12 @@ impl Delivery {
             attempts: row.attempts,
             due_at: row.due_at.to_string(),
             ended_at: row.ended_at.map(|at| at.to_string()),
-            last: row.last.as_ref().map(DeliveryAttempt::from_last),
-        }
-    }
-}
-
-impl DeliveryAttempt {
-    fn from_last(last: &LastAttempt) -> Self {
-        Self {
-            at: last.at.to_string(),
-            http_status: last.http_status,
-            problem: last.problem.clone(),
-            milliseconds: last.milliseconds,
+            last: row.last.as_ref().map(|last| DeliveryAttempt {
+                at: last.at.to_string(),
+                http_status: last.http_status,
+                problem: last.problem.clone(),
+                milliseconds: last.milliseconds,
+            }),
         }
     }
 }

@@ -12,7 +12,6 @@ use super::wire_enum;
 use crate::engine::gate;
 use crate::http::Settings;
 use crate::people::Caller;
-use crate::task::item::ToolResult;
 
 wire_enum! {
     /// The verdict for the client that proposed the call (the asker): `allow` (the call may run
@@ -107,16 +106,6 @@ pub(crate) struct GateResult {
     pub http_status: Option<u16>,
 }
 
-impl GateResult {
-    fn from_tool_result(result: &ToolResult) -> Self {
-        Self {
-            outcome: result.outcome.into(),
-            content: result.content.clone(),
-            http_status: result.http_status,
-        }
-    }
-}
-
 impl GateCall {
     #[must_use]
     pub(crate) fn from_call(call: &gate::GateCall, caller: &Caller, settings: &Settings) -> Self {
@@ -148,7 +137,11 @@ impl GateCall {
             message: call.message(),
             by: call.by.clone(),
             permit,
-            result: call.result.as_ref().map(GateResult::from_tool_result),
+            result: call.result.as_ref().map(|result| GateResult {
+                outcome: result.outcome.into(),
+                content: result.content.clone(),
+                http_status: result.http_status,
+            }),
             request,
             created_at: call.created_at.to_string(),
             expires_at: call.expires_at.map(|end| end.to_string()),
