@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{every_operation, id_of, inbox_schema, put, sample, text_header};
+use super::{every_operation, id_of, inbox_schema, put, referenced_component, sample, text_header};
 use crate::http::wire::event::{CALLER_MEMBERS, CaughtUpEvent, EventData, TransientEvent};
 use crate::http::wire::request::InterventionRequest;
 use crate::store::{Event, RequestRow};
@@ -112,10 +112,7 @@ fn add_durable_events(schemas: &mut Map<String, Value>) -> Map<String, Value> {
         .into_iter()
         .flatten()
     {
-        let item = item
-            .as_str()
-            .and_then(|item| item.rsplit('/').next())
-            .unwrap_or_default();
+        let item = referenced_component(item);
         let Some(mut event) = schemas.get(item).cloned() else {
             continue;
         };

@@ -151,6 +151,12 @@ fn id_of(operation: &Map<String, Value>) -> String {
     id.unwrap_or_default().to_owned()
 }
 
+/// Returns the name of the component to which a reference leads.
+fn referenced_component(reference: &Value) -> &str {
+    let name = reference.as_str().and_then(|text| text.rsplit('/').next());
+    name.unwrap_or_default()
+}
+
 /// Sets the member at `path` to `new`. Creates the objects that are missing on the path.
 pub(crate) fn put(value: &mut Value, path: &[&str], new: Value) {
     let Some((first, rest)) = path.split_first() else {

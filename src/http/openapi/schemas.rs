@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::put;
+use super::{put, referenced_component};
 
 /// The components whose `required` list stays as derived from the Rust type: the request bodies,
 /// `Problem`, and the data of a webhook. In every other component, all members become required.
@@ -54,27 +54,12 @@ pub(super) fn add_discriminators(schemas: &mut Map<String, Value>) {
         let Some(discriminator) = schema.get("discriminator") else {
             continue;
         };
-        let member = discriminator
-            .get("propertyName")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
-        for (word, target) in discriminator
-            .get("mapping")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-        {
-            let component = target
-                .as_str()
-                .unwrap_or_default()
-                .rsplit('/')
-                .next()
-                .unwrap_or_default()
-                .to_owned();
-            tags.entry((component, member.clone()))
-                .or_default()
-                .push(word.clone());
+        let member = discriminator.get("propertyName").and_then(Value::as_str);
+        let mapping = discriminator.get("mapping").and_then(Value::as_object);
+        for (word, target) in mapping.into_iter().flatten() {
+            let component = referenced_component(target).to_owned();
+            let tag = (component, member.unwrap_or_default().to_owned());
+            tags.entry(tag).or_default().push(word.clone());
         }
     }
     for ((component, member), words) in tags {
