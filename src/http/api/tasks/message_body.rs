@@ -120,17 +120,10 @@ pub(crate) fn user_context(
     }
     let mut context = BTreeMap::new();
     for (name, value) in members {
-        match value {
-            Value::String(text) => {
-                context.insert(name, text);
-            }
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::Array(_)
-            | Value::Object(_) => {
-                errors.add(&pointer(&at, &name), "a string");
-            }
+        if let Value::String(text) = value {
+            context.insert(name, text);
+        } else {
+            errors.add(&pointer(&at, &name), "a string");
         }
     }
     Some(context)
