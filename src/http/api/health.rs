@@ -1,12 +1,11 @@
 //! The operations `/healthz`, `/readyz` and `/metrics`, for operators. They need no key and show no
 //! data of users.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 
 use crate::http::Http;
@@ -14,8 +13,7 @@ use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::{Code, Problem};
 
 /// A function that returns the metrics in the Prometheus text format.
-pub(crate) type Metrics =
-    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
+pub(crate) type Metrics = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
 pub(crate) const HEALTHZ: Op = Op {
     id: "get_health",
