@@ -60,15 +60,10 @@ pub(crate) async fn stream_task_events(
         after: Some(after),
         listener: None,
     };
-    open(
-        &http,
-        Watcher {
-            caller,
-            headers,
-            is_post_response: false,
-        },
-        request,
-        permit,
-    )
-    .await
+    let watcher = Watcher {
+        caller,
+        headers,
+        is_post_response: false,
+    };
+    open(&http, watcher, request, permit).await
 }
