@@ -31,7 +31,14 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let Some(node) = root.at(&["tools", tool_name]).filter(|node| !node.broken) else {
             continue;
         };
-        check_kind(tool_name, node, mistakes);
+        let purpose = "how the tool is performed";
+        check_single_key(
+            &["tools", tool_name],
+            node,
+            &catalog::KINDS,
+            purpose,
+            mistakes,
+        );
         if let Some(parameters) = &tool.parameters {
             let place = vec!["tools", tool_name, "parameters"];
             if tool.shell.is_some() {
@@ -60,32 +67,30 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that exactly one key sets the kind of a tool.
-fn check_kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
-    let kinds: Vec<&str> = catalog::KINDS
-        .into_iter()
-        .filter(|key| node.get(key).is_some())
-        .collect();
-    match kinds.as_slice() {
-        [key] => {
-            let is_null = node
-                .get(key)
-                .is_some_and(|value| matches!(value.kind, Kind::Null) && !value.broken);
-            if is_null {
-                mistakes.add(&["tools", tool, key], "expected a map, found nothing");
+/// Checks that the map `node` has exactly one of `keys`, and that its value is not null. `purpose`
+/// is the end of a sentence about the keys that begins with "it says".
+pub(crate) fn check_single_key(
+    place: &[&str],
+    node: &Node,
+    keys: &[&str],
+    purpose: &str,
+    mistakes: &mut Mistakes,
+) {
+    let mut set = keys.iter().filter_map(|key| Some((*key, node.get(key)?)));
+    let all = keys.join("`, `");
+    match (set.next(), set.next()) {
+        (Some((key, value)), None) => {
+            if matches!(value.kind, Kind::Null) && !value.broken {
+                mistakes.add(&[place, &[key]].concat(), "expected a map, found nothing");
             }
         }
-        [] => mistakes.add(
-            &["tools", tool],
-            format!(
-                "one of `{}` is missing: it says how the tool is performed",
-                catalog::KINDS.join("`, `")
-            ),
-        ),
-        [_, ..] => mistakes.add(
-            &["tools", tool],
-            format!("only one of `{}` may be set", catalog::KINDS.join("`, `")),
-        ),
+        (None, _) => {
+            mistakes.add(
+                place,
+                format!("one of `{all}` is missing: it says {purpose}"),
+            );
+        }
+        (Some(_), Some(_)) => mistakes.add(place, format!("only one of `{all}` may be set")),
     }
 }
 
