@@ -228,28 +228,17 @@ fn database(config: &Config, mistakes: &mut Mistakes) {
 fn secrets(config: &Config, mistakes: &mut Mistakes) {
     for (index, key) in config.secrets.keys.iter().enumerate() {
         let at = index.to_string();
-        let place = ["secrets", "keys", &at];
         if !key.id.is_empty() {
-            check_parts::check_name(&[&place[..], &["id"]].concat(), "a key", &key.id, mistakes);
-        }
-        if !key.id.is_empty()
-            && config
-                .secrets
-                .keys
-                .iter()
-                .take(index)
-                .any(|other| other.id == key.id)
-        {
-            mistakes.add(
-                &[&place[..], &["id"]].concat(),
-                format!("the id `{}` occurs twice", key.id),
-            );
+            let place = ["secrets", "keys", &at, "id"];
+            check_parts::check_name(&place, "a key", &key.id, mistakes);
+            let mut earlier = config.secrets.keys.iter().take(index);
+            if earlier.any(|other| other.id == key.id) {
+                mistakes.add(&place, format!("the id `{}` occurs twice", key.id));
+            }
         }
         if !key.key.reveal().is_empty() && key.bytes().is_none() {
-            mistakes.add(
-                &[&place[..], &["key"]].concat(),
-                "expected 32 bytes in base64 (`openssl rand -base64 32`)",
-            );
+            let detail = "expected 32 bytes in base64 (`openssl rand -base64 32`)";
+            mistakes.add(&["secrets", "keys", &at, "key"], detail);
         }
     }
 }
@@ -344,11 +333,11 @@ fn check_provider_keys(name: &str, model: &model::Settings, node: &Node, mistake
             "expected an address such as `https://api.openai.com/v1`",
         );
     }
-    for key in ["model", "base_url", "script", "api_key"] {
+    for key in ["model", "base_url", "script"] {
         let is_empty = node
             .get(key)
             .is_some_and(|value| !value.broken && value.text().is_some_and(str::is_empty));
-        if is_empty && key != "api_key" {
+        if is_empty {
             mistakes.add(&["models", name, key], format!("`{key}` is empty"));
         }
     }

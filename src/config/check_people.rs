@@ -3,11 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sha2::{Digest as _, Sha256};
-
 use super::Config;
 use super::tree::Node;
-use crate::people::directory::{Directory, is_valid_user_id};
+use crate::people::directory::{Directory, hash_key, is_valid_user_id};
 use crate::people::person::is_email;
 use crate::people::settings::{ApiKey, PersonSettings, Settings, parse_hex};
 use crate::policy::{Decide, Rule};
@@ -196,7 +194,7 @@ fn check_key(
                     "a key has visible ASCII characters only: it is sent in a header",
                 );
             } else {
-                return Some(Sha256::digest(text.as_bytes()).into());
+                return Some(hash_key(text));
             }
             None
         }
