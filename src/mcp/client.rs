@@ -144,7 +144,7 @@ impl Call<'_> {
     pub(super) fn store_raw_result(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
         let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds_secret_in(raw));
         if let Some(raw) = raw {
-            self.raw.put(raw);
+            self.raw.put(raw.into());
         }
     }
 
