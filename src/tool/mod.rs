@@ -345,6 +345,16 @@ pub enum ToolAnswer {
     Elicitation(Box<Elicitation>),
 }
 
+impl ToolAnswer {
+    /// Returns a failure without an HTTP status.
+    pub(crate) fn failed(content: String) -> Self {
+        Self::Failed {
+            content,
+            http_status: None,
+        }
+    }
+}
+
 /// Performs an attempt, and records the outcome and the duration as metrics. If the permit to send
 /// the call is decided after the attempt has begun, the duration begins with that decision.
 pub(crate) async fn measure_attempt(
