@@ -13,6 +13,7 @@ use super::{
 };
 use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
+use crate::net::plain_http_url;
 use crate::world::Mistakes;
 
 /// Checks all settings. If the file leaves out `public_url`, derives it from the address to listen
@@ -175,12 +176,8 @@ pub(crate) fn parse_http_url(text: &str) -> Option<Url> {
 /// Parses the public URL, and removes the slash at its end because links are appended. `None` if
 /// the text is not an HTTP URL, or has a user, a query or a fragment.
 fn public_url(text: &str) -> Option<String> {
-    let url = parse_http_url(text)?;
-    let is_bare = url.query().is_none()
-        && url.fragment().is_none()
-        && url.username().is_empty()
-        && url.password().is_none();
-    is_bare.then(|| url.as_str().trim_end_matches('/').to_owned())
+    let url = plain_http_url(text).filter(|url| url.query().is_none())?;
+    Some(url.as_str().trim_end_matches('/').to_owned())
 }
 
 pub(crate) fn at_least_one(place: &[&str], count: u32, mistakes: &mut Mistakes) {
