@@ -330,7 +330,7 @@ impl Settings {
 }
 
 /// Returns `sha256:…` over a definition. The order of the definition's members does not matter.
-pub(super) fn definition_digest(definition: &Value) -> String {
+pub(crate) fn definition_digest(definition: &Value) -> String {
     format_sha256(&Sha256::digest(canonical_json(definition)))
 }
 
