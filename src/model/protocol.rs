@@ -49,11 +49,11 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// Reads an unstreamed answer. If the answer cannot be read, the outcome is `Retry`, because
     /// the answer may have been truncated.
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome;
-
-    fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader;
 }
 
 pub(super) trait StreamReader: Send {
+    fn new(cleaner: &Cleaner) -> Self;
+
     /// Takes the next event and emits the pieces that the event adds.
     ///
     /// # Errors

@@ -43,22 +43,6 @@ struct PartialBlock {
 }
 
 impl MessageStreamReader {
-    pub(super) fn new(cleaner: &Cleaner) -> Self {
-        let (text_cleaner, cleaner) = (cleaner.text_stream(), cleaner.clone());
-        let (message, open_blocks, blocks) =
-            (ReceivedMessage::default(), BTreeMap::new(), Vec::new());
-        Self {
-            cleaner,
-            message,
-            open_blocks,
-            blocks,
-            call_count: 0,
-            text_cleaner,
-            has_ended: false,
-            held_bytes: 0,
-        }
-    }
-
     fn take_event(
         &mut self,
         data: &str,
@@ -289,6 +273,19 @@ fn merge(members: &mut Map<String, Value>, name: &str, more: &Value) {
 }
 
 impl StreamReader for MessageStreamReader {
+    fn new(cleaner: &Cleaner) -> Self {
+        Self {
+            cleaner: cleaner.clone(),
+            message: ReceivedMessage::default(),
+            open_blocks: BTreeMap::new(),
+            blocks: Vec::new(),
+            call_count: 0,
+            text_cleaner: cleaner.text_stream(),
+            has_ended: false,
+            held_bytes: 0,
+        }
+    }
+
     fn read_event(
         &mut self,
         event: &Event,

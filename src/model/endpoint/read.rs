@@ -82,10 +82,9 @@ impl<P: Protocol> EventStream<P> {
 
 impl<P: Protocol> Endpoint<P> {
     fn new_stream(&self) -> EventStream<P> {
-        let reader = P::stream_reader(&self.cleaner);
         EventStream {
             decoder: Decoder::new(MAX_ANSWER_BYTES),
-            reader,
+            reader: P::StreamReader::new(&self.cleaner),
             bytes_read: 0,
             unparsed: Some(Vec::new()),
         }

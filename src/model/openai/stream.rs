@@ -39,21 +39,6 @@ enum TextSource {
 }
 
 impl ChatStreamReader {
-    pub(super) fn new(cleaner: Cleaner) -> Self {
-        Self {
-            message: Map::new(),
-            calls: PartialCalls::new(cleaner.clone()),
-            text: String::new(),
-            text_source: TextSource::Refusal,
-            text_cleaner: cleaner.text_stream(),
-            finish: None,
-            has_end_marker: false,
-            usage: None,
-            held_bytes: 0,
-            cleaner,
-        }
-    }
-
     /// Takes one choice of a chunk: its delta, its error, and its `finish_reason`. `chunk` is the
     /// received text of the whole chunk. If a call's arguments were sent as JSON instead of text,
     /// their exact text is read from `chunk`.
@@ -216,6 +201,21 @@ fn byte_length(value: &Value) -> usize {
 }
 
 impl StreamReader for ChatStreamReader {
+    fn new(cleaner: &Cleaner) -> Self {
+        Self {
+            cleaner: cleaner.clone(),
+            message: Map::new(),
+            calls: PartialCalls::new(cleaner.clone()),
+            text: String::new(),
+            text_source: TextSource::Refusal,
+            text_cleaner: cleaner.text_stream(),
+            finish: None,
+            has_end_marker: false,
+            usage: None,
+            held_bytes: 0,
+        }
+    }
+
     fn read_event(
         &mut self,
         event: &Event,
