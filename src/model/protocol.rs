@@ -129,6 +129,12 @@ pub(super) fn too_many_calls() -> String {
     format!("it asked for more than {MAX_CALLS} calls")
 }
 
+/// Returns the length of a value in bytes: of the text itself for a text, otherwise of its JSON.
+pub(super) fn byte_length(value: &Value) -> usize {
+    let json_length = || value.to_string().len();
+    value.as_str().map_or_else(json_length, str::len)
+}
+
 pub(super) fn retryable(why: &str) -> AttemptOutcome {
     AttemptOutcome::Retry(why.to_owned(), None)
 }

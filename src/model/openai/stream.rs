@@ -10,7 +10,8 @@ use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{
-    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
+    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, byte_length, retryable,
+    too_many_calls,
 };
 use crate::net::sse::Event;
 use crate::task::text::{InvalidEscape, replace_escapes};
@@ -189,14 +190,6 @@ impl ChatStreamReader {
         self.text_cleaner = self.cleaner.text_stream();
         emitter.text(&self.text_cleaner.push(&self.text));
         self.calls.emit_again(emitter);
-    }
-}
-
-fn byte_length(value: &Value) -> usize {
-    if let Value::String(text) = value {
-        text.len()
-    } else {
-        value.to_string().len()
     }
 }
 
