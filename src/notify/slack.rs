@@ -102,10 +102,7 @@ impl SlackChannel {
                 let body = Value::Object(content).to_string();
                 let request = net.repeatable().post(url.clone());
                 let request = request.header(CONTENT_TYPE, JSON).body(body);
-                match exchange(clock, request, ATTEMPT_TIMEOUT).await {
-                    Ok(response) => AttemptResult::from_response(&response, clock.now()),
-                    Err(problem) => AttemptResult::without_status(problem),
-                }
+                exchange(clock, request, ATTEMPT_TIMEOUT).await.0
             }
         }
     }
@@ -142,16 +139,11 @@ impl Bot {
             .header(AUTHORIZATION, self.token.clone())
             .header(CONTENT_TYPE, JSON)
             .body(Value::Object(content).to_string());
-        match exchange(clock, request, ATTEMPT_TIMEOUT).await {
-            Ok(response) => {
-                let result = AttemptResult::from_response(&response, clock.now());
-                if result.is_success() {
-                    Reply::parse(&response.body).attempt_result(&result)
-                } else {
-                    result
-                }
-            }
-            Err(problem) => AttemptResult::without_status(problem),
+        let (result, body) = exchange(clock, request, ATTEMPT_TIMEOUT).await;
+        if result.is_success() {
+            Reply::parse(&body).attempt_result(&result)
+        } else {
+            result
         }
     }
 }

@@ -53,10 +53,7 @@ impl TeamsChannel {
         let request = net.repeatable().post(self.url.clone());
         let json = HeaderValue::from_static("application/json");
         let request = request.header(CONTENT_TYPE, json).body(body.to_string());
-        match exchange(clock, request, ATTEMPT_TIMEOUT).await {
-            Ok(response) => AttemptResult::from_response(&response, clock.now()),
-            Err(problem) => AttemptResult::without_status(problem),
-        }
+        exchange(clock, request, ATTEMPT_TIMEOUT).await.0
     }
 }
 
