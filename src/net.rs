@@ -26,6 +26,7 @@ use bytes::Bytes;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use rustls::ClientConfig;
+use url::{Host, Url};
 
 use crate::task::time::Time;
 use kept_connections::KeptConnections;
@@ -222,6 +223,25 @@ pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<R
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::from_error(&error)),
         Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
+    }
+}
+
+/// Parses an `http` or `https` URL. Returns `None` if the URL is invalid, or has a user, a password
+/// or a fragment.
+pub(crate) fn plain_http_url(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    let is_plain =
+        url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+    (matches!(url.scheme(), "http" | "https") && url.has_host() && is_plain).then_some(url)
+}
+
+/// Whether the host of a URL is this machine.
+pub(crate) fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
     }
 }
 

@@ -207,46 +207,43 @@ impl Metrics {
     fn observe(&self, observation: &Observation) {
         let all = &self.0;
         let seconds = observation.seconds.unwrap_or(0.0);
-        match observation.metric.as_str() {
+        let text = |name: &'static str| observation.text(name);
+        match text("metric") {
             "http_request" => all
                 .http
-                .with_label_values(&[&observation.operation, &observation.status])
+                .with_label_values(&[text("operation"), text("status")])
                 .observe(seconds),
             "model_call" => all
                 .model
-                .with_label_values(&[&observation.model, &observation.outcome])
+                .with_label_values(&[text("model"), text("outcome")])
                 .observe(seconds),
             "tool_call" => all
                 .tool
-                .with_label_values(&[&observation.tool, &observation.outcome])
+                .with_label_values(&[text("tool"), text("outcome")])
                 .observe(seconds),
             "unknown_outcome" => all
                 .unknown_outcomes
-                .with_label_values(&[&observation.tool])
+                .with_label_values(&[text("tool")])
                 .inc(),
-            "request_decided" => all.requests.count_decision(
-                &observation.kind,
-                &observation.outcome,
-                &observation.door,
-            ),
-            "request_closed" => all.requests.record_closed(
-                &observation.kind,
-                &observation.outcome,
-                observation.seconds,
-            ),
-            "grant_used" => all.grants.with_label_values(&[&observation.rule]).inc(),
+            "request_decided" => {
+                all.requests
+                    .count_decision(text("kind"), text("outcome"), text("door"));
+            }
+            "request_closed" => {
+                all.requests
+                    .record_closed(text("kind"), text("outcome"), observation.seconds);
+            }
+            "grant_used" => all.grants.with_label_values(&[text("rule")]).inc(),
             "event_stream" => all.streams.add(observation.change),
             "commit_batch" => all.batch.observe(observation.size),
-            "delivery" => all
-                .deliveries
-                .count_attempt(&observation.entry, &observation.outcome),
-            "unreachable" => all.deliveries.count_unreachable(&observation.entry),
+            "delivery" => all.deliveries.count_attempt(text("entry"), text("outcome")),
+            "unreachable" => all.deliveries.count_unreachable(text("entry")),
             "gate_call" => all.gates.count_answer(observation),
             "gate_ask" => all.gates.record_duration(observation),
             "gate_waiting" => all.gates.waiting.add(observation.change),
             "mcp_server_up" => set_server_gauge(&all.mcp_up, observation),
             "mcp_catalogue_changed" => set_server_gauge(&all.mcp_changed, observation),
-            "delivery_lag" => all.deliveries.record_lag(&observation.entry, seconds),
+            "delivery_lag" => all.deliveries.record_lag(text("entry"), seconds),
             _ => {}
         }
     }
@@ -254,7 +251,7 @@ impl Metrics {
 
 fn set_server_gauge(gauge: &IntGaugeVec, observation: &Observation) {
     gauge
-        .with_label_values(&[&observation.server])
+        .with_label_values(&[observation.text("server")])
         .set(observation.change);
 }
 

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::http::server::settings::{ServerSettings, address};
 use crate::model::{self, Provider};
+use crate::net::plain_http_url;
 use crate::world::Mistakes;
 
 /// Checks all settings. If the file leaves out `public_url`, derives it from the address to listen
@@ -175,12 +176,8 @@ pub(crate) fn parse_http_url(text: &str) -> Option<Url> {
 /// Parses the public URL, and removes the slash at its end because links are appended. `None` if
 /// the text is not an HTTP URL, or has a user, a query or a fragment.
 fn public_url(text: &str) -> Option<String> {
-    let url = parse_http_url(text)?;
-    let is_bare = url.query().is_none()
-        && url.fragment().is_none()
-        && url.username().is_empty()
-        && url.password().is_none();
-    is_bare.then(|| url.as_str().trim_end_matches('/').to_owned())
+    let url = plain_http_url(text).filter(|url| url.query().is_none())?;
+    Some(url.as_str().trim_end_matches('/').to_owned())
 }
 
 pub(crate) fn at_least_one(place: &[&str], count: u32, mistakes: &mut Mistakes) {
@@ -228,28 +225,17 @@ fn database(config: &Config, mistakes: &mut Mistakes) {
 fn secrets(config: &Config, mistakes: &mut Mistakes) {
     for (index, key) in config.secrets.keys.iter().enumerate() {
         let at = index.to_string();
-        let place = ["secrets", "keys", &at];
         if !key.id.is_empty() {
-            check_parts::check_name(&[&place[..], &["id"]].concat(), "a key", &key.id, mistakes);
-        }
-        if !key.id.is_empty()
-            && config
-                .secrets
-                .keys
-                .iter()
-                .take(index)
-                .any(|other| other.id == key.id)
-        {
-            mistakes.add(
-                &[&place[..], &["id"]].concat(),
-                format!("the id `{}` occurs twice", key.id),
-            );
+            let place = ["secrets", "keys", &at, "id"];
+            check_parts::check_name(&place, "a key", &key.id, mistakes);
+            let mut earlier = config.secrets.keys.iter().take(index);
+            if earlier.any(|other| other.id == key.id) {
+                mistakes.add(&place, format!("the id `{}` occurs twice", key.id));
+            }
         }
         if !key.key.reveal().is_empty() && key.bytes().is_none() {
-            mistakes.add(
-                &[&place[..], &["key"]].concat(),
-                "expected 32 bytes in base64 (`openssl rand -base64 32`)",
-            );
+            let detail = "expected 32 bytes in base64 (`openssl rand -base64 32`)";
+            mistakes.add(&["secrets", "keys", &at, "key"], detail);
         }
     }
 }
@@ -344,11 +330,11 @@ fn check_provider_keys(name: &str, model: &model::Settings, node: &Node, mistake
             "expected an address such as `https://api.openai.com/v1`",
         );
     }
-    for key in ["model", "base_url", "script", "api_key"] {
+    for key in ["model", "base_url", "script"] {
         let is_empty = node
             .get(key)
             .is_some_and(|value| !value.broken && value.text().is_some_and(str::is_empty));
-        if is_empty && key != "api_key" {
+        if is_empty {
             mistakes.add(&["models", name, key], format!("`{key}` is empty"));
         }
     }

@@ -6,14 +6,15 @@ use http::HeaderName;
 
 use super::Config;
 use super::check_parts::{check_name, is_glob};
-use super::check_rules::matching_tools;
+use super::check_rules::matches_tool;
 use super::tree::Node;
+use crate::agent::OpenTo;
 use crate::agent::gate::{ExtAuthz, Gate, OtherTools, Report};
-use crate::agent::{HumanKind, OpenTo};
 use crate::people::directory::Directory;
 use crate::people::settings::ApiKey;
 use crate::policy::{Decide, Rule};
 use crate::task::decision::Action;
+use crate::task::request::RequestKind;
 use crate::task::tool_spec::Effect;
 use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
@@ -47,17 +48,13 @@ fn check_name_is_free(config: &Config, gate: &str, mistakes: &mut Mistakes) {
         "an agent"
     } else if config.tools.contains_key(gate) {
         "a tool"
-    } else if is_human(gate) {
+    } else if RequestKind::from_tool(gate).is_some() {
         "a tool that asks a person"
     } else {
         return;
     };
     let detail = format!("`{gate}` is {noun}, too: gates, agents and tools share one name space");
     mistakes.add(&["gates", gate], detail);
-}
-
-fn is_human(tool: &str) -> bool {
-    HumanKind::ALL.iter().any(|kind| kind.tool() == tool)
 }
 
 /// Checks that each listed tool exists and is listed once. A gate may list neither an agent nor a
@@ -73,7 +70,7 @@ fn check_tools(
     for (index, tool) in gate.tools.iter().enumerate() {
         let index = index.to_string();
         let place = ["gates", gate_name, "tools", &index];
-        let detail = if is_human(tool) {
+        let detail = if RequestKind::from_tool(tool).is_some() {
             format!("`{tool}` asks a person: a gate offers no such tool")
         } else if config.agents.contains_key(tool) {
             format!("`{tool}` is an agent: a gate offers no agents")
@@ -98,9 +95,7 @@ fn check_tools(
 /// can never get enough approvers, and about questions that an owner of calls cannot answer.
 fn check_keys(config: &Config, gate_name: &str, gate: &Gate, root: &Node, mistakes: &mut Mistakes) {
     let place = ["gates", gate_name];
-    let is_empty =
-        |to: &OpenTo| to.tenants.is_empty() && to.users.is_empty() && to.groups.is_empty();
-    if gate.open_to.as_ref().is_some_and(is_empty) {
+    if gate.open_to == Some(OpenTo::default()) {
         let detail = format!("no caller may use the gate `{gate_name}`");
         mistakes.warn(&[&place[..], &["open_to"]].concat(), detail);
         return;
@@ -293,7 +288,7 @@ fn applies_to_others(rule: &Rule, gate: &Gate) -> bool {
 /// Whether the rule's `tools` match this tool.
 fn names(rule: &Rule, tool: &str) -> bool {
     let mut patterns = rule.tools.iter();
-    patterns.any(|pattern| matching_tools(pattern, [tool]).is_some_and(|found| !found.is_empty()))
+    patterns.any(|pattern| matches_tool(pattern, tool))
 }
 
 /// Warns about each tool at a gate that takes a credential: a person must enter the credential anew

@@ -1,11 +1,12 @@
 //! Finds mistakes in `notify.links` that concern other sections: the sealing key and the public
 //! URL.
 
-use url::{Host, Url};
+use url::Url;
 
 use super::Config;
 use super::check::{parse_http_url, positive};
 use super::tree::Node;
+use crate::net::is_loopback;
 use crate::people::link::LinkMay;
 use crate::world::Mistakes;
 
@@ -23,7 +24,8 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         mistakes.add(&place, detail);
     }
     let url = config.server.public_url.as_deref().and_then(parse_http_url);
-    if links.may == LinkMay::Decide && url.is_some_and(|url| is_open_to_others(&url)) {
+    let is_readable = |url: Url| url.scheme() == "http" && !is_loopback(&url);
+    if links.may == LinkMay::Decide && url.is_some_and(is_readable) {
         let detail = "a link that decides needs `server.public_url` with `https`: on the way of plain HTTP others \
                       can read and use it";
         mistakes.add(&[&place[..], &["may"]].concat(), detail);
@@ -33,15 +35,4 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         links.expires_in,
         mistakes,
     );
-}
-
-/// Whether requests to this URL cross a network without encryption.
-fn is_open_to_others(url: &Url) -> bool {
-    let is_loopback = match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    };
-    url.scheme() == "http" && !is_loopback
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::Config;
-use super::check_parts::check_name;
-use super::tree::{Kind, Node};
+use super::check_parts::{check_name, check_single_key};
+use super::tree::Node;
 use crate::notify::settings::{CHANNELS, EntrySettings};
 use crate::world::Mistakes;
 
@@ -36,38 +36,14 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             let place = [&place[..], &["name"]].concat();
             check_name(&place, "an entry", &entry.name, mistakes);
         }
-        check_channel(&place, node, mistakes);
+        let purpose = "how the messages are sent";
+        check_single_key(&place, node, &CHANNELS, purpose, mistakes);
         let broken = |key: &str| node.get(key).is_some_and(|node| node.broken);
         if entry.tenants.is_empty() && known.tenants.len() > 1 && !broken("tenants") {
             let detail = "`tenants` is missing: there are several, and each message goes to the tenants that are named";
             mistakes.add(&place, detail);
         }
         known.check(config, entry, &place, mistakes);
-    }
-}
-
-fn check_channel(place: &[&str], node: &Node, mistakes: &mut Mistakes) {
-    let channels = CHANNELS
-        .into_iter()
-        .filter(|key| node.get(key).is_some())
-        .collect::<Vec<_>>();
-    match channels.as_slice() {
-        [key] => {
-            let value = node.get(key).filter(|value| !value.broken);
-            if value.is_some_and(|value| matches!(value.kind, Kind::Null)) {
-                let place = [place, &[key]].concat();
-                mistakes.add(&place, "expected a map, found nothing");
-            }
-        }
-        [] => {
-            let all = CHANNELS.join("`, `");
-            let detail = format!("one of `{all}` is missing: it says how the messages are sent");
-            mistakes.add(place, detail);
-        }
-        [_, ..] => {
-            let all = CHANNELS.join("`, `");
-            mistakes.add(place, format!("only one of `{all}` may be set"));
-        }
     }
 }
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::Config;
 use super::tree::{Kind, Node};
-use crate::agent::{self, HumanKind};
+use crate::agent::{self, HumanKind, OpenTo};
+use crate::task::request::RequestKind;
 use crate::tool::catalog;
 use crate::tool::credential::REFERENCE_START;
 use crate::tool::schema::case_collisions;
@@ -14,15 +15,18 @@ use crate::world::Mistakes;
 
 /// Reports an invalid name. The report calls the named thing `noun`, such as `a tool`.
 pub(crate) fn check_name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
-    let is_charset_valid = name
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
-    if !is_charset_valid || name.is_empty() || name.len() > 64 {
+    if !is_name(name) {
         let detail = format!(
             "`{name}` cannot be the name of {noun}: a name is 1 to 64 of `A-Z a-z 0-9 _ -`"
         );
         mistakes.add(place, detail);
     }
+}
+
+/// Whether a text is a valid name, such as the name of a tool or an agent.
+pub(super) fn is_name(text: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    (1..=64).contains(&text.len()) && text.chars().all(letter)
 }
 
 pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
@@ -31,7 +35,14 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let Some(node) = root.at(&["tools", tool_name]).filter(|node| !node.broken) else {
             continue;
         };
-        check_kind(tool_name, node, mistakes);
+        let purpose = "how the tool is performed";
+        check_single_key(
+            &["tools", tool_name],
+            node,
+            &catalog::KINDS,
+            purpose,
+            mistakes,
+        );
         if let Some(parameters) = &tool.parameters {
             let place = vec!["tools", tool_name, "parameters"];
             if tool.shell.is_some() {
@@ -60,32 +71,30 @@ pub(crate) fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Checks that exactly one key sets the kind of a tool.
-fn check_kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
-    let kinds: Vec<&str> = catalog::KINDS
-        .into_iter()
-        .filter(|key| node.get(key).is_some())
-        .collect();
-    match kinds.as_slice() {
-        [key] => {
-            let is_null = node
-                .get(key)
-                .is_some_and(|value| matches!(value.kind, Kind::Null) && !value.broken);
-            if is_null {
-                mistakes.add(&["tools", tool, key], "expected a map, found nothing");
+/// Checks that the map `node` has exactly one of `keys`, and that its value is not null. `purpose`
+/// is the end of a sentence about the keys that begins with "it says".
+pub(crate) fn check_single_key(
+    place: &[&str],
+    node: &Node,
+    keys: &[&str],
+    purpose: &str,
+    mistakes: &mut Mistakes,
+) {
+    let mut set = keys.iter().filter_map(|key| Some((*key, node.get(key)?)));
+    let all = keys.join("`, `");
+    match (set.next(), set.next()) {
+        (Some((key, value)), None) => {
+            if matches!(value.kind, Kind::Null) && !value.broken {
+                mistakes.add(&[place, &[key]].concat(), "expected a map, found nothing");
             }
         }
-        [] => mistakes.add(
-            &["tools", tool],
-            format!(
-                "one of `{}` is missing: it says how the tool is performed",
-                catalog::KINDS.join("`, `")
-            ),
-        ),
-        [_, ..] => mistakes.add(
-            &["tools", tool],
-            format!("only one of `{}` may be set", catalog::KINDS.join("`, `")),
-        ),
+        (None, _) => {
+            mistakes.add(
+                place,
+                format!("one of `{all}` is missing: it says {purpose}"),
+            );
+        }
+        (Some(_), Some(_)) => mistakes.add(place, format!("only one of `{all}` may be set")),
     }
 }
 
@@ -218,11 +227,7 @@ pub(crate) fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 format!("expected {expected}"),
             );
         }
-        if agent
-            .open_to
-            .as_ref()
-            .is_some_and(|to| to.tenants.is_empty() && to.users.is_empty() && to.groups.is_empty())
-        {
+        if agent.open_to == Some(OpenTo::default()) {
             mistakes.warn(
                 &["agents", agent_name, "open_to"],
                 format!("no caller may use the agent `{agent_name}`"),
@@ -266,7 +271,7 @@ fn check_offered_names(
             }
             _ => {}
         }
-        if list != "human" && HumanKind::ALL.iter().any(|kind| kind.tool() == offered) {
+        if list != "human" && RequestKind::from_tool(offered).is_some() {
             mistakes.add(&place, format!("the name `{offered}` is kept for `human`"));
         } else if let Some(other) = seen.insert(offered, list) {
             let detail = if other == list {

@@ -3,11 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sha2::{Digest as _, Sha256};
-
 use super::Config;
 use super::tree::Node;
-use crate::people::directory::{Directory, is_valid_user_id};
+use crate::people::directory::{Directory, hash_key, is_valid_user_id};
 use crate::people::person::is_email;
 use crate::people::settings::{ApiKey, PersonSettings, Settings, parse_hex};
 use crate::policy::{Decide, Rule};
@@ -196,7 +194,7 @@ fn check_key(
                     "a key has visible ASCII characters only: it is sent in a header",
                 );
             } else {
-                return Some(Sha256::digest(text.as_bytes()).into());
+                return Some(hash_key(text));
             }
             None
         }
@@ -296,18 +294,20 @@ fn max_approvers(directory: &Directory, tenant: &str, rule: &Rule) -> usize {
 
 /// Whether the rule with this index surely treats the calls of all tenants alike. Returns `false`
 /// if there are gates, if an agent is not open to all callers, or if this rule or an earlier rule
-/// has a condition on the caller.
+/// may have a condition on the caller.
 fn is_for_all_tenants(config: &Config, index: usize) -> bool {
-    let reads_caller = |when: &String| {
-        let words = ["user", "agent", "task", "session"];
-        words.iter().any(|word| when.contains(word))
+    // A condition cannot read the caller without the name of one of these variables. The name may
+    // also be a part of another word or of a text. Then the rule only gets no warning.
+    let may_read_caller = |when: &String| {
+        let variables = ["user", "agent", "task", "session"];
+        variables.iter().any(|variable| when.contains(variable))
     };
     let rules = config.policy.iter().take(index + 1);
     config.gates.is_empty()
         && config.agents.values().all(|agent| agent.open_to.is_none())
         && !rules
             .filter_map(|rule| rule.when.as_ref())
-            .any(reads_caller)
+            .any(may_read_caller)
 }
 
 /// Returns the kinds of the questions that a rule opens when it holds a call: the kind of each

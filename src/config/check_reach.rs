@@ -10,7 +10,7 @@ use super::Config;
 use super::check_people::{approvers_of, are_approvers_unreadable, question_kinds};
 use super::tree::Node;
 use crate::notify::recipients::recipients_include;
-use crate::notify::settings::{EntrySettings, Mail, Named, Recipients};
+use crate::notify::settings::{EntrySettings, Named, Recipients};
 use crate::people::authorization::may_decide;
 use crate::people::directory::Directory;
 use crate::people::person::Person;
@@ -47,7 +47,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         check_times(entry, &all_terms, &place, mistakes);
         let is_ever_sent = all_terms.iter().any(|terms| is_in_time(entry, terms));
         if let Some(mail) = entry.mail.as_ref().filter(|_| is_ever_sent) {
-            check_recipients(entry, mail, &all_terms, &directory, (&place, mistakes));
+            check_recipients(entry, &mail.to, &all_terms, &directory, (&place, mistakes));
         }
     }
     for (index, rule) in config.policy.iter().enumerate() {
@@ -72,7 +72,7 @@ pub(crate) fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
 fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, directory: &Directory) -> bool {
     let entries = config.notify.to.iter();
     let mails = entries.filter_map(|entry| Some((entry, entry.mail.as_ref()?)));
-    let mailed = mails.flat_map(|(entry, mail)| mailed_people(entry, mail, terms, directory));
+    let mailed = mails.flat_map(|(entry, mail)| mailed_people(entry, &mail.to, terms, directory));
     let reached = directory.clone().with_people(mailed.cloned().collect());
     let keys = config.auth.iter().flat_map(|auth| &auth.api_keys);
     let tenants: BTreeSet<&str> = keys.map(|key| key.tenant.as_str()).collect();
@@ -86,25 +86,31 @@ fn lacks_links(config: &Config, terms: &QuestionTerms<'_>, directory: &Directory
     suffices(directory) && !suffices(&reached)
 }
 
-pub(crate) fn recipient_lines(config: &Config) -> Vec<String> {
-    if config.notify.to.is_empty() {
-        return Vec::new();
+impl Config {
+    /// Returns one line for each rule that holds calls. The line names each recipient of the rule's
+    /// questions, and the entry of `notify.to` that sends to the recipient. Returns no lines if
+    /// `notify.to` is empty.
+    #[must_use]
+    pub fn recipient_lines(&self) -> Vec<String> {
+        if self.notify.to.is_empty() {
+            return Vec::new();
+        }
+        let directory = self.directory().unwrap_or_default();
+        let all_terms = all_question_terms(self);
+        let rules = all_terms
+            .iter()
+            .filter_map(|terms| Some((terms.rule?, terms)));
+        let lines = rules.map(|(rule, terms)| {
+            let names = recipient_names(self, terms, &directory);
+            let who = if names.is_empty() {
+                "nobody".to_owned()
+            } else {
+                names.join(", ")
+            };
+            format!("A question of the rule `{}` reaches {who}.", rule.name)
+        });
+        lines.collect()
     }
-    let directory = config.directory().unwrap_or_default();
-    let all_terms = all_question_terms(config);
-    let rules = all_terms
-        .iter()
-        .filter_map(|terms| Some((terms.rule?, terms)));
-    let lines = rules.map(|(rule, terms)| {
-        let names = recipient_names(config, terms, &directory);
-        let who = if names.is_empty() {
-            "nobody".to_owned()
-        } else {
-            names.join(", ")
-        };
-        format!("A question of the rule `{}` reaches {who}.", rule.name)
-    });
-    lines.collect()
 }
 
 fn all_question_terms(config: &Config) -> Vec<QuestionTerms<'_>> {
@@ -179,10 +185,10 @@ fn may_decide_as_any(person: &Person, approvers: &Approvers, directory: &Directo
         .any(|owner| may_decide(&caller, &person.tenant, owner, approvers))
 }
 
-/// Returns the people to whom an entry mails questions with these `terms`.
+/// Returns those of the recipients `to` to whom an entry mails questions with these `terms`.
 fn mailed_people<'d>(
     entry: &EntrySettings,
-    mail: &Mail,
+    to: &Recipients,
     terms: &QuestionTerms<'_>,
     directory: &'d Directory,
 ) -> Vec<&'d Person> {
@@ -191,7 +197,7 @@ fn mailed_people<'d>(
     directory
         .people()
         .filter(tenant)
-        .filter(|person| person.email.is_some() && recipients_include(&mail.to, person, directory))
+        .filter(|person| person.email.is_some() && recipients_include(to, person, directory))
         .filter(|person| may_decide_as_any(person, &terms.approvers, directory))
         .filter(|_| selects(entry, terms, directory))
         .collect()
@@ -205,7 +211,7 @@ fn recipient_names(
     let mut all = Vec::new();
     for entry in &config.notify.to {
         if let Some(mail) = &entry.mail {
-            let people = mailed_people(entry, mail, terms, directory).into_iter();
+            let people = mailed_people(entry, &mail.to, terms, directory).into_iter();
             all.extend(people.map(|person| format!("{} ({})", person.user, entry.name)));
         } else if entry.sends_new_questions() && selects(entry, terms, directory) {
             all.push(entry.name.clone());
@@ -216,21 +222,17 @@ fn recipient_names(
 
 fn check_recipients(
     entry: &EntrySettings,
-    mail: &Mail,
+    to: &Recipients,
     all: &[QuestionTerms<'_>],
     directory: &Directory,
     (place, mistakes): (&[&str], &mut Mistakes),
 ) {
     let place = [place, &["mail", "to"]].concat();
     let reaches = |to: &Recipients, terms: &QuestionTerms<'_>| {
-        let only = Mail {
-            to: to.clone(),
-            summaries: false,
-        };
-        !mailed_people(entry, &only, terms, directory).is_empty()
+        !mailed_people(entry, to, terms, directory).is_empty()
     };
-    let Recipients::Named(named) = &mail.to else {
-        if !all.iter().any(|terms| reaches(&mail.to, terms)) {
+    let Recipients::Named(named) = to else {
+        if !all.iter().any(|terms| reaches(to, terms)) {
             mistakes.warn(
                 &place,
                 "no approver of a question that this entry reports has a mail address in `auth.people`",

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use super::Config;
 use super::check_parts::is_glob;
 use super::check_people::has_broken;
-use super::check_rules::matching_tools;
+use super::check_rules::matches_tool;
 use super::tree::Node;
-use crate::agent::HumanKind;
 use crate::agent::gate::OtherTools;
 use crate::policy::{Decide, Rule};
+use crate::task::request::RequestKind;
 use crate::world::Mistakes;
 
 /// Warns about each rule whose tools are all matched by earlier rules without a `when`.
@@ -74,7 +74,7 @@ fn covers(config: &Config, earlier: &Rule, rule: &Rule, entry: &str) -> bool {
         return is_listed || earlier.tools.iter().any(|other| other == "*");
     }
     // No glob matches a tool that asks a person, and no `allow` rule applies to such a tool.
-    if HumanKind::ALL.iter().any(|kind| kind.tool() == entry) {
+    if RequestKind::from_tool(entry).is_some() {
         return is_listed && earlier.decide != Decide::Allow;
     }
     // The exact name in an `allow` rule does not match a tool that the gate does not list.
@@ -82,8 +82,7 @@ fn covers(config: &Config, earlier: &Rule, rule: &Rule, entry: &str) -> bool {
         || rule.decide == Decide::Allow
         || !may_be_unlisted(config, entry);
     let mut globs = earlier.tools.iter().filter(|other| is_glob(other));
-    (is_listed && counts_name)
-        || globs.any(|glob| matching_tools(glob, [entry]).is_some_and(|found| !found.is_empty()))
+    (is_listed && counts_name) || globs.any(|glob| matches_tool(glob, entry))
 }
 
 /// Whether a call of this tool may be judged at a gate that does not list the tool.

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use globset::GlobBuilder;
+use globset::Glob;
 
 use super::Config;
 use super::check_parts::is_glob;
 use super::interpolate::InsertedValue;
 use super::tree::{Node, Origin};
-use crate::agent::HumanKind;
 use crate::policy::{Decide, Expiry, Rule};
+use crate::task::request::RequestKind;
 use crate::world::Mistakes;
 
 /// A rule, and its index in `policy` as a number (`index`) and as text (`at`).
@@ -78,7 +78,6 @@ fn check_tools(
     mistakes: &mut Mistakes,
 ) {
     let rule = place.rule;
-    let is_human = |pattern: &str| HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
     let offered = config.agents.values().flat_map(|agent| &agent.human);
     let mut matched: BTreeSet<&str> = BTreeSet::new();
     for (entry, pattern) in rule.tools.iter().enumerate() {
@@ -88,7 +87,7 @@ fn check_tools(
                 let detail = format!("`{pattern}` is neither a name nor a glob");
                 place.add(&["tools", &entry], detail, mistakes);
             }
-            Some(found) if found.is_empty() && is_human(pattern) => {
+            Some(found) if found.is_empty() && RequestKind::from_tool(pattern).is_some() => {
                 let is_offered = offered.clone().any(|kind| kind.tool() == pattern);
                 if !is_offered && !config.judges_other_tools() {
                     let detail = format!("no agent offers `{pattern}`");
@@ -171,7 +170,7 @@ pub(super) fn check_remembered_conditions(
 
 /// Returns the names in `callable` that match a pattern; `None` if the pattern is not valid. No
 /// glob may match a `request_…` tool, so the caller leaves these tools out of `callable`.
-pub(super) fn matching_tools<'t>(
+fn matching_tools<'t>(
     pattern: &str,
     callable: impl IntoIterator<Item = &'t str>,
 ) -> Option<Vec<&'t str>> {
@@ -179,6 +178,11 @@ pub(super) fn matching_tools<'t>(
     if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
         return Some(callable.filter(|tool| *tool == pattern).collect());
     }
-    let glob = GlobBuilder::new(pattern).build().ok()?.compile_matcher();
+    let glob = Glob::new(pattern).ok()?.compile_matcher();
     Some(callable.filter(|tool| glob.is_match(tool)).collect())
+}
+
+/// Whether a valid pattern matches this name.
+pub(super) fn matches_tool(pattern: &str, name: &str) -> bool {
+    matching_tools(pattern, [name]).is_some_and(|found| !found.is_empty())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{Config, check_reach, interpolate};
+use super::{Config, interpolate};
 use crate::agent::gate::{OtherTools, PinnedGateSettings};
 use crate::agent::version::{self, UnexpandedTool, VariableExpander};
 use crate::agent::{self, Agent, Agents, Gate, SubAgent, ToolDescription};
@@ -30,14 +30,6 @@ impl Config {
             Some(directory) => Box::new(KeyAuthenticator::new(directory)),
             None => Box::new(OpenAuthenticator),
         }
-    }
-
-    /// Returns one line for each rule that holds calls. The line names each recipient of the rule's
-    /// questions, and the entry of `notify.to` that sends to the recipient. Returns no lines if
-    /// `notify.to` is empty.
-    #[must_use]
-    pub fn recipient_lines(&self) -> Vec<String> {
-        check_reach::recipient_lines(self)
     }
 
     /// Adds the implementations of the MCP servers' tools to the catalog.

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use super::check_parts::is_glob;
+use super::check_parts::{check_name, is_glob, is_name};
 use super::environment::Environment;
 use super::tree::Node;
 use super::{Config, lock_path};
@@ -25,7 +25,7 @@ pub(crate) const DEFAULT_LOCK_FILE: &str = "holdpoint.mcp.json";
 pub(super) fn add(config: &mut Config, root: &mut Node, mistakes: &mut Mistakes) {
     let path = lock_path(root, &config.directory, mistakes);
     for (name, server) in &config.mcp {
-        super::check_parts::check_name(&["mcp", name], "an MCP server", name, mistakes);
+        check_name(&["mcp", name], "an MCP server", name, mistakes);
         check_server(name, server, root, mistakes);
     }
     let mut has_lock_file = false;
@@ -157,8 +157,7 @@ fn is_free(
 ) -> bool {
     let place = ["mcp", server];
     let mut add = |detail: String| mistakes.add(&place, format!("the tool `{tool}` {detail}"));
-    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    if exposed_name.is_empty() || exposed_name.len() > 64 || !exposed_name.chars().all(letter) {
+    if !is_name(exposed_name) {
         add(format!(
             "would be called `{exposed_name}` here: a name is 1 to 64 of `A-Z a-z 0-9 _ -`; set another `prefix`"
         ));

@@ -184,38 +184,13 @@ impl Node {
 }
 
 /// A list or map whose end the parser has not reached.
-enum OpenCollection {
-    List {
-        origin: Origin,
-        anchor: usize,
-        elements: Vec<Node>,
-    },
-    /// The entries of a map so far, and the key whose value comes next.
-    Map {
-        origin: Origin,
-        anchor: usize,
-        entries: Vec<Entry>,
-        key: Option<(String, Origin)>,
-    },
-}
-
-impl OpenCollection {
-    /// Returns the finished node, and the number of its anchor (0 if it has no anchor).
-    fn close(self) -> (Node, usize) {
-        match self {
-            Self::List {
-                origin,
-                anchor,
-                elements,
-            } => (Node::new(origin, Kind::List(elements)), anchor),
-            Self::Map {
-                origin,
-                anchor,
-                entries,
-                ..
-            } => (Node::new(origin, Kind::Map(entries)), anchor),
-        }
-    }
+struct OpenCollection {
+    /// The list or map so far.
+    node: Node,
+    /// The number of its anchor; 0 if it has no anchor.
+    anchor: usize,
+    /// In a map: the key whose value comes next.
+    key: Option<(String, Origin)>,
 }
 
 /// The state while the tree is built from the parser's events. `anchors` maps the number of an
@@ -288,9 +263,11 @@ impl Builder<'_> {
     fn path(&self) -> Vec<String> {
         self.open
             .iter()
-            .filter_map(|open| match open {
-                OpenCollection::List { elements, .. } => Some(elements.len().to_string()),
-                OpenCollection::Map { key, .. } => key.as_ref().map(|(key, _)| key.clone()),
+            .filter_map(|open| {
+                if let Kind::List(elements) = &open.node.kind {
+                    return Some(elements.len().to_string());
+                }
+                open.key.as_ref().map(|(key, _)| key.clone())
             })
             .collect()
     }
@@ -318,30 +295,13 @@ impl Builder<'_> {
                 self.put(node, anchor, 1, span)?;
             }
             Event::SequenceStart(_, anchor, _) => {
-                let origin = self.origin(span);
-                self.begin(
-                    OpenCollection::List {
-                        origin,
-                        anchor,
-                        elements: Vec::new(),
-                    },
-                    span,
-                )?;
+                self.begin(Kind::List(Vec::new()), anchor, span)?;
             }
             Event::MappingStart(_, anchor, _) => {
-                let origin = self.origin(span);
-                self.begin(
-                    OpenCollection::Map {
-                        origin,
-                        anchor,
-                        entries: Vec::new(),
-                        key: None,
-                    },
-                    span,
-                )?;
+                self.begin(Kind::Map(Vec::new()), anchor, span)?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let (node, anchor) = self.open.pop()?.close();
+                let OpenCollection { node, anchor, .. } = self.open.pop()?;
                 self.put(node, anchor, 1, span)?;
             }
             Event::Alias(id) => {
@@ -370,8 +330,10 @@ impl Builder<'_> {
         Some(())
     }
 
-    fn begin(&mut self, open: OpenCollection, span: &Span) -> Option<()> {
-        if let Some(OpenCollection::Map { key: None, .. }) = self.open.last() {
+    fn begin(&mut self, kind: Kind, anchor: usize, span: &Span) -> Option<()> {
+        let awaits_key =
+            |open: &OpenCollection| matches!(open.node.kind, Kind::Map(_)) && open.key.is_none();
+        if self.open.last().is_some_and(awaits_key) {
             self.report(span, "a key has to be text");
             return None;
         }
@@ -379,7 +341,12 @@ impl Builder<'_> {
             self.report(span, "this nests too deeply");
             return None;
         }
-        self.open.push(open);
+        let node = Node::new(self.origin(span), kind);
+        self.open.push(OpenCollection {
+            node,
+            anchor,
+            key: None,
+        });
         Some(())
     }
 
@@ -393,40 +360,34 @@ impl Builder<'_> {
             self.anchors
                 .insert(anchor, (node.clone(), count_nodes(&node)));
         }
-        let repeated = match self.open.last_mut() {
-            None => {
-                self.root = Some(node);
-                None
-            }
-            Some(OpenCollection::List { elements, .. }) => {
-                elements.push(node);
-                None
-            }
-            Some(OpenCollection::Map { entries, key, .. }) => match key.take() {
-                None => {
-                    let text = key_text(&node)?;
-                    *key = Some((text, node.origin));
-                    None
-                }
-                Some((key, origin)) if entries.iter().any(|entry| entry.key == key) => {
-                    Some((key, origin))
-                }
-                Some((key, origin)) => {
-                    entries.push(Entry { key, origin, node });
-                    None
-                }
-            },
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Some(());
         };
-        if let Some((key, origin)) = repeated {
-            let mut path = self.path();
-            if let Origin::File { line, column } = origin {
-                path.insert(0, format!("@{line}:{column}"));
+        let entries = match &mut open.node.kind {
+            Kind::List(elements) => {
+                elements.push(node);
+                return Some(());
             }
-            path.push(key.clone());
-            let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            self.mistakes
-                .add(&path, format!("the key `{key}` occurs twice"));
+            Kind::Map(entries) => entries,
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => return None,
+        };
+        let Some((key, origin)) = open.key.take() else {
+            open.key = Some((key_text(&node)?, node.origin));
+            return Some(());
+        };
+        if !entries.iter().any(|entry| entry.key == key) {
+            entries.push(Entry { key, origin, node });
+            return Some(());
         }
+        let mut path = self.path();
+        if let Origin::File { line, column } = origin {
+            path.insert(0, format!("@{line}:{column}"));
+        }
+        path.push(key.clone());
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        self.mistakes
+            .add(&path, format!("the key `{key}` occurs twice"));
         Some(())
     }
 }

@@ -106,16 +106,12 @@ impl Outcome {
     /// # Errors
     /// Fails if the outcome does not settle the call. The error is the unchanged outcome.
     pub(super) fn settled(self) -> Result<ToolAnswer, Self> {
-        let http_status = None;
         match self {
             Self::Succeeded(content) => Ok(ToolAnswer::Succeeded {
                 content,
-                http_status,
+                http_status: None,
             }),
-            Self::Failed(content) => Ok(ToolAnswer::Failed {
-                content,
-                http_status,
-            }),
+            Self::Failed(content) => Ok(ToolAnswer::failed(content)),
             Self::Suspect(content) => Ok(ToolAnswer::Suspect { content }),
             Self::NotSent(_)
             | Self::Unknown(_)
@@ -144,7 +140,7 @@ impl Call<'_> {
     pub(super) fn store_raw_result(&self, answer: &Answer, raw: Option<&str>, redactor: &Redactor) {
         let raw = raw.filter(|raw| answer.is_complete() && !redactor.finds_secret_in(raw));
         if let Some(raw) = raw {
-            self.raw.put(raw);
+            self.raw.put(raw.into());
         }
     }
 

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::client::{Client, ClientError};
-use super::lock::{LockedServer, LockedTool, digest, tool_name};
+use super::lock::{LockedServer, LockedTool, tool_name};
 use crate::task::id::TaskId;
+use crate::tool::catalog::definition_digest;
 use crate::tool::headers::headers_digest;
 
 /// How long a successful comparison is recent enough for [`Need::Judge`] and [`Need::Start`].
@@ -185,7 +186,7 @@ impl Comparison {
         let new_tools: BTreeSet<&str> = names
             .filter(|name| !locked.tools.contains_key(*name))
             .collect();
-        let new_names = digest(&json!(new_tools));
+        let new_names = definition_digest(&json!(new_tools));
         let count = changed.len() + new_tools.len();
         let mut state = self.lock();
         if count > 0 && (state.changed != changed || state.new_names != new_names) {
@@ -248,7 +249,7 @@ fn differences(locked: &LockedServer, listed: &[Value]) -> BTreeMap<String, Diff
 }
 
 fn difference(locked: &LockedTool, now: &Value) -> Option<Difference> {
-    let digest = digest(now);
+    let digest = definition_digest(now);
     if digest == locked.digest {
         return None;
     }

@@ -4,8 +4,9 @@
 //! searched for secrets before it is stored.
 
 use serde_json::{Map, Value, json};
-use url::{Host, Url};
+use url::Url;
 
+use crate::net::is_loopback;
 use crate::secret::Redactor;
 use crate::task::elicitation::{Elicitation, ServerQuestion, ServerState};
 use crate::task::text::{cut, map_texts, without_nul};
@@ -123,13 +124,8 @@ pub(super) fn check(input: InputRequest, redactor: &Redactor) -> Result<CheckedI
 /// address that is too long, and for an address with a user or password.
 fn page_url(written: &str) -> Option<String> {
     let url = Url::parse(written).ok()?;
-    let is_local = match url.host()? {
-        Host::Domain(name) => name == "localhost",
-        Host::Ipv4(address) => address.is_loopback(),
-        Host::Ipv6(address) => address.is_loopback(),
-    };
     let plain = url.username().is_empty() && url.password().is_none();
-    let scheme = url.scheme() == "https" || (url.scheme() == "http" && is_local);
+    let scheme = url.scheme() == "https" || (url.scheme() == "http" && is_loopback(&url));
     (plain && scheme && url.as_str().len() <= MAX_URL_BYTES).then(|| url.to_string())
 }
 

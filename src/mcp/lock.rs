@@ -7,11 +7,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use super::param_headers::invalid_param_headers;
-use crate::task::request::format_sha256;
-use crate::task::text::canonical_json;
+use crate::tool::catalog::definition_digest;
 use crate::tool::schema::{case_collisions, parameters_flaws};
 
 const VERSION: u32 = 1;
@@ -50,7 +48,7 @@ pub struct LockedServer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockedTool {
-    /// The [`digest`] of `definition`.
+    /// The digest of `definition`, as `sha256:…`.
     pub digest: String,
     /// The definition as the server listed it.
     pub definition: Value,
@@ -114,13 +112,13 @@ impl LockedTool {
     #[must_use]
     pub fn new(definition: Value) -> Self {
         Self {
-            digest: digest(&definition),
+            digest: definition_digest(&definition),
             definition,
         }
     }
 
     fn mistake(&self, name: &str) -> Option<&'static str> {
-        if self.digest != digest(&self.definition) {
+        if self.digest != definition_digest(&self.definition) {
             Some("has a digest that is not its definition's: it was changed by hand")
         } else if tool_name(&self.definition) != Some(name) {
             Some("has a definition with another name")
@@ -152,13 +150,6 @@ impl LockedTool {
             .and_then(|all| all.get(hint));
         annotation == Some(&Value::Bool(true))
     }
-}
-
-/// Returns the SHA-256 digest of a definition as `sha256:…`. The order of the members has no
-/// influence on the digest.
-#[must_use]
-pub fn digest(definition: &Value) -> String {
-    format_sha256(&Sha256::digest(canonical_json(definition)))
 }
 
 /// Returns the name in a tool's definition; `None` if the definition has no name.

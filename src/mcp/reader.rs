@@ -2,13 +2,13 @@
 //! with the answer.
 
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{HeaderMap, HeaderValue};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::wire::{Answer, Message, is_list_change, raw_result, readable};
 use crate::net::ResponseSink;
-use crate::net::sse::Decoder;
+use crate::net::sse::{Decoder, is_event_stream};
 
 pub(super) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
@@ -122,11 +122,7 @@ impl ResponseSink for Reader {
     fn begin(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.reply.status = status;
         self.reply.session = headers.get("mcp-session-id").cloned();
-        let kind = headers
-            .get(CONTENT_TYPE)
-            .and_then(|kind| kind.to_str().ok());
-        let kind = kind.unwrap_or_default().trim_start().to_ascii_lowercase();
-        self.body = if kind.starts_with("text/event-stream") {
+        self.body = if is_event_stream(headers) {
             Body::Events(Decoder::new(MAX_MESSAGE_BYTES))
         } else {
             Body::Json(Vec::new())

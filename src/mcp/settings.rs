@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 use url::Url;
 
+use crate::net::plain_http_url;
 use crate::secret::Secret;
 use crate::task::tool_spec::Effect;
 use crate::task::units::duration_text;
@@ -195,7 +196,7 @@ impl Settings {
             }
         }
         if let Some(oauth) = &self.oauth {
-            if parse_http_url(&oauth.token_url).is_none() {
+            if plain_http_url(&oauth.token_url).is_none() {
                 add(&["oauth", "token_url"], INVALID_URL);
             }
             let authorizes = |name: &String| name.eq_ignore_ascii_case("authorization");
@@ -206,7 +207,7 @@ impl Settings {
                 );
             }
         }
-        let Some(url) = parse_http_url(url) else {
+        let Some(url) = plain_http_url(url) else {
             add(&["url"], INVALID_URL);
             return None;
         };
@@ -296,15 +297,6 @@ impl Settings {
 }
 
 const INVALID_URL: &str = "must be an address such as `https://mcp.acme.com/mcp`";
-
-/// Parses an `http` or `https` URL. Returns `None` if the URL is invalid, or has a user, a password
-/// or a fragment.
-fn parse_http_url(text: &str) -> Option<Url> {
-    let url = Url::parse(text).ok()?;
-    let is_plain =
-        url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
-    (matches!(url.scheme(), "http" | "https") && url.has_host() && is_plain).then_some(url)
-}
 
 /// Returns whether a glob matches a name; an invalid glob matches no name.
 #[must_use]

@@ -234,11 +234,11 @@ impl Stdio {
                 Ok(None) => Outcome::Unknown(ANSWER_LOST.to_owned()),
                 Err(_) => {
                     let redactor = call.redactor.clone();
-                    call.late.put(async move {
+                    call.late.put(Box::pin(async move {
                         let answered =
                             tokio::time::timeout(LATE_ANSWER_TIMEOUT, pending.answer()).await;
                         outcome(answered.ok()??, &redactor).settled().ok()
-                    });
+                    }));
                     self.cancel_call(session, &id).await;
                     Outcome::Unknown(NO_ANSWER_IN_TIME.to_owned())
                 }

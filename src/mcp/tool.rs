@@ -252,7 +252,7 @@ impl McpTool {
             Err(outcome) => outcome,
         };
         match unsettled {
-            Outcome::NotSent(why) if call.resume.is_some() => failed(format!(
+            Outcome::NotSent(why) if call.resume.is_some() => ToolAnswer::failed(format!(
                 "The tool `{}` asked the user a question; its answer was not sent: {}. {OUTCOME_UNKNOWN_TEXT}",
                 self.spec.name,
                 redactor.redact(&why)
@@ -260,7 +260,7 @@ impl McpTool {
             Outcome::NotSent(why) => self.not_sent(&redactor.redact(&why)),
             Outcome::Unknown(why) => self.unknown(&redactor.redact(&why)),
             Outcome::NeedsTasks if self.spec.effect.is_repeatable() => {
-                failed("The tool needs tasks, which are not supported.".to_owned())
+                ToolAnswer::failed("The tool needs tasks, which are not supported.".to_owned())
             }
             Outcome::NeedsTasks => {
                 self.unknown("the server made a task of it, which is not supported here")
@@ -275,7 +275,7 @@ impl McpTool {
             Outcome::InputRequired(_)
             | Outcome::Succeeded(_)
             | Outcome::Failed(_)
-            | Outcome::Suspect(_) => failed("The tool asks for input.".to_owned()),
+            | Outcome::Suspect(_) => ToolAnswer::failed("The tool asks for input.".to_owned()),
         }
     }
 
@@ -310,17 +310,10 @@ impl McpTool {
     }
 
     fn not_sent(&self, why: &str) -> ToolAnswer {
-        failed(format!(
+        ToolAnswer::failed(format!(
             "The tool `{}` failed before it was called: {why}.",
             self.spec.name
         ))
-    }
-}
-
-fn failed(content: String) -> ToolAnswer {
-    ToolAnswer::Failed {
-        content,
-        http_status: None,
     }
 }
 

@@ -52,8 +52,4 @@ impl Protocol for Messages {
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
         reply::read_unstreamed(body, cleaner)
     }
-
-    fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader {
-        stream::MessageStreamReader::new(cleaner)
-    }
 }

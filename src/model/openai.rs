@@ -50,10 +50,6 @@ impl Protocol for ChatCompletions {
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
         reply::read(body, cleaner)
     }
-
-    fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader {
-        stream::ChatStreamReader::new(cleaner.clone())
-    }
 }
 
 #[cfg(test)]

@@ -68,8 +68,4 @@ impl Protocol for Responses {
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome {
         reply::read_unstreamed(body, cleaner)
     }
-
-    fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader {
-        stream::ResponseStreamReader::new(cleaner)
-    }
 }

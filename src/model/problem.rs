@@ -105,19 +105,13 @@ pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome
                 || code.starts_with("image_")
         }
     };
-    let why = reported_error_text(error, cleaner);
+    let text = cleaner.problem(&message_of(error));
+    let why = format!("it reported an error: {text}");
     if blames_request {
         AttemptOutcome::Failed(why)
     } else {
         AttemptOutcome::Retry(why, None)
     }
-}
-
-fn reported_error_text(error: &Value, cleaner: &Cleaner) -> String {
-    format!(
-        "it reported an error: {}",
-        cleaner.problem(&message_of(error))
-    )
 }
 
 fn status_of(error: &Value) -> Option<u16> {

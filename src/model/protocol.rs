@@ -49,11 +49,11 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// Reads an unstreamed answer. If the answer cannot be read, the outcome is `Retry`, because
     /// the answer may have been truncated.
     fn read_unstreamed(body: &str, cleaner: &Cleaner) -> AttemptOutcome;
-
-    fn stream_reader(cleaner: &Cleaner) -> Self::StreamReader;
 }
 
 pub(super) trait StreamReader: Send {
+    fn new(cleaner: &Cleaner) -> Self;
+
     /// Takes the next event and emits the pieces that the event adds.
     ///
     /// # Errors
@@ -127,6 +127,12 @@ pub(super) const MAX_CALLS: usize = 256;
 
 pub(super) fn too_many_calls() -> String {
     format!("it asked for more than {MAX_CALLS} calls")
+}
+
+/// Returns the length of a value in bytes: of the text itself for a text, otherwise of its JSON.
+pub(super) fn byte_length(value: &Value) -> usize {
+    let json_length = || value.to_string().len();
+    value.as_str().map_or_else(json_length, str::len)
 }
 
 pub(super) fn retryable(why: &str) -> AttemptOutcome {

@@ -5,7 +5,6 @@
 //! time.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,13 +53,12 @@ impl fmt::Debug for Scripted {
 }
 
 impl Scripted {
-    /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Adds every mistake in
-    /// the script to `mistakes`, at `models.NAME.script`, with the file and the line. Returns
-    /// `None` if there are mistakes.
+    /// Loads a script: `builtin:refunds`, or the path of a file. Adds every mistake in the script to
+    /// `mistakes`, at `models.NAME.script`, with the file and the line. Returns `None` if there are
+    /// mistakes.
     pub(crate) fn load(
         name: &str,
         source: &str,
-        base_dir: &Path,
         clock: Arc<dyn Clock>,
         mistakes: &mut Mistakes,
     ) -> Option<Self> {
@@ -79,7 +77,7 @@ impl Scripted {
             );
             return None;
         }
-        match std::fs::read_to_string(base_dir.join(source)) {
+        match std::fs::read_to_string(source) {
             Ok(rules) => Self::read(name, (source, &rules), clock, mistakes),
             Err(error) => {
                 mistakes.add(

@@ -1,7 +1,6 @@
 //! Declares and checks the settings of a model, and creates the client that the settings describe.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,13 +154,7 @@ fn endpoint<P: Protocol>(
 impl Settings {
     fn scripted(&self, clock: &Arc<dyn Clock>, mistakes: &mut Mistakes) -> Option<Scripted> {
         let script = self.script.as_deref().unwrap_or_default();
-        Scripted::load(
-            &self.name,
-            script,
-            Path::new(""),
-            Arc::clone(clock),
-            mistakes,
-        )
+        Scripted::load(&self.name, script, Arc::clone(clock), mistakes)
     }
 
     /// Adds every mistake in the settings to `mistakes`. No mistake quotes the value of a key,

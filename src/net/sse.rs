@@ -1,6 +1,8 @@
 //! Decodes a stream of server-sent events (WHATWG HTML, section 9.2.6). Chunks may end anywhere,
 //! even inside a character. The memory for an incomplete event is limited.
 
+use reqwest::header::{CONTENT_TYPE, HeaderMap};
+
 use crate::task::text::from_bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +11,15 @@ pub(crate) struct Event {
     pub(crate) name: String,
     /// The values of the `data` lines, joined by line feeds.
     pub(crate) data: String,
+}
+
+/// Whether the headers of a response declare that its body is a stream of events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    let kind = kind.unwrap_or_default().trim_start().to_ascii_lowercase();
+    kind.starts_with("text/event-stream")
 }
 
 /// The error for an incomplete event that exceeds the decoder's limit.

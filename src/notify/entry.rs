@@ -6,11 +6,12 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
 use super::recipients::recipients_include;
-use super::settings::{EntrySettings, Mail, Payload, Webhook, When, parse_header, parse_url};
+use super::settings::{EntrySettings, Mail, Payload, Webhook, When, parse_header};
 use super::sign::{Key, parse_key};
 use super::slack::SlackChannel;
 use super::teams::TeamsChannel;
 use super::{exchange, mail};
+use crate::net::plain_http_url;
 use crate::people::authorization::{may_decide, may_take_any_action};
 use crate::people::directory::Directory;
 use crate::people::person::Person;
@@ -137,7 +138,7 @@ impl WebhookChannel {
             .collect();
         let keys: Result<Vec<Key>, _> = webhook.secrets.iter().map(parse_key).collect();
         Some(Self {
-            url: parse_url(webhook.url.reveal())?,
+            url: plain_http_url(webhook.url.reveal())?,
             keys: keys.ok()?,
             headers: headers.ok()?.into_iter().collect(),
             payload: webhook.payload,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::header::HeaderMap;
 use reqwest::{RequestBuilder, Response, StatusCode};
 
+use super::attempt_result::AttemptResult;
 use crate::net::{Failure, NO_ANSWER_IN_TIME, next_bytes, send_request};
 use crate::world::Clock;
 
@@ -19,23 +20,27 @@ pub(super) struct HttpResponse {
     pub(super) body: Vec<u8>,
 }
 
-/// Sends a request. Waits at most `body_timeout` for each part of the answer's body.
-///
-/// # Errors
-/// Fails if there is no answer. The error is the reason, in fixed words.
+/// Sends a request, and returns the result of this attempt and the beginning of the answer's body.
+/// Waits at most `body_timeout` for each part of the body.
 pub(super) async fn exchange(
     clock: &dyn Clock,
     request: RequestBuilder,
     body_timeout: Duration,
-) -> Result<HttpResponse, &'static str> {
+) -> (AttemptResult, Vec<u8>) {
     let mut timeout = clock.sleep(ATTEMPT_TIMEOUT);
     let sent = tokio::select! {
         sent = send_request(request, ATTEMPT_TIMEOUT) => sent,
-        () = &mut timeout => return Err(NO_ANSWER_IN_TIME),
+        () = &mut timeout => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
     };
     match sent {
-        Ok(response) => Ok(read_response(response, timeout, body_timeout).await),
-        Err(Failure::NotSent(problem) | Failure::Lost(problem)) => Err(problem),
+        Ok(response) => {
+            let response = read_response(response, timeout, body_timeout).await;
+            let result = AttemptResult::from_response(&response, clock.now());
+            (result, response.body)
+        }
+        Err(Failure::NotSent(problem) | Failure::Lost(problem)) => {
+            (AttemptResult::without_status(problem), Vec::new())
+        }
     }
 }
 

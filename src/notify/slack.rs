@@ -17,8 +17,8 @@ use self::reply::Reply;
 use super::attempt_result::AttemptResult;
 use super::chat::RoomMessage;
 use super::exchange::{ATTEMPT_TIMEOUT, exchange};
-use super::settings::{Slack as Settings, bearer, parse_url};
-use crate::net::Net;
+use super::settings::{Slack as Settings, bearer};
+use crate::net::{Net, plain_http_url};
 use crate::world::Clock;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
@@ -45,7 +45,7 @@ impl SlackChannel {
     /// Returns the channel of these settings; `None` if the settings have mistakes.
     pub(super) fn from_settings(settings: &Settings) -> Option<Self> {
         let transport = match (&settings.url, &settings.token, &settings.channel) {
-            (Some(url), None, None) => Transport::IncomingWebhook(parse_url(url.reveal())?),
+            (Some(url), None, None) => Transport::IncomingWebhook(plain_http_url(url.reveal())?),
             (None, Some(token), Some(channel)) => {
                 let method = |name| method(&settings.api_url, name);
                 Transport::Bot(Bot {
@@ -102,10 +102,7 @@ impl SlackChannel {
                 let body = Value::Object(content).to_string();
                 let request = net.repeatable().post(url.clone());
                 let request = request.header(CONTENT_TYPE, JSON).body(body);
-                match exchange(clock, request, ATTEMPT_TIMEOUT).await {
-                    Ok(response) => AttemptResult::from_response(&response, clock.now()),
-                    Err(problem) => AttemptResult::without_status(problem),
-                }
+                exchange(clock, request, ATTEMPT_TIMEOUT).await.0
             }
         }
     }
@@ -142,21 +139,16 @@ impl Bot {
             .header(AUTHORIZATION, self.token.clone())
             .header(CONTENT_TYPE, JSON)
             .body(Value::Object(content).to_string());
-        match exchange(clock, request, ATTEMPT_TIMEOUT).await {
-            Ok(response) => {
-                let result = AttemptResult::from_response(&response, clock.now());
-                if result.is_success() {
-                    Reply::parse(&response.body).attempt_result(&result)
-                } else {
-                    result
-                }
-            }
-            Err(problem) => AttemptResult::without_status(problem),
+        let (result, body) = exchange(clock, request, ATTEMPT_TIMEOUT).await;
+        if result.is_success() {
+            Reply::parse(&body).attempt_result(&result)
+        } else {
+            result
         }
     }
 }
 
 /// Returns the URL of a method of Slack's API; `None` if `api` is not a URL.
 fn method(api: &str, name: &str) -> Option<Url> {
-    parse_url(&format!("{}/{name}", api.trim_end_matches('/')))
+    plain_http_url(&format!("{}/{name}", api.trim_end_matches('/')))
 }

@@ -11,8 +11,8 @@ use url::Url;
 use super::attempt_result::AttemptResult;
 use super::chat::{ListedQuestion, MAX_DETAILED_QUESTIONS, RoomMessage, title};
 use super::exchange::{ATTEMPT_TIMEOUT, exchange};
-use super::settings::{Teams as Settings, parse_url};
-use crate::net::Net;
+use super::settings::Teams as Settings;
+use crate::net::{Net, plain_http_url};
 use crate::world::Clock;
 
 pub(super) struct TeamsChannel {
@@ -24,7 +24,7 @@ impl TeamsChannel {
     /// Returns the channel with these settings; `None` if the URL in the settings is not valid.
     pub(super) fn from_settings(settings: &Settings) -> Option<Self> {
         Some(Self {
-            url: parse_url(settings.url.reveal())?,
+            url: plain_http_url(settings.url.reveal())?,
             shows_summaries: settings.summaries,
         })
     }
@@ -53,10 +53,7 @@ impl TeamsChannel {
         let request = net.repeatable().post(self.url.clone());
         let json = HeaderValue::from_static("application/json");
         let request = request.header(CONTENT_TYPE, json).body(body.to_string());
-        match exchange(clock, request, ATTEMPT_TIMEOUT).await {
-            Ok(response) => AttemptResult::from_response(&response, clock.now()),
-            Err(problem) => AttemptResult::without_status(problem),
-        }
+        exchange(clock, request, ATTEMPT_TIMEOUT).await.0
     }
 }
 

@@ -45,8 +45,5 @@ pub(super) async fn post(
         .post(hook.url.clone())
         .headers(headers)
         .body(body);
-    match exchange(clock, request, BODY_TIMEOUT).await {
-        Ok(response) => AttemptResult::from_response(&response, clock.now()),
-        Err(problem) => AttemptResult::without_status(problem),
-    }
+    exchange(clock, request, BODY_TIMEOUT).await.0
 }

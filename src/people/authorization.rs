@@ -93,6 +93,7 @@ pub fn permitted_actions(
 }
 
 /// Whether enough people could approve: as many as `approvers` requires, not counting `caller`.
+/// False in a service without accounts.
 #[must_use]
 pub fn others_suffice(
     roster: &Roster,
@@ -101,9 +102,11 @@ pub fn others_suffice(
     owner: &str,
     approvers: &Approvers,
 ) -> bool {
-    let user = caller.user_id.as_str();
-    roster.possible_approver_count(tenant, owner, approvers, user)
-        >= approvers.required.max(1) as usize
+    let user = Some(caller.user_id.as_str());
+    roster.0.as_ref().is_some_and(|directory| {
+        let count = directory.possible_approver_count(tenant, approvers, Some(owner), user);
+        count >= approvers.required.max(1) as usize
+    })
 }
 
 /// Returns the number of approvals that a request needs; 1 in a service without accounts.
@@ -154,23 +157,6 @@ impl Roster {
             .as_ref()
             .map(|directory| directory.ids())
             .unwrap_or_default()
-    }
-
-    /// Returns how many different people could approve, not counting the user `except`; 0 in a
-    /// service without accounts.
-    fn possible_approver_count(
-        &self,
-        tenant: &str,
-        owner: &str,
-        approvers: &Approvers,
-        except: &str,
-    ) -> usize {
-        match &self.0 {
-            Some(directory) => {
-                directory.possible_approver_count(tenant, approvers, Some(owner), Some(except))
-            }
-            None => 0,
-        }
     }
 
     /// Whether an earlier approval (`vote`) would be accepted with the current accounts. In a

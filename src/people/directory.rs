@@ -127,32 +127,28 @@ impl Directory {
             .id(known.map_or(user_id, |(_, user)| user.as_str()))
     }
 
-    /// Returns the account of this key, if any. The search compares every account, even after a
-    /// match, to take constant time.
+    /// Returns the account of this key, if any.
     #[must_use]
     pub fn account_by_key(&self, key: &str) -> Option<&Account> {
         let presented = hash_key(key);
-        let mut found = None;
-        for (_, account) in &self.accounts {
-            let same: Choice = account.key_sha256.ct_eq(&presented);
-            if bool::from(same) {
-                found = Some(account);
-            }
-        }
-        found
+        self.find_account(|account| account.key_sha256.ct_eq(&presented))
     }
 
-    /// Returns the account whose key opened the session with this token and binding, if any. The
-    /// search compares every account, even after a match, to take constant time.
+    /// Returns the account whose key opened the session with this token and binding, if any.
     #[must_use]
     pub fn account_by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
+        self.find_account(|account| {
+            let bound = token.binding(&account.key_sha256);
+            bound.as_bytes().ct_eq(binding.as_bytes())
+        })
+    }
+
+    /// Returns the last account for which `is_same` holds. The search compares every account, even
+    /// after a match, to take constant time.
+    fn find_account(&self, is_same: impl Fn(&Account) -> Choice) -> Option<&Account> {
         let mut found = None;
         for (_, account) in &self.accounts {
-            let same: Choice = token
-                .binding(&account.key_sha256)
-                .as_bytes()
-                .ct_eq(binding.as_bytes());
-            if bool::from(same) {
+            if bool::from(is_same(account)) {
                 found = Some(account);
             }
         }

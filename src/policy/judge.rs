@@ -90,7 +90,9 @@ impl Policy {
                         faulted.iter().chain(&own).map(String::as_str).collect();
                     let mut judgement = rule.judgement(verdict, &notices);
                     if verdict == Verdict::Hold && notices.is_empty() {
-                        judgement.offer = rule.offer(scope, arguments_fit);
+                        let remember = rule.remember.as_ref();
+                        let offer = remember.and_then(|it| it.offer(scope, arguments_fit));
+                        judgement.offer = offer.map(Box::new);
                     }
                     return Opinion::Rule(rule.decide, judgement);
                 }

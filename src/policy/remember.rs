@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::JudgementInput;
-use super::compile::{CompiledRule, When};
+use super::compile::When;
 use super::eval::{Scope, test};
 use super::rules::{Decide, Rule};
 use super::shape::Shape;
@@ -216,15 +216,6 @@ impl CompiledRemember {
 fn is_performed_here(tool: &ToolSpec) -> bool {
     let properties = tool.kind.properties();
     !properties.performed_elsewhere && !properties.asks_person
-}
-
-impl CompiledRule {
-    /// Returns the standing decision that the rule offers for a call that the rule holds; `None` if
-    /// the rule has no `remember`, or no standing decision may cover the call.
-    pub(super) fn offer(&self, scope: &Scope<'_>, arguments_fit: bool) -> Option<Box<Offer>> {
-        let remember = self.remember.as_ref()?;
-        remember.offer(scope, arguments_fit).map(Box::new)
-    }
 }
 
 impl super::Policy {

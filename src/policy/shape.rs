@@ -36,33 +36,13 @@ pub(super) struct Member {
 }
 
 impl Shape {
-    pub(super) fn from_schema(schema: &Value) -> Self {
-        SchemaReader {
-            root: schema,
-            remaining_parts: MAX_PARTS,
-        }
-        .shape(schema, 0)
-    }
-
     /// Returns the shape of a tool's arguments, which is always `Shape::Object`.
     pub(super) fn from_parameters(parameters: &Value) -> Self {
-        match Self::from_schema(parameters) {
-            object @ Self::Object(_) => object,
-            Self::Null
-            | Self::Bool
-            | Self::Int
-            | Self::Double
-            | Self::Text
-            | Self::List(_)
-            | Self::Free
-            | Self::Untyped => Self::Object(
-                SchemaReader {
-                    root: parameters,
-                    remaining_parts: MAX_PARTS,
-                }
-                .members(&[parameters], 0),
-            ),
+        let shape = SchemaReader::new(parameters).shape(parameters, 0);
+        if let Self::Object(_) = shape {
+            return shape;
         }
+        Self::Object(SchemaReader::new(parameters).members(&[parameters], 0))
     }
 
     /// Whether each part of `value` has the type that this shape declares. A part without a
@@ -116,6 +96,13 @@ struct SchemaReader<'a> {
 }
 
 impl<'a> SchemaReader<'a> {
+    fn new(root: &'a Value) -> Self {
+        Self {
+            root,
+            remaining_parts: MAX_PARTS,
+        }
+    }
+
     fn shape(&mut self, schema: &'a Value, depth: usize) -> Shape {
         if self.remaining_parts == 0 || depth > MAX_DEPTH {
             return Shape::Untyped;
@@ -130,10 +117,7 @@ impl<'a> SchemaReader<'a> {
             Some("number") => Shape::Double,
             Some("string") => Shape::Text,
             Some("array") => Shape::List(Box::new(self.items(&facets, depth))),
-            Some("object") => {
-                let facets: Vec<&Value> = facets;
-                Shape::Object(self.members(&facets, depth))
-            }
+            Some("object") => Shape::Object(self.members(&facets, depth)),
             _ => Shape::Untyped,
         }
     }

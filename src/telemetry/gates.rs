@@ -37,12 +37,12 @@ impl GateMetrics {
     }
 
     pub(super) fn count_answer(&self, observation: &Observation) {
-        let labels = [observation.gate.as_str(), observation.decision.as_str()];
+        let labels = [observation.text("gate"), observation.text("decision")];
         self.calls.with_label_values(&labels).inc();
     }
 
     pub(super) fn record_duration(&self, observation: &Observation) {
-        let labels = [observation.gate.as_str(), observation.door.as_str()];
+        let labels = [observation.text("gate"), observation.text("door")];
         let seconds = observation.seconds.unwrap_or(0.0);
         self.ask.with_label_values(&labels).observe(seconds);
     }

@@ -1,48 +1,22 @@
 //! The fields of an observation: a `tracing` event that a metric records.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use tracing::field::{Field, Visit};
 
 #[derive(Debug, Default)]
 pub(super) struct Observation {
-    pub(super) metric: String,
-    pub(super) operation: String,
-    pub(super) status: String,
-    pub(super) model: String,
-    pub(super) tool: String,
-    pub(super) rule: String,
-    pub(super) kind: String,
-    pub(super) outcome: String,
-    pub(super) door: String,
-    pub(super) entry: String,
-    pub(super) server: String,
-    pub(super) gate: String,
-    pub(super) decision: String,
+    texts: BTreeMap<&'static str, String>,
     pub(super) seconds: Option<f64>,
     pub(super) change: i64,
     pub(super) size: f64,
 }
 
 impl Observation {
-    fn text(&mut self, name: &str, value: String) {
-        let to = match name {
-            "metric" => &mut self.metric,
-            "operation" => &mut self.operation,
-            "status" => &mut self.status,
-            "model" => &mut self.model,
-            "tool" => &mut self.tool,
-            "rule" => &mut self.rule,
-            "kind" => &mut self.kind,
-            "outcome" => &mut self.outcome,
-            "door" => &mut self.door,
-            "entry" => &mut self.entry,
-            "server" => &mut self.server,
-            "gate" => &mut self.gate,
-            "decision" => &mut self.decision,
-            _ => return,
-        };
-        *to = value;
+    /// Returns a field as text; empty if there is no such field.
+    pub(super) fn text(&self, name: &str) -> &str {
+        self.texts.get(name).map_or("", String::as_str)
     }
 
     fn number(&mut self, name: &str, value: f64) {
@@ -71,7 +45,7 @@ impl Visit for Observation {
         if field.name() == "change" {
             self.change = i64::try_from(value).unwrap_or(0);
         }
-        self.text(field.name(), value.to_string());
+        self.texts.insert(field.name(), value.to_string());
         self.number(
             field.name(),
             f64::from(u32::try_from(value).unwrap_or(u32::MAX)),
@@ -79,10 +53,10 @@ impl Visit for Observation {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.text(field.name(), value.to_owned());
+        self.texts.insert(field.name(), value.to_owned());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.text(field.name(), format!("{value:?}"));
+        self.texts.insert(field.name(), format!("{value:?}"));
     }
 }

@@ -39,12 +39,7 @@ pub(crate) fn spec(name: &str) -> ToolSpec {
 pub(crate) fn catalog_entry(name: &str) -> Option<CatalogEntry> {
     let spec = spec(name);
     let schema = CompiledSchema::closed(&spec.parameters).ok()?;
-    Some(CatalogEntry {
-        spec,
-        schema,
-        result_schema: None,
-        tool: None,
-    })
+    Some(CatalogEntry::without_tool(spec, schema))
 }
 
 /// Returns the text that describes the agent to a model: `configured`, or a default sentence if

@@ -95,6 +95,16 @@ pub struct CatalogEntry {
 }
 
 impl CatalogEntry {
+    /// Returns an entry without an implementation, whose calls may have any result.
+    pub(super) fn without_tool(spec: ToolSpec, schema: CompiledSchema) -> Self {
+        Self {
+            spec,
+            schema,
+            result_schema: None,
+            tool: None,
+        }
+    }
+
     /// Returns the destination of a call with these arguments, as an approver sees it.
     #[must_use]
     pub fn address(&self, arguments: &Value) -> String {
@@ -143,13 +153,6 @@ struct HumanTools {
     services: Vec<Service>,
 }
 
-struct Prepared {
-    spec: ToolSpec,
-    schema: CompiledSchema,
-    result_schema: Option<Value>,
-    http: Option<CheckedSettings>,
-}
-
 impl Settings {
     /// Returns how the tool is performed. `None` if the settings have none of [`KINDS`], or if the
     /// lock file lacks the named tool of an MCP server.
@@ -194,7 +197,13 @@ impl Settings {
         }
     }
 
-    fn prepare(&self, name: &str, mistakes: &mut Mistakes) -> Option<Prepared> {
+    /// Returns the tool's entry without its implementation, and the checked settings of an HTTP
+    /// tool. `None` if the settings have mistakes, which are added to `mistakes`.
+    fn prepare(
+        &self,
+        name: &str,
+        mistakes: &mut Mistakes,
+    ) -> Option<(CatalogEntry, Option<CheckedSettings>)> {
         let before = mistakes.found.len();
         let performed = self.kind()?;
         let parameters = self.parameters();
@@ -204,10 +213,8 @@ impl Settings {
         let (kind, target, timeout) = match performed {
             Kind::Http(settings) => {
                 checked = check_http(name, settings, &parameters, mistakes);
-                needs = checked
-                    .as_ref()
-                    .map(CheckedSettings::credential_names)
-                    .unwrap_or_default();
+                let names = checked.iter().flat_map(CheckedSettings::credential_names);
+                needs = names.collect();
                 let target = checked.as_ref().map(CheckedSettings::target);
                 (ToolKind::Http, target.unwrap_or_default(), settings.timeout)
             }
@@ -215,11 +222,8 @@ impl Settings {
                 add_all(mistakes, &["tools", name, "shell"], settings.mistakes());
                 check_command(name, &parameters, mistakes);
                 needs = settings.credential_names();
-                (
-                    ToolKind::Shell,
-                    format!("shell {}", self.shown_directory(settings)),
-                    settings.timeout,
-                )
+                let target = format!("shell {}", self.shown_directory(settings));
+                (ToolKind::Shell, target, settings.timeout)
             }
             Kind::Mcp(reviewed) => {
                 needs = reviewed.needs.iter().cloned().collect();
@@ -247,12 +251,11 @@ impl Settings {
             definition,
             needs: needs.into_iter().collect(),
         };
-        Some(Prepared {
-            spec,
-            schema: schema?,
+        let entry = CatalogEntry {
             result_schema,
-            http: checked,
-        })
+            ..CatalogEntry::without_tool(spec, schema?)
+        };
+        Some((entry, checked))
     }
 
     fn check_parameters(&self, name: &str, parameters: &Value, mistakes: &mut Mistakes) {
@@ -327,7 +330,7 @@ impl Settings {
 }
 
 /// Returns `sha256:…` over a definition. The order of the definition's members does not matter.
-pub(super) fn definition_digest(definition: &Value) -> String {
+pub(crate) fn definition_digest(definition: &Value) -> String {
     format_sha256(&Sha256::digest(canonical_json(definition)))
 }
 
@@ -343,51 +346,34 @@ impl Catalog {
     ) -> Self {
         let mut entries = BTreeMap::new();
         for (name, settings) in settings {
-            let Some(prepared) = settings.prepare(&name, mistakes) else {
+            let Some((entry, http)) = settings.prepare(&name, mistakes) else {
                 continue;
             };
-            let Prepared {
-                spec,
-                schema,
-                result_schema,
-                http,
-            } = prepared;
-            let redactor = Arc::clone(redactor);
+            let (spec, redactor) = (entry.spec.clone(), Arc::clone(redactor));
             let tool: Option<Arc<dyn Tool>> = match settings.kind() {
-                Some(Kind::Http(_)) => http.map(|checked| {
+                Some(Kind::Http(_)) => http.map(|settings| {
                     let tool: Arc<dyn Tool> = Arc::new(HttpTool {
-                        spec: spec.clone(),
-                        settings: checked,
+                        spec,
+                        settings,
                         net: net.clone(),
                         redactor,
                     });
                     tool
                 }),
                 Some(Kind::Shell(settings)) => Some(Arc::new(ShellTool {
-                    spec: spec.clone(),
+                    spec,
                     settings: settings.clone(),
                     guard: GuardCommand::default(),
                     redactor,
                 })),
                 Some(Kind::Mcp(_) | Kind::External(_)) | None => None,
             };
-            entries.insert(
-                name,
-                CatalogEntry {
-                    spec,
-                    schema,
-                    result_schema,
-                    tool,
-                },
-            );
+            entries.insert(name, CatalogEntry { tool, ..entry });
         }
-        let redactor = Arc::clone(redactor);
         Self {
             entries,
-            agents: BTreeMap::new(),
-            human: BTreeMap::new(),
-            plain: Arc::default(),
-            redactor,
+            redactor: Arc::clone(redactor),
+            ..Self::default()
         }
     }
 

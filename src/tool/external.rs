@@ -66,21 +66,17 @@ pub(super) fn unconfigured(name: &str) -> Option<CatalogEntry> {
         "kind": kind, "target": TARGET, "effect": effect.as_str(), "headers": null, "env": null,
         "parameters": parameters,
     }));
-    Some(CatalogEntry {
-        spec: ToolSpec {
-            name: name.to_owned(),
-            description: String::new(),
-            parameters,
-            effect,
-            kind,
-            target: TARGET.to_owned(),
-            summary: None,
-            timeout: Duration::ZERO,
-            definition,
-            needs: Vec::new(),
-        },
-        schema: ANY_OBJECT.clone()?,
-        result_schema: None,
-        tool: None,
-    })
+    let spec = ToolSpec {
+        name: name.to_owned(),
+        description: String::new(),
+        parameters,
+        effect,
+        kind,
+        target: TARGET.to_owned(),
+        summary: None,
+        timeout: Duration::ZERO,
+        definition,
+        needs: Vec::new(),
+    };
+    Some(CatalogEntry::without_tool(spec, ANY_OBJECT.clone()?))
 }

@@ -270,27 +270,21 @@ fn watch(
     let stderr = drain(child.stderr.take(), keep, sender.clone())?;
     let exited = sender.clone();
     thread::Builder::new().spawn(move || {
-        // The thread waits without reaping, so that the process id stays taken until the group is
-        // killed.
-        while let Err(rustix::io::Errno::INTR) = waitid(
-            WaitId::Pid(pid),
-            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
-        ) {}
+        wait_for_exit(pid);
         let _ = exited.send(Event::Exited);
     })?;
     thread::Builder::new().spawn(move || {
-        let mut ignored = [0; 64];
-        loop {
-            match input.read(&mut ignored) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => break,
-            }
-        }
+        let _ = io::copy(&mut input, &mut io::sink());
         let _ = sender.send(Event::InputClosed);
     })?;
     Ok((events, stdout, stderr))
+}
+
+/// Waits for the end of a process without reaping it, so that the process id stays taken until the
+/// group is killed.
+fn wait_for_exit(pid: Pid) {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
 }
 
 fn drain(

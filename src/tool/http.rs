@@ -387,14 +387,10 @@ impl HttpTool {
     }
 
     fn not_sent(&self, why: &str) -> ToolAnswer {
-        let content = format!(
+        ToolAnswer::failed(format!(
             "The tool `{}` failed before anything was sent: {why}.",
             self.spec.name
-        );
-        ToolAnswer::Failed {
-            content,
-            http_status: None,
-        }
+        ))
     }
 }
 

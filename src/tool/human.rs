@@ -97,12 +97,7 @@ pub(crate) fn catalog_entry(kind: RequestKind, services: &[Service]) -> Option<C
         needs: Vec::new(),
         definition,
     };
-    Some(CatalogEntry {
-        spec,
-        schema,
-        result_schema: None,
-        tool: None,
-    })
+    Some(CatalogEntry::without_tool(spec, schema))
 }
 
 fn description(kind: HumanKind, services: &[Service]) -> String {

@@ -24,7 +24,7 @@ pub(crate) mod url_template;
 use std::borrow::Cow;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -170,57 +170,45 @@ impl Invocation {
 /// outcome stays unknown.
 pub type LateAnswer = BoxFuture<'static, Option<ToolAnswer>>;
 
-/// A slot for the late answer to an attempt that ended by its timeout. The tool fills the slot
-/// with a future that goes on waiting for the answer.
-#[derive(Clone, Default)]
-pub struct LateSlot(Arc<Mutex<Option<LateAnswer>>>);
+/// The slot for the late answer to an attempt that ended by its timeout. The tool fills the slot
+/// with a future that goes on waiting for the answer. The slot stays empty if the attempt ended
+/// before its timeout, or if its answer can no longer arrive.
+pub type LateSlot = Slot<LateAnswer>;
 
-impl LateSlot {
-    /// Stores a future that waits for the late answer.
-    pub fn put(&self, answer: impl Future<Output = Option<ToolAnswer>> + Send + 'static) {
-        *self.lock() = Some(Box::pin(answer));
-    }
-
-    /// Takes the future that waits for the late answer. `None` if the attempt ended before its
-    /// timeout, or if its answer can no longer arrive.
-    #[must_use]
-    pub fn take(&self) -> Option<LateAnswer> {
-        self.lock().take()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<LateAnswer>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl std::fmt::Debug for LateSlot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LateSlot")
-    }
-}
-
-/// A slot for the text of an attempt's result, exactly as an MCP server wrote it. The slot stays
+/// The slot for the text of an attempt's result, exactly as an MCP server wrote it. The slot stays
 /// empty if this text contains a secret. The asker of a gate call gets this text. The text is not
 /// stored: the journal keeps only the text for the model.
-#[derive(Clone, Default)]
-pub struct RawSlot(Arc<Mutex<Option<Arc<str>>>>);
+pub type RawSlot = Slot<Arc<str>>;
 
-impl RawSlot {
-    /// Stores the text of a result. The caller must have checked that it contains no secret.
-    pub(crate) fn put(&self, raw: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(raw.into());
+/// A value that a tool leaves beside its answer. Clones share the value.
+pub struct Slot<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Slot<T> {
+    pub fn put(&self, value: T) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
     }
 
-    /// Takes the stored result; `None` if none was stored.
     #[must_use]
-    pub fn take(&self) -> Option<Arc<str>> {
+    pub fn take(&self) -> Option<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl std::fmt::Debug for RawSlot {
+impl<T> Clone for Slot<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> std::fmt::Debug for Slot<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RawSlot")
+        f.write_str("Slot")
     }
 }
 
@@ -355,6 +343,16 @@ pub enum ToolAnswer {
     /// The tool's server asks a person. The attempt is over; the next attempt continues the call.
     /// The engine, not the tool, sets the member `round`.
     Elicitation(Box<Elicitation>),
+}
+
+impl ToolAnswer {
+    /// Returns a failure without an HTTP status.
+    pub(crate) fn failed(content: String) -> Self {
+        Self::Failed {
+            content,
+            http_status: None,
+        }
+    }
 }
 
 /// Performs an attempt, and records the outcome and the duration as metrics. If the permit to send

@@ -21,7 +21,7 @@ use rustix::process::{
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdout, Command};
 
 use super::guard::{CommandEnd, GREETING, GuardLine, Order, OutputHeader, encode_order};
 use super::{AttemptPermit, Invocation, Tool, ToolAnswer, measure_attempt, output};
@@ -174,8 +174,11 @@ impl ShellTool {
         }
         // The guard starts the command only after it has read the whole order. So if the order
         // cannot be handed over, the command has not started.
-        let handed = tokio::time::timeout(ORDER_TIMEOUT, hand_over(&mut input, &order_text)).await;
-        if !matches!(handed, Ok(Ok(()))) {
+        let handed = tokio::time::timeout(ORDER_TIMEOUT, async {
+            input.write_all(&order_text).await?;
+            input.flush().await
+        });
+        if !matches!(handed.await, Ok(Ok(()))) {
             return Outcome::NotStarted("its guard could not be started".to_owned());
         }
         let mut group = None;
@@ -192,15 +195,8 @@ impl ShellTool {
             Ok(Err(_)) | Err(_) => Outcome::Lost,
         };
         drop(input);
-        end_guard(
-            guard,
-            if matches!(outcome, Outcome::Lost) {
-                group
-            } else {
-                None
-            },
-        )
-        .await;
+        let may_run = matches!(outcome, Outcome::Lost);
+        end_guard(guard, group.filter(|_| may_run)).await;
         outcome
     }
 
@@ -248,22 +244,15 @@ impl ShellTool {
                 http_status: None,
             }
         } else {
-            ToolAnswer::Failed {
-                content,
-                http_status: None,
-            }
+            ToolAnswer::failed(content)
         }
     }
 
     fn not_started(&self, why: &str) -> ToolAnswer {
-        let content = format!(
+        ToolAnswer::failed(format!(
             "The tool `{}` failed before the command was started: {why}.",
             self.spec.name
-        );
-        ToolAnswer::Failed {
-            content,
-            http_status: None,
-        }
+        ))
     }
 
     fn unknown(&self, what: &str) -> ToolAnswer {
@@ -273,11 +262,6 @@ impl ShellTool {
         );
         ToolAnswer::Unknown { problem }
     }
-}
-
-async fn hand_over(input: &mut ChildStdin, order: &[u8]) -> io::Result<()> {
-    input.write_all(order).await?;
-    input.flush().await
 }
 
 async fn read_report(

@@ -92,26 +92,23 @@ impl UrlTemplate {
         })
     }
 
-    /// Returns the name of each argument, with `true` for an argument in the path and `false` for
-    /// an argument in the query.
-    pub(crate) fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
-        let path = self.path.iter().map(|piece| (piece, true));
-        let query = self.query.iter().flatten().map(|piece| (piece, false));
-        path.chain(query)
-            .filter_map(|(piece, in_path)| match piece {
-                Piece::Argument(name) => Some((name.as_str(), in_path)),
-                Piece::Text(_) | Piece::Credential(..) => None,
-            })
+    /// Returns the name of each argument.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
+        self.pieces().filter_map(|piece| match piece {
+            Piece::Argument(name) => Some(name.as_str()),
+            Piece::Text(_) | Piece::Credential(..) => None,
+        })
     }
 
     pub(crate) fn credential_names(&self) -> impl Iterator<Item = &str> {
-        self.path
-            .iter()
-            .chain(self.query.iter().flatten())
-            .filter_map(|piece| match piece {
-                Piece::Credential(name, _) => Some(name.as_str()),
-                Piece::Text(_) | Piece::Argument(_) => None,
-            })
+        self.pieces().filter_map(|piece| match piece {
+            Piece::Credential(name, _) => Some(name.as_str()),
+            Piece::Text(_) | Piece::Argument(_) => None,
+        })
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.path.iter().chain(self.query.iter().flatten())
     }
 
     /// Returns the names of the parameters in the template's query, folded (see [`folded`]).
@@ -196,13 +193,18 @@ impl UrlTemplate {
         }
         let url = Url::parse(&url_text)
             .map_err(|_| "what is filled in makes no usable URL".to_owned())?;
-        let segments = url.path().split('/').count();
-        if url.origin().ascii_serialization() != self.origin
-            || segments != path.split('/').count().max(2)
-        {
-            return Err("what is filled in would change where the call goes".to_owned());
+        if self.leads_to_target(&url, &path) {
+            Ok(url)
+        } else {
+            Err("what is filled in would change where the call goes".to_owned())
         }
-        Ok(url)
+    }
+
+    /// Whether a URL has the template's origin, and no other number of segments than its filled-in
+    /// `path`.
+    fn leads_to_target(&self, url: &Url, path: &str) -> bool {
+        url.origin().ascii_serialization() == self.origin
+            && url.path().split('/').count() == path.split('/').count().max(2)
     }
 
     /// Returns the address of one call, as a person sees it: without the query, and with references
@@ -255,11 +257,8 @@ impl UrlTemplate {
             return None;
         }
         let url = Url::parse(&format!("{}{path}", self.start)).ok()?;
-        let segments = path.split('/').count().max(2);
-        let is_unchanged = url.path().split('/').count() == segments
-            && url.origin().ascii_serialization() == self.origin;
         let address = format!("{}{}", self.origin, url.path());
-        is_unchanged.then(|| {
+        self.leads_to_target(&url, &path).then(|| {
             kept.iter().fold(address, |address, (mark, shown)| {
                 address.replace(mark, shown)
             })
@@ -271,7 +270,7 @@ impl UrlTemplate {
         arguments: &'a Value,
     ) -> Result<BTreeMap<&'a str, String>, String> {
         let taken = self.query_names();
-        let used: BTreeSet<&str> = self.arguments().map(|(name, _)| name).collect();
+        let used: BTreeSet<&str> = self.arguments().collect();
         let mut extras = BTreeMap::new();
         for (name, value) in arguments.as_object().into_iter().flatten() {
             if used.contains(name.as_str()) || value.is_null() {

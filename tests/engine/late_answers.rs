@@ -35,7 +35,7 @@ impl Tool for Late {
     async fn call(&self, call: &Invocation) -> ToolAnswer {
         assert!(call.permit.holds());
         let answer = self.1.lock().unwrap().pop_front().expect("an attempt");
-        call.late.put(async { answer.await.ok() });
+        call.late.put(Box::pin(async { answer.await.ok() }));
         ToolAnswer::Unknown {
             problem: "no answer in time".to_owned(),
         }

@@ -149,7 +149,7 @@ async fn answer_with_a_task_fails_a_repeatable_call_and_leaves_other_outcomes_un
     for effect in [Effect::ReadOnly, Effect::Idempotent] {
         let answer = tool_with(&server, effect).call(&invocation()).await;
         let text = "The tool needs tasks, which are not supported.";
-        assert_eq!(answer, failed(text.to_owned()), "{effect:?}");
+        assert_eq!(answer, ToolAnswer::failed(text.to_owned()), "{effect:?}");
     }
     let answer = tool_with(&server, Effect::Once).call(&invocation()).await;
     assert!(matches!(answer, ToolAnswer::Unknown { .. }), "{answer:?}");

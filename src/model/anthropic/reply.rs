@@ -164,18 +164,13 @@ impl ReceivedMessage {
             return AttemptOutcome::Failed(too_many_calls());
         }
         let text = self.refusal().map_or_else(|| self.text(), str::to_owned);
-        let text = Some(cleaner.text(&text)).filter(|text| !text.is_empty());
         let calls = self.blocks.iter().filter_map(|block| {
             let text = |name| block.member_text(name).unwrap_or_default();
             Some(cleaner.call(text("id"), text("name"), block.arguments.as_ref()?))
         });
         let calls: Vec<_> = calls.collect();
         AttemptOutcome::Answered(Box::new(Answer {
-            text: if calls.is_empty() {
-                Some(text.unwrap_or_default())
-            } else {
-                text
-            },
+            text: Answer::text_beside(&calls, cleaner.text(&text)),
             finish_reason: finish_reason(stop_reason, !calls.is_empty()),
             usage: read_usage(Some(&self.usage), &PROMPT_COUNTS, "output_tokens", None),
             raw: raw(self.blocks, &calls, cleaner),

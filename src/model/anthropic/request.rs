@@ -232,11 +232,7 @@ fn result(id: &str, content: &str, succeeded: bool) -> Block {
 fn tool(tool: &OfferedTool) -> Value {
     let mut schema = tool.parameters.as_object().cloned().unwrap_or_default();
     schema.entry("type").or_insert_with(|| json!("object"));
-    let mut offered = json!({"name": tool.name, "input_schema": schema});
-    if let (Some(members), false) = (offered.as_object_mut(), tool.description.is_empty()) {
-        members.insert("description".to_owned(), json!(tool.description));
-    }
-    offered
+    tool.describe(json!({"name": tool.name, "input_schema": schema}))
 }
 
 #[cfg(test)]

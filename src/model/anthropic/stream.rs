@@ -13,7 +13,8 @@ use super::turn::has_type;
 use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::classify_error;
 use crate::model::protocol::{
-    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
+    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, byte_length, retryable,
+    too_many_calls,
 };
 use crate::net::sse::Event;
 use crate::task::text::{InvalidEscape, replace_escapes};
@@ -43,22 +44,6 @@ struct PartialBlock {
 }
 
 impl MessageStreamReader {
-    pub(super) fn new(cleaner: &Cleaner) -> Self {
-        let (text_cleaner, cleaner) = (cleaner.text_stream(), cleaner.clone());
-        let (message, open_blocks, blocks) =
-            (ReceivedMessage::default(), BTreeMap::new(), Vec::new());
-        Self {
-            cleaner,
-            message,
-            open_blocks,
-            blocks,
-            call_count: 0,
-            text_cleaner,
-            has_ended: false,
-            held_bytes: 0,
-        }
-    }
-
     fn take_event(
         &mut self,
         data: &str,
@@ -184,13 +169,9 @@ impl MessageStreamReader {
             .and_then(|at| self.blocks.get_mut(*at))
             .ok_or_else(|| retryable(UNREADABLE))?;
         let str = |member: &str| delta.get(member).and_then(Value::as_str);
-        let size = |more: &Value| {
-            more.as_str()
-                .map_or_else(|| more.to_string().len(), str::len)
-        };
         self.held_bytes = self
             .held_bytes
-            .saturating_add(delta.values().map(size).sum());
+            .saturating_add(delta.values().map(byte_length).sum());
         match str("type") {
             Some("input_json_delta") => {
                 let piece = str("partial_json").unwrap_or_default();
@@ -289,6 +270,19 @@ fn merge(members: &mut Map<String, Value>, name: &str, more: &Value) {
 }
 
 impl StreamReader for MessageStreamReader {
+    fn new(cleaner: &Cleaner) -> Self {
+        Self {
+            cleaner: cleaner.clone(),
+            message: ReceivedMessage::default(),
+            open_blocks: BTreeMap::new(),
+            blocks: Vec::new(),
+            call_count: 0,
+            text_cleaner: cleaner.text_stream(),
+            has_ended: false,
+            held_bytes: 0,
+        }
+    }
+
     fn read_event(
         &mut self,
         event: &Event,

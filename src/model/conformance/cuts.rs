@@ -25,7 +25,7 @@ fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, CollectingSin
     )])));
     let (mut decoder, mut reading, heard) = (
         Decoder::new(64 * 1024),
-        P::stream_reader(&cleaner),
+        P::StreamReader::new(&cleaner),
         CollectingSink::default(),
     );
     let mut emitter = PieceEmitter::new(&heard);

@@ -98,7 +98,7 @@ fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
 /// Reads a stream with `calls` calls. Returns the number of calls that were read (including a call
 /// that caused an error). Also returns the number of calls in the answer, or the error.
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
-    let (heard, mut reading) = (CollectingSink::default(), P::stream_reader(&cleaner()));
+    let (heard, mut reading) = (CollectingSink::default(), P::StreamReader::new(&cleaner()));
     let mut emitter = PieceEmitter::new(&heard);
     let mut take = |data: String, emitter: &mut PieceEmitter<'_>| {
         reading.read_event(
@@ -163,7 +163,7 @@ fn chunk_with_60000_calls_is_read_up_to_call_257() {
     let chunk = json!({"choices": [{"index": 0, "delta": {"tool_calls": calls}}]});
     let (heard, mut reading) = (
         CollectingSink::default(),
-        ChatCompletions::stream_reader(&cleaner()),
+        <ChatCompletions as Protocol>::StreamReader::new(&cleaner()),
     );
     let event = Event {
         name: String::new(),

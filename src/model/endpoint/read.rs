@@ -4,13 +4,11 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use reqwest::Response;
 
 use super::{AttemptOutcome, Endpoint, Failure, PieceEmitter, Protocol, net};
 use crate::model::protocol::{StreamReader, StreamState};
-use crate::net::sse::Decoder;
+use crate::net::sse::{Decoder, is_event_stream};
 use crate::task::text::from_bytes;
 
 /// The maximum length of an answer, in bytes. An unstreamed body may have this length, and so may
@@ -24,16 +22,6 @@ const MAX_STREAM_BYTES: usize = 16 * MAX_ANSWER_BYTES;
 /// The maximum time for a whole answer, as a multiple of the endpoint's `timeout`. The `timeout`
 /// itself limits the wait for each part of the answer.
 pub(super) const ANSWER_TIMEOUT_FACTOR: u32 = 10;
-
-fn is_stream(headers: &HeaderMap) -> bool {
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok())
-        .unwrap_or_default();
-    kind.trim_start()
-        .to_ascii_lowercase()
-        .starts_with("text/event-stream")
-}
 
 /// Returns whether a body looks like a stream of events. Some endpoints send a stream without
 /// declaring it in the headers.
@@ -94,10 +82,9 @@ impl<P: Protocol> EventStream<P> {
 
 impl<P: Protocol> Endpoint<P> {
     fn new_stream(&self) -> EventStream<P> {
-        let reader = P::stream_reader(&self.cleaner);
         EventStream {
             decoder: Decoder::new(MAX_ANSWER_BYTES),
-            reader,
+            reader: P::StreamReader::new(&self.cleaner),
             bytes_read: 0,
             unparsed: Some(Vec::new()),
         }
@@ -109,7 +96,7 @@ impl<P: Protocol> Endpoint<P> {
         response: Response,
         emitter: &mut PieceEmitter<'_>,
     ) -> AttemptOutcome {
-        if is_stream(response.headers()) {
+        if is_event_stream(response.headers()) {
             return self.read_stream(response, emitter).await;
         }
         match self.read_up_to(response, MAX_ANSWER_BYTES).await {

@@ -65,21 +65,24 @@ fn element(all: &mut Vec<Value>, piece: Value) {
     }
 }
 
+fn kind(value: &Value) -> Option<&str> {
+    value.get("type").and_then(Value::as_str)
+}
+
 fn same_type(one: &Value, other: &Value) -> bool {
-    let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
-    matches!((kind(one), kind(other)), (one, other) if one.is_none() || other.is_none() || one == other)
+    let (one, other) = (kind(one), kind(other));
+    one.is_none() || other.is_none() || one == other
 }
 
 /// Returns whether a delta continues the last element of a list. A text can always be continued.
 /// Thinking can be continued until it is signed.
 fn continues(last: &Value, piece: &Value) -> bool {
-    let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let is_text = |value: &Value| value.get("text").is_some_and(Value::is_string);
     let signed = last
         .get("signature")
         .and_then(Value::as_str)
         .is_some_and(|signature| !signature.is_empty());
-    match (kind(last).as_deref(), kind(piece).as_deref()) {
+    match (kind(last), kind(piece)) {
         (Some("text"), Some("text")) => is_text(last) && is_text(piece),
         (Some("thinking"), Some("thinking")) => !signed,
         _ => false,

@@ -87,12 +87,7 @@ pub(super) fn answer(received: ReceivedAnswer, cleaner: &Cleaner) -> AttemptOutc
     if finish.as_deref() == Some(FINISH_ERROR) {
         return ended_in_error();
     }
-    let text = Some(cleaner.text(&text(&message))).filter(|text| !text.is_empty());
-    let text = if calls.is_empty() {
-        Some(text.unwrap_or_default())
-    } else {
-        text
-    };
+    let text = Answer::text_beside(&calls, cleaner.text(&text(&message)));
     let raw = raw(message, &calls, cleaner);
     AttemptOutcome::Answered(Box::new(Answer {
         raw: if is_derivable(&raw, text.as_deref(), &calls) {

@@ -1,13 +1,11 @@
 //! Writes the request body: the prompt as Chat Completions messages and functions.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value, json};
 
 use crate::model::arguments::sendable_arguments;
 use crate::model::ids::{CallIds, tool_name};
 use crate::model::protocol::RequestMode;
-use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user};
+use crate::model::{AnswerCall, OfferedTool, Prompt, data_about_the_user, user_content};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
@@ -38,13 +36,12 @@ pub(super) fn body(
     for message in &prompt.messages {
         match message {
             Message::User { context, parts } => {
-                messages.extend(
-                    context
-                        .as_ref()
-                        .filter(|context| !context.is_empty())
-                        .map(about_the_user),
-                );
-                messages.push(json!({"role": "user", "content": content(parts)}));
+                let about = context.as_ref().filter(|context| !context.is_empty());
+                messages.extend(about.map(
+                    |context| json!({"role": "user", "content": data_about_the_user(context)}),
+                ));
+                let content = user_content(parts, content_part);
+                messages.push(json!({"role": "user", "content": content}));
             }
             Message::Assistant { raw, text, calls } => {
                 messages.push(assistant_message(raw, text.as_deref(), calls, &mut ids));
@@ -69,36 +66,15 @@ pub(super) fn body(
     Value::Object(body)
 }
 
-fn about_the_user(context: &BTreeMap<String, String>) -> Value {
-    json!({"role": "user", "content": data_about_the_user(context)})
-}
-
-/// Returns the `content` of a message. For no parts or a single text, the content is a string,
-/// which every endpoint accepts. Otherwise the content is a list of parts.
-fn content(parts: &[Part]) -> Value {
-    match parts {
-        [] => json!(""),
-        [
-            Part {
-                content_type: PartType::Text,
-                content,
-            },
-        ] => json!(content),
-        several => several
-            .iter()
-            .map(|part| match part.content_type {
-                PartType::Text => json!({"type": "text", "text": part.content}),
-                PartType::Image => json!({"type": "image_url", "image_url": {"url": part.content}}),
-            })
-            .collect(),
+fn content_part(part: &Part) -> Value {
+    match part.content_type {
+        PartType::Text => json!({"type": "text", "text": part.content}),
+        PartType::Image => json!({"type": "image_url", "image_url": {"url": part.content}}),
     }
 }
 
 fn function_definition(tool: &OfferedTool) -> Value {
-    let mut function = json!({"name": tool.name, "parameters": tool.parameters});
-    if let (Some(members), false) = (function.as_object_mut(), tool.description.is_empty()) {
-        members.insert("description".to_owned(), json!(tool.description));
-    }
+    let function = tool.describe(json!({"name": tool.name, "parameters": tool.parameters}));
     json!({"type": "function", "function": function})
 }
 

@@ -10,7 +10,8 @@ use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, StreamCleaner};
 use crate::model::problem::{classify_error, is_non_empty};
 use crate::model::protocol::{
-    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, retryable, too_many_calls,
+    AttemptOutcome, MAX_CALLS, PieceEmitter, StreamReader, StreamState, byte_length, retryable,
+    too_many_calls,
 };
 use crate::net::sse::Event;
 use crate::task::text::{InvalidEscape, replace_escapes};
@@ -39,21 +40,6 @@ enum TextSource {
 }
 
 impl ChatStreamReader {
-    pub(super) fn new(cleaner: Cleaner) -> Self {
-        Self {
-            message: Map::new(),
-            calls: PartialCalls::new(cleaner.clone()),
-            text: String::new(),
-            text_source: TextSource::Refusal,
-            text_cleaner: cleaner.text_stream(),
-            finish: None,
-            has_end_marker: false,
-            usage: None,
-            held_bytes: 0,
-            cleaner,
-        }
-    }
-
     /// Takes one choice of a chunk: its delta, its error, and its `finish_reason`. `chunk` is the
     /// received text of the whole chunk. If a call's arguments were sent as JSON instead of text,
     /// their exact text is read from `chunk`.
@@ -207,15 +193,22 @@ impl ChatStreamReader {
     }
 }
 
-fn byte_length(value: &Value) -> usize {
-    if let Value::String(text) = value {
-        text.len()
-    } else {
-        value.to_string().len()
-    }
-}
-
 impl StreamReader for ChatStreamReader {
+    fn new(cleaner: &Cleaner) -> Self {
+        Self {
+            cleaner: cleaner.clone(),
+            message: Map::new(),
+            calls: PartialCalls::new(cleaner.clone()),
+            text: String::new(),
+            text_source: TextSource::Refusal,
+            text_cleaner: cleaner.text_stream(),
+            finish: None,
+            has_end_marker: false,
+            usage: None,
+            held_bytes: 0,
+        }
+    }
+
     fn read_event(
         &mut self,
         event: &Event,

@@ -117,13 +117,8 @@ impl ReceivedResponse {
         let Some(calls) = calls.collect::<Option<Vec<_>>>() else {
             return unreadable();
         };
-        let text = Some(cleaner.text(&self.text())).filter(|text| !text.is_empty());
         AttemptOutcome::Answered(Box::new(Answer {
-            text: if calls.is_empty() {
-                Some(text.unwrap_or_default())
-            } else {
-                text
-            },
+            text: Answer::text_beside(&calls, cleaner.text(&self.text())),
             finish_reason: self.finish_reason(!calls.is_empty()),
             // `input_tokens` includes cached tokens, and `output_tokens` includes reasoning tokens.
             usage: read_usage(

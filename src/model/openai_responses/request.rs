@@ -8,7 +8,7 @@ use super::item::ResponseItem;
 use super::turn::{text_item, turn_items};
 use crate::model::ids::CallIds;
 use crate::model::protocol::{EarlierThinking, RequestMode};
-use crate::model::{OfferedTool, Prompt, data_about_the_user};
+use crate::model::{OfferedTool, Prompt, data_about_the_user, user_content};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
@@ -95,27 +95,13 @@ fn input(conversation: &[Message], earlier_thinking: EarlierThinking) -> Vec<Res
     input
 }
 
-/// Returns a user message. For no parts or a single text, the content is a string, which every
-/// endpoint accepts. Otherwise the content is a list of parts.
 fn user_item(parts: &[Part]) -> ResponseItem {
-    let content = match parts {
-        [] => json!(""),
-        [
-            Part {
-                content_type: PartType::Text,
-                content,
-            },
-        ] => json!(content),
-        several => several
-            .iter()
-            .map(|part| match part.content_type {
-                PartType::Text => json!({"type": "input_text", "text": part.content}),
-                PartType::Image => {
-                    json!({"type": "input_image", "image_url": part.content, "detail": "auto"})
-                }
-            })
-            .collect(),
-    };
+    let content = user_content(parts, |part| match part.content_type {
+        PartType::Text => json!({"type": "input_text", "text": part.content}),
+        PartType::Image => {
+            json!({"type": "input_image", "image_url": part.content, "detail": "auto"})
+        }
+    });
     let members = [("role", json!("user")), ("content", content)];
     ResponseItem::new(Map::from_iter(
         members.map(|(name, value)| (name.to_owned(), value)),
@@ -128,10 +114,7 @@ fn function_definition(tool: &OfferedTool) -> Value {
     let mut parameters = tool.parameters.as_object().cloned().unwrap_or_default();
     parameters.entry("type").or_insert_with(|| json!("object"));
     parameters.entry("properties").or_insert_with(|| json!({}));
-    let mut function =
+    let function =
         json!({"type": "function", "name": tool.name, "parameters": parameters, "strict": false});
-    if let (Some(members), false) = (function.as_object_mut(), tool.description.is_empty()) {
-        members.insert("description".to_owned(), json!(tool.description));
-    }
-    function
+    tool.describe(function)
 }

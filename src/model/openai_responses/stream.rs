@@ -80,18 +80,6 @@ struct ExactTexts<'a> {
 }
 
 impl ResponseStreamReader {
-    pub(super) fn new(cleaner: &Cleaner) -> Self {
-        Self {
-            cleaner: cleaner.clone(),
-            items: BTreeMap::new(),
-            calls: Vec::new(),
-            text: String::new(),
-            text_cleaner: cleaner.text_stream(),
-            end: None,
-            held_bytes: 0,
-        }
-    }
-
     fn take_event(
         &mut self,
         data: &str,
@@ -149,10 +137,7 @@ impl ResponseStreamReader {
         data: &str,
         emitter: &mut PieceEmitter<'_>,
     ) -> Result<(), AttemptOutcome> {
-        let index = output_index(event)?;
-        let item = exact(data, |exact| exact.item)
-            .and_then(ResponseItem::read)
-            .ok_or_else(unreadable)?;
+        let (index, item) = read_item(event, data)?;
         if self.items.insert(index, None).is_some() {
             return Err(unreadable());
         }
@@ -168,10 +153,7 @@ impl ResponseStreamReader {
         data: &str,
         emitter: &mut PieceEmitter<'_>,
     ) -> Result<(), AttemptOutcome> {
-        let index = output_index(event)?;
-        let item = exact(data, |exact| exact.item)
-            .and_then(ResponseItem::read)
-            .ok_or_else(unreadable)?;
+        let (index, item) = read_item(event, data)?;
         self.count_held(data);
         self.register_call(index, &item, emitter)?;
         if let (Some((at, call)), Some(arguments)) =
@@ -282,6 +264,15 @@ fn find_call(calls: &mut [(u64, EmittedCall)], index: u64) -> Option<(usize, &mu
         .map(|(at, (_, call))| (at, call))
 }
 
+/// Returns the `output_index` and the item of an event.
+fn read_item(
+    event: &Map<String, Value>,
+    data: &str,
+) -> Result<(u64, ResponseItem), AttemptOutcome> {
+    let item = exact(data, |exact| exact.item).and_then(ResponseItem::read);
+    Ok((output_index(event)?, item.ok_or_else(unreadable)?))
+}
+
 fn output_index(event: &Map<String, Value>) -> Result<u64, AttemptOutcome> {
     event
         .get("output_index")
@@ -298,6 +289,18 @@ fn exact<'a>(
 }
 
 impl StreamReader for ResponseStreamReader {
+    fn new(cleaner: &Cleaner) -> Self {
+        Self {
+            cleaner: cleaner.clone(),
+            items: BTreeMap::new(),
+            calls: Vec::new(),
+            text: String::new(),
+            text_cleaner: cleaner.text_stream(),
+            end: None,
+            held_bytes: 0,
+        }
+    }
+
     fn read_event(
         &mut self,
         event: &Event,

@@ -10,6 +10,7 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use super::template::{Arguments, Captures, Template};
+use crate::task::units::parse_duration;
 
 #[derive(Debug)]
 pub(super) struct Script {
@@ -223,7 +224,7 @@ impl RawRule {
         });
         let calls = calls.collect::<Result<_, String>>()?;
         let delay = self.delay.map(|delay| {
-            duration(&delay).ok_or_else(|| {
+            parse_duration(&delay).ok_or_else(|| {
                 format!("`{delay}` is not a duration: write 500ms, 30s, 10m, 24h or 7d")
             })
         });
@@ -293,19 +294,4 @@ impl Condition {
         }
         found
     }
-}
-
-fn duration(text: &str) -> Option<Duration> {
-    let unit = text.find(|digit: char| !digit.is_ascii_digit())?;
-    let (number, unit) = text.split_at(unit);
-    let number: u64 = number.parse().ok()?;
-    let seconds = match unit {
-        "ms" => return Some(Duration::from_millis(number)),
-        "s" => 1,
-        "m" => 60,
-        "h" => 60 * 60,
-        "d" => 24 * 60 * 60,
-        _ => return None,
-    };
-    number.checked_mul(seconds).map(Duration::from_secs)
 }

@@ -241,19 +241,15 @@ fn every_mistake_is_found_with_the_file_and_the_line_of_its_rule_in_order() {
 #[tokio::test]
 async fn script_is_a_file_or_built_in() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("s.yaml"), "- { say: from a file }\n").unwrap();
+    let file = folder.path().join("s.yaml");
+    std::fs::write(&file, "- { say: from a file }\n").unwrap();
     let mut mistakes = Mistakes::default();
-    let mut load = |source| {
-        Scripted::load(
-            "demo",
-            source,
-            folder.path(),
-            Arc::new(Quick::default()),
-            &mut mistakes,
-        )
+    let mut load = |source: &str| {
+        let clock = Arc::new(Quick::default());
+        Scripted::load("demo", source, clock, &mut mistakes)
     };
-    let script = load("s.yaml").unwrap();
-    assert!(load("missing.yaml").is_none());
+    let script = load(file.to_str().unwrap()).unwrap();
+    assert!(load(folder.path().join("missing.yaml").to_str().unwrap()).is_none());
     assert!(load("builtin:other").is_none());
     assert!(load("builtin:refunds").is_some());
     assert_eq!(mistakes.found.len(), 2);
@@ -289,10 +285,10 @@ async fn watched(
 ) -> (Answer, Vec<(String, Duration)>) {
     let mut mistakes = Mistakes::default();
     let clock = Arc::new(Quick::default());
-    let (asked, here) = (Arc::clone(&clock), Path::new("."));
+    let asked = Arc::clone(&clock);
     let script = match rules {
         Some(rules) => Scripted::read(source, (source, rules), asked, &mut mistakes),
-        None => Scripted::load("demo", source, here, asked, &mut mistakes),
+        None => Scripted::load("demo", source, asked, &mut mistakes),
     };
     let heard = Heard {
         clock,

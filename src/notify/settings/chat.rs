@@ -4,7 +4,7 @@ use reqwest::header::HeaderValue;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::parse_url;
+use crate::net::plain_http_url;
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
@@ -73,7 +73,7 @@ impl Slack {
 
     pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
         let mut add = |key: &str, detail: &str| mistakes.add(&[place, &[key]].concat(), detail);
-        if parse_url(&self.api_url).is_none_or(|url| url.query().is_some()) {
+        if plain_http_url(&self.api_url).is_none_or(|url| url.query().is_some()) {
             add(
                 "api_url",
                 "expected an address such as `https://slack.com/api`",
@@ -84,7 +84,7 @@ impl Slack {
                 add("api_url", "an incoming webhook has its address in `url`");
             }
             (Some(url), None, None) => {
-                if parse_url(url.reveal()).is_none() {
+                if plain_http_url(url.reveal()).is_none() {
                     add("url", EXPECTED_URL);
                 }
             }
@@ -116,7 +116,7 @@ impl Slack {
 impl Teams {
     pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
         let url = self.url.reveal();
-        if !url.is_empty() && parse_url(url).is_none() {
+        if !url.is_empty() && plain_http_url(url).is_none() {
             mistakes.add(&[place, &["url"]].concat(), EXPECTED_URL);
         }
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use reqwest::header::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use url::Url;
 
+use crate::net::plain_http_url;
 use crate::notify::sign;
 use crate::secret::Secret;
 use crate::world::Mistakes;
@@ -72,7 +72,7 @@ pub enum Payload {
 impl Webhook {
     pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
         let url = self.url.reveal();
-        if !url.is_empty() && parse_url(url).is_none() {
+        if !url.is_empty() && plain_http_url(url).is_none() {
             let detail = "expected an address such as `https://host/path`, without user or fragment; credentials \
                           belong in `headers`";
             mistakes.add(&[place, &["url"]].concat(), detail);
@@ -90,17 +90,6 @@ impl Webhook {
             }
         }
     }
-}
-
-/// Parses the URL of a webhook; `None` if the URL is not valid.
-pub(in crate::notify) fn parse_url(text: &str) -> Option<Url> {
-    let url = Url::parse(text).ok()?;
-    let is_valid = matches!(url.scheme(), "http" | "https")
-        && url.has_host()
-        && url.username().is_empty()
-        && url.password().is_none()
-        && url.fragment().is_none();
-    is_valid.then_some(url)
 }
 
 /// Parses a header that the operator sets.

@@ -83,19 +83,14 @@ fn check_url_arguments(
     };
     let members = declared_members(parameters);
     let required = parameters.get("required").and_then(Value::as_array);
-    let is_scalar = |schemas: &Vec<&Value>| {
-        schemas
-            .iter()
-            .any(|schema| accepts_only_scalars(parameters, schema))
-    };
-    for (argument, _) in template.arguments() {
+    for argument in template.arguments() {
         let place = ["tools", name, "http", "url"];
         match members.get(argument) {
             None => mistakes.add(
                 &place,
                 format!("`{{{argument}}}` is not declared in the parameters of `{name}`"),
             ),
-            Some(schemas) if !is_scalar(schemas) => {
+            Some(schemas) if !is_scalar(parameters, schemas) => {
                 mistakes.add(
                     &place,
                     format!("`{{{argument}}}` must be declared as text, a number or a boolean"),
@@ -126,21 +121,13 @@ fn check_query(
     mistakes: &mut Mistakes,
 ) {
     let members = declared_members(parameters);
-    let is_scalar = |schemas: &Vec<&Value>| {
-        schemas
-            .iter()
-            .any(|schema| accepts_only_scalars(parameters, schema))
-    };
     let taken = template.query_names();
     for (member, schemas) in &members {
         let place = ["tools", name, "parameters", "properties", member];
-        let is_in_url = template
-            .arguments()
-            .any(|(argument, _)| argument == *member);
-        if is_in_url {
+        if template.arguments().any(|argument| argument == *member) {
             continue;
         }
-        if !is_scalar(schemas) {
+        if !is_scalar(parameters, schemas) {
             let method = &http.method;
             mistakes.add(
                 &place,
@@ -164,6 +151,12 @@ fn check_query(
             "further arguments go into the query: declare them as text, a number or a boolean",
         );
     }
+}
+
+/// Whether one of a member's schemas provably accepts only text, numbers, booleans and null.
+fn is_scalar(parameters: &Value, schemas: &[&Value]) -> bool {
+    let mut schemas = schemas.iter();
+    schemas.any(|schema| accepts_only_scalars(parameters, schema))
 }
 
 /// Reports two mistakes in a summary. The first is a `{name}` that the parameters do not declare:

@@ -10,11 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process_group, setrlimit, waitid,
-};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, setrlimit};
 
-use super::{DRAIN_TIMEOUT, GuardLine, Order, end_group, pid_of, write_line};
+use super::{DRAIN_TIMEOUT, GuardLine, Order, end_group, pid_of, wait_for_exit, write_line};
 
 /// How long the program has to end once its input is closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -94,12 +92,7 @@ fn connect(
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let (exited, closed) = (sender.clone(), sender.clone());
     thread::Builder::new().spawn(move || {
-        // The thread waits without reaping, so that the process id stays taken until the group is
-        // killed.
-        while let Err(rustix::io::Errno::INTR) = waitid(
-            WaitId::Pid(pid),
-            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
-        ) {}
+        wait_for_exit(pid);
         let _ = exited.send(Event::Exited);
     })?;
     thread::Builder::new().spawn(move || {

@@ -140,24 +140,12 @@ impl Settings {
         }
         mistakes
     }
-}
 
-impl Settings {
     pub(in crate::tool) fn credential_names(&self) -> BTreeSet<String> {
-        let values = self
-            .env
-            .0
-            .values()
-            .flatten()
-            .filter_map(|value| Template::read(value.reveal()).ok());
-        values
-            .flat_map(|template| {
-                template
-                    .credential_names()
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>()
-            })
-            .collect()
+        let values = self.env.0.values().flatten();
+        let references = values.filter_map(|value| credential::references(value.reveal()).ok());
+        let names = references.flatten().map(|(name, _)| name.to_owned());
+        names.collect()
     }
 
     /// Returns the environment of one command, with credentials filled in. Fails if a credential is

@@ -191,10 +191,7 @@ fn template_with_an_open_host_is_a_mistake() {
         UrlTemplate::read("HTTPS://H:443/a/{x}?y={z}&k={{credential:jira.token}}").unwrap();
     assert_eq!(template.origin, "https://h");
     assert_eq!(template.credential_names().collect::<Vec<_>>(), ["jira"]);
-    assert_eq!(
-        template.arguments().collect::<Vec<_>>(),
-        [("x", true), ("z", false)]
-    );
+    assert_eq!(template.arguments().collect::<Vec<_>>(), ["x", "z"]);
 }
 
 fn holding(value: &str) -> Credentials {

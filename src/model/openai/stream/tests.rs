@@ -60,7 +60,7 @@ fn read<'p>(
     heard: &CollectingSink,
 ) -> Result<Answer, (String, bool)> {
     let (mut decoder, mut emitter) = (Decoder::new(1 << 20), PieceEmitter::new(heard));
-    let mut reading = ChatStreamReader::new(cleaner());
+    let mut reading = ChatStreamReader::new(&cleaner());
     let mut end = None;
     'read: for piece in pieces {
         for event in decoder.push(piece).unwrap() {
@@ -178,7 +178,7 @@ fn interleaved_calls_are_put_together_by_their_index() {
 fn pieces_are_reported_as_soon_as_they_come() {
     let heard = CollectingSink::default();
     let mut emitter = PieceEmitter::new(&heard);
-    let mut reading = ChatStreamReader::new(cleaner());
+    let mut reading = ChatStreamReader::new(&cleaner());
     let mut after = |chunk: Value| {
         let event = Event {
             name: String::new(),
@@ -366,7 +366,7 @@ fn stream_that_ended_for_length_or_by_a_filter_says_so() {
 #[test]
 fn held_bytes_of_an_answer_are_counted() {
     let held = |chunk: Value| {
-        let mut reading = ChatStreamReader::new(cleaner());
+        let mut reading = ChatStreamReader::new(&cleaner());
         let event = Event {
             name: String::new(),
             data: chunk.to_string(),

@@ -12,14 +12,8 @@ async fn demonstration_takes_time_only_while_it_is_watched() {
     }
     let clock = Arc::new(Quick::default());
     let asked = Arc::clone(&clock);
-    let script = Scripted::load(
-        "demo",
-        "builtin:refunds",
-        Path::new("."),
-        asked,
-        &mut Mistakes::default(),
-    )
-    .unwrap();
+    let mut mistakes = Mistakes::default();
+    let script = Scripted::load("demo", "builtin:refunds", asked, &mut mistakes).unwrap();
     say(&script, vec![user("hello")], 1).await;
     assert!(clock.0.lock().unwrap().is_empty());
 }
@@ -29,13 +23,7 @@ async fn demonstration_takes_time_only_while_it_is_watched() {
 async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, String) {
     let mut mistakes = Mistakes::default();
     let clock = Arc::new(Quick::default());
-    let script = Scripted::load(
-        "demo",
-        "builtin:refunds",
-        Path::new("."),
-        clock,
-        &mut mistakes,
-    );
+    let script = Scripted::load("demo", "builtin:refunds", clock, &mut mistakes);
     let script = script.unwrap_or_else(|| panic!("{mistakes:?}"));
     let mut messages = vec![user("hello"), user(text)];
     let mut asked = Vec::new();
