@@ -179,8 +179,7 @@ impl Sender {
             let gathered = self.store.claim_gathered(name, count, lease, pause);
             let mut claimed = gathered.await?;
             let remaining = count.saturating_sub(i64::try_from(claimed.len()).unwrap_or(count));
-            // `drop_stale_updates` drops the updates of a channel that cannot update messages.
-            if remaining > 0 && state.entry.channel.can_update() {
+            if remaining > 0 && !state.entry.leaves_updates_out() {
                 let changes = self.store.claim_updates(name, remaining, lease).await;
                 // The gathered deliveries are claimed already, so they are sent in any case.
                 let changes = changes.unwrap_or_else(|error| {

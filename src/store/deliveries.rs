@@ -31,8 +31,8 @@ const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
 /// item about a request in the message. Such an item leads to an update of the message, which needs
 /// the deliveries. So this time is longer than all attempts at one update together.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
-/// How long a due delivery is kept for other replicas if this replica's configuration does not have
-/// the delivery's entry. After this time this replica drops the delivery.
+/// How long a due delivery that this replica cannot send is kept for other replicas, whose
+/// configuration may differ. After this time this replica drops the delivery.
 const ORPHAN_TIMEOUT: Duration = Duration::from_hours(24);
 /// The maximum number of deliveries removed per statement.
 const BATCH: usize = 1000;
@@ -206,13 +206,19 @@ const MAKE_WAITING_DUE: Sql = sql!(
     " returning target"
 );
 
-/// Drops deliveries that have been due for long and whose entry is not in the configuration. The
+/// Drops deliveries that have been due for long and that this configuration cannot send. Either it
+/// does not have their entry (`$2`), or they change an earlier message
+/// (`task::event_name::REQUEST_CHANGES`) and their entry can no longer change messages (`$4`). The
 /// reason replaces the whole record of the last attempt, to which it does not belong.
 const DROP: Sql = sql!(
     "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
         last_at = " (now 1) ", last_status = null, last_milliseconds = 0,
-        last_problem = 'no entry of the configuration has this name'
-      where state = 'due' and not target " (any 2 text) " and due_at <= " (now 1) " - $3 returning target"
+        last_problem = case when target " (any 2 text) " then 'the entry''s settings no longer select this message'
+            else 'no entry of the configuration has this name' end
+      where state = 'due' and due_at <= " (now 1) " - $3
+        and (not target " (any 2 text) "
+            or target " (any 4 text) " and type in ('request.decided', 'request.expired', 'request.withdrawn'))
+     returning target"
 );
 
 /// Removes deliveries that ended long ago; dead deliveries are kept for longer. Keeps the
@@ -435,18 +441,22 @@ impl Store {
     }
 
     /// Drops the deliveries that have been due for a day and whose entry is not among `targets`,
-    /// the entries in this replica's configuration. Returns the entry of each dropped delivery.
+    /// the entries in this replica's configuration. Also drops those that change an earlier message
+    /// and whose entry is among `without_updates`, the entries that claim no such deliveries.
+    /// Returns the entry of each dropped delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn drop_orphaned_deliveries(
         &self,
         targets: &[String],
+        without_updates: &[String],
     ) -> Result<Vec<String>, ReadError> {
         let values = vec![
             Value::Now,
             Value::Texts(targets.to_vec()),
             Value::Int(micros(ORPHAN_TIMEOUT)),
+            Value::Texts(without_updates.to_vec()),
         ];
         let dropped: Vec<Target> = self.db().write(DROP, values).await?;
         Ok(dropped.into_iter().map(|dropped| dropped.target).collect())
