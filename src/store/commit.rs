@@ -344,7 +344,7 @@ impl Committer {
         if failure.is_result_lost() {
             return self.find_or_repeat(rows).await;
         }
-        if failure.is_used_key() {
+        if failure.is_idempotency_key_used() {
             tracing::debug!(root_task_id = %rows.root, change_id = %rows.change,
                 "the idempotency key is used");
         } else {

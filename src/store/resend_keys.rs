@@ -9,7 +9,7 @@
 use rusqlite::Transaction;
 use uuid::Uuid;
 
-use super::db::{Engine, Failure, Sql, Value, sql};
+use super::db::{Engine, Sql, Value, sql};
 use super::delivery_list::{RESEND, RESEND_ALL, ResendFilter};
 use super::record::record;
 use super::sqlite::records;
@@ -65,7 +65,7 @@ const STORED: Sql = sql!(
 /// the key. If the key has an expired row, the new row replaces it, even if the expired row spells
 /// the person's user id in another way. If the key has an unexpired row, another POST has used the
 /// key. The statement then fails: it sets `task_id` to null, which the table forbids, or it
-/// violates a unique index (see `is_key_used`).
+/// violates a unique index (see `Failure::is_idempotency_key_used`).
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(
@@ -275,16 +275,6 @@ fn resend_on_sqlite(
     Ok(count)
 }
 
-/// Whether the statement failed because the key has an unexpired row. If that row spells the user
-/// id as the inserted row does, the statement sets `task_id` to null, which violates `not null`.
-/// If that row has another spelling, the inserted row violates a unique index.
-fn is_key_used(failure: &Failure) -> bool {
-    const POSTGRES: [&str; 2] = ["23502", "23505"];
-    const SQLITE: [&str; 3] = ["1299", "1555", "2067"];
-    let code = failure.code();
-    POSTGRES.contains(&code.as_str()) || SQLITE.contains(&code.as_str())
-}
-
 impl Store {
     /// Returns the result that [`Store::resend_with_key`] stored for an earlier POST with this key.
     /// `None` if there is no such result, or the key has expired. `user` may spell the caller's id
@@ -344,7 +334,7 @@ impl Store {
                 self.inner.feed.wake_sender();
                 Ok(Some(usize::try_from(count).unwrap_or(0)))
             }
-            Err(failure) if is_key_used(&failure) => Ok(None),
+            Err(failure) if failure.is_idempotency_key_used() => Ok(None),
             Err(failure) => Err(failure.into()),
         }
     }
