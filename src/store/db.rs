@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::Transaction;
 use serde_json::Value as Json;
-use sqlx::postgres::{PgArguments, PgPool, PgRow, Postgres};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow, Postgres};
 use sqlx::query::Query;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
@@ -60,8 +60,8 @@ pub(super) enum Engine {
         lists: Pool,
         /// The pool of the readiness probe. Load on other pools does not delay the probe.
         probe: Pool,
-        /// The pool of the relay. It has one connection, which the relay holds all the time.
-        relay: PgPool,
+        /// The options of the relay's connection, which belongs to none of these pools.
+        relay: Box<PgConnectOptions>,
     },
     Sqlite(SqliteFile),
 }
@@ -340,13 +340,12 @@ impl Db {
                 keyed,
                 lists,
                 probe,
-                relay,
+                ..
             } => {
                 writers.close().await;
                 keyed.close().await;
                 lists.close().await;
                 probe.close().await;
-                relay.close().await;
             }
             Engine::Sqlite(file) => file.close().await,
         }

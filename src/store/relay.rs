@@ -2,22 +2,26 @@
 //! are sent in batches, at most once in 25 ms. A lost notification only delays the listeners: once
 //! a second, a statement reads the last event of every tree with a listener on this replica.
 //!
+//! A connection that does not answer in time is given up without waiting for its end, because a
+//! network that drops packets may keep it open for a quarter of an hour.
+//!
 //! Each replica announces the trees that it listens to. Commits and deltas are sent for trees that
 //! another replica has announced.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sqlx::postgres::{PgListener, PgPool};
+use sqlx::Acquire as _;
+use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::db::{Db, Engine, Sql, Value, sql};
 use super::feed::{Feed, Outgoing, SUBSCRIPTION_TTL};
+use super::identity::require_recorded;
 use super::record::record;
 use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{RequestId, TaskId};
@@ -121,45 +125,59 @@ impl Relay {
     }
 
     pub(super) async fn run(mut self) {
-        let Engine::Postgres { relay, .. } = &self.db.engine else {
+        let (db, stop) = (Arc::clone(&self.db), self.stop.clone());
+        let Engine::Postgres { relay, .. } = &db.engine else {
             return;
         };
-        let (pool, stop) = (relay.clone(), self.stop.clone());
         self.feed.relay_started();
-        let work = async {
-            loop {
-                let began = Instant::now();
-                let _ = self.run_connection(&pool).await;
-                self.db.asker_lock.lose();
-                // The connection has broken, and notifications are lost. `poll_last_events` finds
-                // the missed commits. The next connection announces the subscriptions again.
-                self.feed.take_outgoing();
-                self.partial_deltas.clear();
-                self.feed.publish_unknown_commits();
+        loop {
+            let began = Instant::now();
+            // A connection that was given up keeps its place in its pool, perhaps for long. So each
+            // connection has a pool of its own.
+            let pool = PgPoolOptions::new()
+                .max_connections(1)
+                .max_lifetime(None)
+                .idle_timeout(None)
+                .connect_lazy_with((**relay).clone());
+            let broken = stop.run_until_cancelled(self.run_connection(&pool)).await;
+            if broken.is_none() {
+                let _ = timeout(TIMEOUT, pool.close()).await;
+                return;
+            }
+            db.asker_lock.lose();
+            // The connection has broken, and notifications are lost. `poll_last_events` finds the
+            // missed commits. The next connection announces the subscriptions again.
+            self.feed.take_outgoing();
+            self.partial_deltas.clear();
+            self.feed.publish_unknown_commits();
+            let poll = async {
                 // The next connection is opened at once, unless this one has just been opened.
                 sleep_until(began + POLL_INTERVAL).await;
                 self.poll_last_events().await;
+            };
+            if stop.run_until_cancelled(poll).await.is_none() {
+                return;
             }
-        };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = work => {}
         }
     }
 
-    async fn run_connection(&mut self, pool: &PgPool) -> Result<(), Disconnected> {
+    async fn listen(&self, pool: &PgPool) -> Result<PgListener, Disconnected> {
         let listening = async {
             let mut listener = PgListener::connect_with(pool).await?;
             listener.eager_reconnect(false);
+            require_recorded(listener.acquire().await?, &self.db.uncertain_until).await?;
             listener.listen(CHANNEL).await?;
             Ok::<_, sqlx::Error>(listener)
         };
-        let result = timeout(TIMEOUT, listening).await;
-        let listening = result.map_err(|_| Disconnected)?;
-        let mut listener = listening.map_err(|error| {
+        let listening = timeout(TIMEOUT, listening).await;
+        listening.map_err(|_| Disconnected)?.map_err(|error| {
             tracing::debug!(%error, "notifications of other replicas cannot be received");
             Disconnected
-        })?;
+        })
+    }
+
+    async fn run_connection(&mut self, pool: &PgPool) -> Result<(), Disconnected> {
+        let mut listener = self.listen(pool).await?;
         self.db.asker_lock.take(&mut listener).await?;
         self.send(&mut listener, true).await?;
         let feed = Arc::clone(&self.feed);
@@ -200,25 +218,16 @@ impl Relay {
 
     /// Reads, in one statement, the last event of every tree with a subscriber on this replica.
     async fn poll_last_events(&self) {
-        let roots: Vec<Uuid> = self
-            .feed
-            .subscribed_trees()
-            .into_iter()
-            .map(|root| root.0)
-            .collect();
+        let roots = self.feed.subscribed_trees();
         if roots.is_empty() {
             return;
         }
-        let Ok(rows) = self
-            .db
-            .all::<LastEvent>(LAST_EVENTS, vec![Value::Ids(roots)])
-            .await
-        else {
-            return;
-        };
-        for row in rows {
+        let roots = roots.into_iter().map(|root| root.0).collect();
+        let values = vec![Value::Ids(roots)];
+        let read = self.db.all::<LastEvent>(LAST_EVENTS, values).await;
+        for last in read.unwrap_or_default() {
             self.feed
-                .set_last_event(TaskId(row.task_id), row.next_event);
+                .set_last_event(TaskId(last.task_id), last.next_event);
         }
     }
 
@@ -285,24 +294,33 @@ impl Relay {
 
 /// Converts the pending notifications to messages that fit Postgres' payload limit.
 fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
-    let message = || RelayMessage {
-        from: replica,
-        ..RelayMessage::default()
-    };
     let mut messages = Vec::new();
     if hello || outgoing.has_queued_task || outgoing.is_empty() {
         messages.push(RelayMessage {
             hello,
             work: outgoing.has_queued_task,
-            ..message()
+            ..RelayMessage::default()
         });
     }
     let wants: Vec<_> = outgoing.subscriptions.into_iter().collect();
     messages.extend(wants.chunks(150).map(|wants| RelayMessage {
         wants: wants.to_vec(),
-        ..message()
+        ..RelayMessage::default()
     }));
-    messages.extend(inbox_messages(replica, outgoing.inboxes, outgoing.requests));
+    // Each message has at most 10 tenants or 120 requests. Names of tenants are short, so the
+    // messages stay below the payload limit.
+    let inboxes: Vec<_> = outgoing.inboxes.into_iter().collect();
+    messages.extend(inboxes.chunks(10).map(|inboxes| RelayMessage {
+        inboxes: inboxes.to_vec(),
+        ..RelayMessage::default()
+    }));
+    for (tenant, ids) in outgoing.requests {
+        let ids: Vec<_> = ids.into_iter().collect();
+        messages.extend(ids.chunks(120).map(|ids| RelayMessage {
+            touched: vec![(tenant.clone(), ids.to_vec())],
+            ..RelayMessage::default()
+        }));
+    }
     // Deltas are sent before the news of the commit that stores their answer.
     for delta in outgoing.deltas {
         let parts = split_delta(&delta);
@@ -311,45 +329,22 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
         messages.extend(numbered.map(|(number, part)| RelayMessage {
             said: vec![part],
             more: number < last,
-            ..message()
+            ..RelayMessage::default()
         }));
     }
     let news: Vec<_> = outgoing.news.into_iter().collect();
     messages.extend(news.chunks(120).map(|news| RelayMessage {
         news: news.to_vec(),
-        ..message()
-    }));
-    messages
-        .iter()
-        .filter_map(|message| serde_json::to_string(message).ok())
-        .collect()
-}
-
-/// Makes the messages about inboxes, each with at most 10 tenants or 120 requests. Names of tenants
-/// are short, so the messages stay below the payload limit.
-fn inbox_messages(
-    replica: Uuid,
-    inboxes: BTreeSet<String>,
-    touched: BTreeMap<String, BTreeSet<RequestId>>,
-) -> Vec<RelayMessage> {
-    let message = || RelayMessage {
-        from: replica,
         ..RelayMessage::default()
-    };
-    let inboxes: Vec<_> = inboxes.into_iter().collect();
-    let wants = inboxes.chunks(10).map(|inboxes| RelayMessage {
-        inboxes: inboxes.to_vec(),
-        ..message()
+    }));
+    let texts = messages.into_iter().filter_map(|message| {
+        let message = RelayMessage {
+            from: replica,
+            ..message
+        };
+        serde_json::to_string(&message).ok()
     });
-    let mut messages: Vec<_> = wants.collect();
-    for (tenant, ids) in touched {
-        let ids: Vec<_> = ids.into_iter().collect();
-        messages.extend(ids.chunks(120).map(|ids| RelayMessage {
-            touched: vec![(tenant.clone(), ids.to_vec())],
-            ..message()
-        }));
-    }
-    messages
+    texts.collect()
 }
 
 /// Splits a delta into parts that fit in one message each. Drops a part that is too long and cannot
