@@ -30,6 +30,9 @@ const CHANNEL: &str = "holdpoint_feed";
 /// The minimum pause between two batches.
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum pause between two attempts to take the lock of this process. No attempt succeeds
+/// behind a pooler that assigns connections by transaction.
+const MAX_LOCK_PAUSE: Duration = Duration::from_mins(1);
 /// The time between two announcements of this replica's subscriptions. The other replicas keep a
 /// subscription for `SUBSCRIPTION_TTL`.
 const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(SUBSCRIPTION_TTL.as_secs() / 3);
@@ -183,6 +186,7 @@ impl Relay {
         let feed = Arc::clone(&self.feed);
         let (mut next_send, mut next_poll) = (Instant::now(), Instant::now());
         let mut next_announcement = Instant::now() + ANNOUNCEMENT_INTERVAL;
+        let (mut next_lock, mut lock_pause) = (Instant::now() + POLL_INTERVAL, POLL_INTERVAL);
         let mut waiting = false;
         loop {
             tokio::select! {
@@ -200,8 +204,12 @@ impl Relay {
                         next_send = Instant::now() + SEND_INTERVAL;
                     }
                 }
-                () = sleep_until(next_poll) => {
+                () = sleep_until(next_lock) => {
                     self.db.asker_lock.take(&mut listener).await?;
+                    lock_pause = MAX_LOCK_PAUSE.min(2 * lock_pause);
+                    next_lock = Instant::now() + lock_pause;
+                }
+                () = sleep_until(next_poll) => {
                     self.poll_last_events().await;
                     next_poll = Instant::now() + POLL_INTERVAL;
                 }
