@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
-use super::record::record;
+use super::record::{AnyRow, record};
 use super::{ReadError, Store, delivery_list, gathered};
 use crate::task::event_name::REQUEST_CHANGES;
 use crate::task::id::{ChangeId, RequestId, TaskId};
@@ -34,8 +34,6 @@ const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
 /// How long a due delivery that this replica cannot send is kept for other replicas, whose
 /// configuration may differ. After this time this replica drops the delivery.
 const ORPHAN_TIMEOUT: Duration = Duration::from_hours(24);
-/// The maximum number of deliveries removed per statement.
-const BATCH: usize = 1000;
 
 /// A delivery that this process has claimed. The process may send it until the lease ends.
 #[derive(Clone, Debug, PartialEq)]
@@ -295,7 +293,7 @@ record! {
 }
 
 record! {
-    pub(super) struct Target {
+    struct Target {
         target: String,
     }
 }
@@ -430,14 +428,13 @@ impl Store {
         ];
         if self
             .db()
-            .one::<Target>(HAS_WAITING, values.clone())
+            .one::<AnyRow>(HAS_WAITING, values.clone())
             .await?
             .is_none()
         {
             return Ok(0);
         }
-        let pulled: Vec<Target> = self.db().write(MAKE_WAITING_DUE, values).await?;
-        Ok(pulled.len())
+        Ok(self.db().count_written(MAKE_WAITING_DUE, values).await?)
     }
 
     /// Drops the deliveries that have been due for a day and whose entry is not among `targets`,
@@ -468,14 +465,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_deliveries(&self) -> Result<bool, ReadError> {
-        let values = vec![
-            Value::Now,
-            Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
-            Value::Int(micros(RETENTION)),
-            Value::Int(micros(DEAD_RETENTION)),
-            Value::Int(micros(UPDATABLE_FOR)),
-        ];
-        let removed: Vec<Target> = self.db().write(REMOVE, values).await?;
-        Ok(removed.len() >= BATCH)
+        let retentions = [RETENTION, DEAD_RETENTION, UPDATABLE_FOR];
+        Ok(self.db().remove_batch(REMOVE, &retentions).await?)
     }
 }

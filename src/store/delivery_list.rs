@@ -350,9 +350,9 @@ impl Store {
     /// [`ReadError`] when the database does not answer.
     pub async fn resend(&self, tenant: &str, id: Uuid) -> Result<bool, ReadError> {
         let values = vec![Value::Now, Value::Text(tenant.to_owned()), Value::Id(id)];
-        let found: Vec<Changed> = self.db().write(RESEND, values).await?;
+        let count = self.db().count_written(RESEND, values).await?;
         self.inner.feed.wake_sender();
-        Ok(!found.is_empty())
+        Ok(count > 0)
     }
 
     /// Makes every delivery that matches the filter due now, as [`Self::resend`] does for one

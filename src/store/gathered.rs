@@ -16,10 +16,10 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::{Engine, Sql, Value, sql};
-use super::deliveries::{ClaimRecord, ClaimedDelivery, Target};
+use super::deliveries::{ClaimRecord, ClaimedDelivery};
 use super::notices::lite;
 use super::record::record;
-use super::sqlite::records;
+use super::sqlite::{count_written, records};
 use super::{ReadError, Store};
 
 /// The maximum number of deliveries of one message. Also the maximum number of due deliveries among
@@ -230,8 +230,7 @@ impl Store {
             Value::Int(claimed.lease_until),
             Value::Int(micros(wait)),
         ];
-        let closed: Vec<Target> = self.db().write(ALLOW_NEXT_MESSAGE, values).await?;
-        Ok(!closed.is_empty())
+        Ok(self.db().count_written(ALLOW_NEXT_MESSAGE, values).await? > 0)
     }
 
     /// Removes the rows of the table `gathered` whose `next_at` passed more than an hour ago. These
@@ -241,7 +240,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_gathered(&self) -> Result<(), ReadError> {
         let values = vec![Value::Now, Value::Int(micros(RETENTION))];
-        let _: Vec<Target> = self.db().write(REMOVE_SPENT, values).await?;
+        self.db().count_written(REMOVE_SPENT, values).await?;
         Ok(())
     }
 }
@@ -273,14 +272,14 @@ fn claim(
             let due_at = next.min(at + pause);
             for id in ids {
                 let values = [Value::Id(id), Value::Int(due_at)];
-                records::<Target>(transaction, PUT_OFF.sqlite, &values)?;
+                count_written(transaction, PUT_OFF.sqlite, &values)?;
             }
         } else if opened < limit {
             opened += 1;
             let [target, tenant, person] = key;
             let until = Value::Int(at + lease);
             let values = [target, tenant, person, until];
-            records::<NextAt>(transaction, SET_NEXT_AT.sqlite, &values)?;
+            count_written(transaction, SET_NEXT_AT.sqlite, &values)?;
             let [target, tenant, person, until] = values;
             let (now, most) = (Value::Int(at), Value::Int(MAX_DELIVERIES));
             let values = [target, tenant, person, now, until, most];

@@ -210,13 +210,10 @@ impl Store {
             for (over, values) in [
                 (open::EXPIRE_LEASES, Vec::new()),
                 (open::END_PRESENCE, vec![Value::Now]),
+                (gathered::EXPIRE_LEASES, Vec::new()),
+                (deliveries::EXPIRE_LEASES, Vec::new()),
             ] {
-                db.write::<claim::LeasedTask>(over, values)
-                    .await
-                    .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
-            }
-            for over in [gathered::EXPIRE_LEASES, deliveries::EXPIRE_LEASES] {
-                db.write::<deliveries::Target>(over, Vec::new())
+                db.count_written(over, values)
                     .await
                     .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
             }
@@ -336,7 +333,7 @@ impl Store {
             Value::Text(digest.to_owned()),
             Value::Text(definition.to_owned()),
         ];
-        self.inner.db.write::<At>(STORE_AGENT_VERSION, values).await.map(|_| ()).map_err(|failure| {
+        self.inner.db.count_written(STORE_AGENT_VERSION, values).await.map(|_| ()).map_err(|failure| {
             if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::db::{Engine, Sql, Value, sql};
 use super::delivery_list::DeliveryChannel;
 use super::record::record;
-use super::sqlite::records;
+use super::sqlite::count_written;
 use super::tasks::fact;
 use super::{ReadError, Store};
 use crate::task::change::Change;
@@ -235,11 +235,6 @@ record! {
     }
 }
 
-record! {
-    struct Written {
-    }
-}
-
 impl EventHeaderRecord {
     /// Returns the event of this item; `None` if the item cannot be decoded, or its type never
     /// leads to a message.
@@ -348,22 +343,20 @@ impl Store {
             let job = move |transaction: &Transaction<'_>, at| {
                 let mut inserted = 0;
                 for id in ids {
-                    if records::<Written>(transaction, DELETE_NOTICE, &[Value::Id(id)])?.is_empty()
-                    {
+                    if count_written(transaction, DELETE_NOTICE, &[Value::Id(id)])? == 0 {
                         continue;
                     }
                     for delivery in deliveries.iter().filter(|one| one.notice.id == id) {
                         let values = delivery.values(at);
-                        inserted +=
-                            records::<Written>(transaction, INSERT_DELIVERY, &values)?.len();
+                        inserted += count_written(transaction, INSERT_DELIVERY, &values)?;
                     }
                 }
                 Ok(inserted)
             };
             return Ok(self.db().write_transaction(job).await?);
         }
-        let inserted: Vec<Written> = self.db().write(REPLACE, columns(ids, &deliveries)).await?;
-        Ok(inserted.len())
+        let values = columns(ids, &deliveries);
+        Ok(self.db().count_written(REPLACE, values).await?)
     }
 }
 

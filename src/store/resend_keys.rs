@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::db::{Engine, Sql, Value, sql};
 use super::delivery_list::{RESEND, RESEND_ALL, ResendFilter};
 use super::record::record;
-use super::sqlite::records;
+use super::sqlite::count_written;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserKey};
 
@@ -192,11 +192,6 @@ record! {
     }
 }
 
-record! {
-    struct Changed {
-    }
-}
-
 impl ResendTarget {
     /// Returns how many deliveries a POST must make due for its key to be stored. This is 0 for a
     /// filter, because a POST whose filter matches no delivery also succeeds.
@@ -264,12 +259,12 @@ fn resend_on_sqlite(
     key: &ResendKey,
 ) -> rusqlite::Result<i64> {
     let (update, values) = target.on_sqlite(&key.tenant, at);
-    let changed: Vec<Changed> = records(transaction, update, &values)?;
-    let count = i64::try_from(changed.len()).unwrap_or(i64::MAX);
+    let count = count_written(transaction, update, &values)?;
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
     if count >= target.least() {
         let values = key.values(Value::Int(at), count);
         for statement in [DELETE_SPENT_KEY, INSERT_KEY] {
-            records::<Changed>(transaction, statement.sqlite, &values)?;
+            count_written(transaction, statement.sqlite, &values)?;
         }
     }
     Ok(count)
