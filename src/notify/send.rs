@@ -180,9 +180,11 @@ impl Sender {
             let mut claimed = gathered.await?;
             let remaining = count.saturating_sub(i64::try_from(claimed.len()).unwrap_or(count));
             if remaining > 0 && !state.entry.leaves_updates_out() {
-                let changes = self.store.claim_updates(name, remaining, lease).await;
+                let claim = self
+                    .store
+                    .claim_deliveries(name, remaining, lease, &REQUEST_CHANGES);
                 // The gathered deliveries are claimed already, so they are sent in any case.
-                let changes = changes.unwrap_or_else(|error| {
+                let changes = claim.await.unwrap_or_else(|error| {
                     tracing::debug!(entry = name, %error, "deliveries could not be claimed");
                     Vec::new()
                 });
@@ -190,7 +192,8 @@ impl Sender {
             }
             return Ok(claimed);
         }
-        let claimed = self.store.claim_deliveries(name, count, lease).await?;
+        let claimed = self.store.claim_deliveries(name, count, lease, &[]);
+        let claimed = claimed.await?;
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 

@@ -19,7 +19,6 @@ use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
 use super::record::{AnyRow, record};
 use super::{ReadError, Store, delivery_list, gathered};
-use crate::task::event_name::REQUEST_CHANGES;
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
@@ -327,35 +326,13 @@ impl Store {
         Ok(found.into_iter().map(|found| found.target).collect())
     }
 
-    /// Claims at most `limit` due deliveries of an entry, the oldest first, each for `lease`.
+    /// Claims at most `limit` due deliveries of an entry, the oldest first, each for `lease`. If
+    /// `kinds` is not empty, claims only deliveries of these types.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed
     /// nevertheless. They can be claimed again once their leases have ended.
     pub async fn claim_deliveries(
-        &self,
-        target: &str,
-        limit: i64,
-        lease: Duration,
-    ) -> Result<Vec<ClaimedDelivery>, ReadError> {
-        self.claim_by_kind(target, limit, lease, &[]).await
-    }
-
-    /// Like [`Self::claim_deliveries`], but claims only deliveries that change an earlier message.
-    ///
-    /// # Errors
-    /// The errors of [`Self::claim_deliveries`].
-    pub async fn claim_updates(
-        &self,
-        target: &str,
-        limit: i64,
-        lease: Duration,
-    ) -> Result<Vec<ClaimedDelivery>, ReadError> {
-        self.claim_by_kind(target, limit, lease, &REQUEST_CHANGES)
-            .await
-    }
-
-    async fn claim_by_kind(
         &self,
         target: &str,
         limit: i64,

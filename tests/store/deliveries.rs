@@ -45,7 +45,7 @@ async fn spread(fixture: &StoreFixture, target: &str) {
 async fn claim(fixture: &StoreFixture, limit: i64) -> Vec<ClaimedDelivery> {
     fixture
         .store
-        .claim_deliveries("backend", limit, LEASE)
+        .claim_deliveries("backend", limit, LEASE, &[])
         .await
         .unwrap()
 }
