@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
 use super::record::{AnyRow, record};
-use super::{ReadError, Store, delivery_list, gathered};
+use super::{ReadError, Store};
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
@@ -253,7 +253,7 @@ returning target",
     by_key: false,
 };
 
-const STATEMENTS: &[Sql] = &[
+pub(super) const STATEMENTS: &[Sql] = &[
     EXPIRE_LEASES,
     DUE,
     CLAIM,
@@ -263,11 +263,6 @@ const STATEMENTS: &[Sql] = &[
     DROP,
     REMOVE,
 ];
-
-pub(super) fn statements() -> impl Iterator<Item = Sql> {
-    let rest = delivery_list::STATEMENTS.iter().chain(gathered::STATEMENTS);
-    STATEMENTS.iter().chain(rest).copied()
-}
 
 record! {
     pub(super) struct ClaimRecord {
