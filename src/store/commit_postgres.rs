@@ -89,11 +89,7 @@ impl Extras {
     fn statement(self) -> Sql {
         // `self.0` is below `COMBINATIONS`, so the text exists.
         let text = TEXTS.get(self.0);
-        Sql {
-            postgres: text.map_or("", |text| text.get_or_init(|| self.text())),
-            sqlite: "",
-            by_key: true,
-        }
+        Sql::on_postgres(text.map_or("", |text| text.get_or_init(|| self.text()))).by_key()
     }
 }
 

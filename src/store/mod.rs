@@ -484,7 +484,7 @@ impl Store {
         .concat();
         all.extend(commit_postgres::statements());
         all.extend(commit_single::statements());
-        all.extend(commit_sqlite::statements().map(notices::lite));
+        all.extend(commit_sqlite::statements().map(Sql::on_sqlite));
         all
     }
 

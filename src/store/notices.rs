@@ -163,8 +163,8 @@ const CHANGE_EVENTS: Sql = sql!(
 ///
 /// The two texts differ because `SQLite` has neither arrays nor data-modifying CTEs. So on `SQLite`
 /// the replacement is a transaction of `DELETE_NOTICE` and `INSERT_DELIVERY`.
-const REPLACE: Sql = Sql {
-    postgres: "
+const REPLACE: Sql = Sql::on_postgres(
+    "
 with held as materialized (
     select notice_id from notice where notice_id = any($2::uuid[]) order by notice_id for update skip locked
 ), inserted as (
@@ -183,10 +183,8 @@ with held as materialized (
 ), deleted as (
     delete from notice n using held h where n.notice_id = h.notice_id
 )
-select delivery_id from inserted",
-    sqlite: "",
-    by_key: false,
-};
+select delivery_id from inserted"
+);
 
 const DELETE_NOTICE: &str = "delete from notice where notice_id = $1 returning notice_id";
 
@@ -200,17 +198,9 @@ pub(super) const STATEMENTS: &[Sql] = &[
     NOTICES,
     CHANGE_EVENTS,
     REPLACE,
-    lite(DELETE_NOTICE),
-    lite(INSERT_DELIVERY),
+    Sql::on_sqlite(DELETE_NOTICE),
+    Sql::on_sqlite(INSERT_DELIVERY),
 ];
-
-pub(super) const fn lite(sqlite: &'static str) -> Sql {
-    Sql {
-        postgres: "",
-        sqlite,
-        by_key: true,
-    }
-}
 
 record! {
     struct NoticeRecord {

@@ -44,11 +44,9 @@ const MAX_PAYLOAD_BYTES: usize = 7_900;
 
 /// Sends messages to the other replicas. No text for `SQLite`, because one process alone uses a
 /// `SQLite` file.
-const NOTIFY: Sql = Sql {
-    postgres: "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
-    sqlite: "",
-    by_key: false,
-};
+const NOTIFY: Sql = Sql::on_postgres(
+    "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
+);
 
 const LAST_EVENTS: Sql =
     sql!("select task_id, next_event from agent_task where task_id " (any 1 uuid)).by_key();
