@@ -315,7 +315,7 @@ impl Store {
     /// Calls `observer` with the number of changes in each batch, for a metric. Only the first call
     /// takes effect.
     pub fn observe_batches(&self, observer: impl Fn(usize) + Send + Sync + 'static) {
-        self.inner.committer.set_batch_observer(Box::new(observer));
+        let _ = self.inner.committer.batch_observer.set(Box::new(observer));
     }
 
     /// Stores an agent's definition under its digest; called at every start.

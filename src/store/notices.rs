@@ -253,7 +253,7 @@ impl Store {
     /// Sets the events about which messages are sent; a commit with such an event writes a notice.
     /// Only the first call takes effect.
     pub fn set_event_filters(&self, filters: EventFilters) {
-        self.inner.committer.set_event_filters(filters);
+        let _ = self.inner.committer.event_filters.set(filters);
     }
 
     /// Waits until this process has written a [`Notice`] or made a delivery due.

@@ -8,6 +8,7 @@
 //! Each replica announces the trees that it listens to. Commits and deltas are sent for trees that
 //! another replica has announced.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -99,8 +100,8 @@ pub(super) struct Relay {
     replica: Uuid,
     /// Whether all messages, in and out, are dropped. For tests.
     muted: Arc<AtomicBool>,
-    /// The deltas that lack their last parts, each with its sender.
-    partial_deltas: Vec<(Uuid, Delta)>,
+    /// The deltas that lack their last parts, by sender.
+    partial_deltas: HashMap<Uuid, Delta>,
 }
 
 /// The error of a connection that failed or did not answer in time. The relay then opens another
@@ -121,7 +122,7 @@ impl Relay {
             stop,
             replica,
             muted,
-            partial_deltas: Vec::new(),
+            partial_deltas: HashMap::new(),
         })
     }
 
@@ -280,14 +281,12 @@ impl Relay {
             self.feed.publish_remote_commit(root, running);
         }
         for delta in message.said {
-            let is_sender = |(from, _): &(Uuid, Delta)| *from == message.from;
-            let index = self.partial_deltas.iter().position(is_sender);
-            let delta = match index.map(|at| self.partial_deltas.swap_remove(at).1) {
+            let delta = match self.partial_deltas.remove(&message.from) {
                 Some(partial) => join_deltas(partial, delta),
                 None => delta,
             };
             if message.more {
-                self.partial_deltas.push((message.from, delta));
+                self.partial_deltas.insert(message.from, delta);
             } else {
                 self.feed.deliver_delta(Arc::new(delta));
             }

@@ -96,8 +96,8 @@ const MATCHING: Sql = sql!(
 pub(super) const STATEMENTS: &[Sql] = &[INBOX, OF_PERSON, OPEN, OF_TENANT, OF_TREES, MATCHING];
 
 record! {
-    struct Id {
-        request_id: Uuid,
+    pub(super) struct Id {
+        pub(super) request_id: Uuid,
     }
 }
 
