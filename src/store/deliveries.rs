@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
+use super::delivery_list::DeliveryId;
 use super::record::{AnyRow, record};
 use super::{ReadError, Store};
 use crate::task::id::{ChangeId, RequestId, TaskId};
@@ -281,12 +282,6 @@ record! {
 }
 
 record! {
-    struct Recorded {
-        delivery_id: Uuid,
-    }
-}
-
-record! {
     struct Target {
         target: String,
     }
@@ -377,7 +372,7 @@ impl Store {
             Value::Int(micros(attempt.retry_after.unwrap_or_default())),
             Value::Int(counted),
         ];
-        let recorded: Vec<Recorded> = self.db().write(RECORD, values).await?;
+        let recorded: Vec<DeliveryId> = self.db().write(RECORD, values).await?;
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
