@@ -224,7 +224,7 @@ async fn used_key_is_no_warning_whichever_constraint_refuses_it() {
             .with_writer(log.reopen().unwrap());
         let _printing = tracing::subscriber::set_default(printing.finish());
         let logged = || std::fs::read_to_string(log.path()).unwrap();
-        // The first spelling is the stored one. The other is refused by a unique index.
+        // The stored row has the first spelling. A unique index refuses the other.
         for user in ["Alice", "alice"] {
             let (_, anew) = create_as(user, UserIds::Folded, "k");
             let refused = fixture.store.commit(anew).await;
