@@ -109,11 +109,6 @@ impl Channel {
         attempt + RECORD_TIMEOUT
     }
 
-    /// Whether the channel can update messages that it has sent.
-    pub(super) fn can_update(&self) -> bool {
-        matches!(self, Self::Slack(slack) if slack.can_update())
-    }
-
     /// Whether the channel sends messages to this person.
     pub(super) fn includes(&self, person: &Person, directory: &Directory) -> bool {
         matches!(self, Self::Mail(mail) if recipients_include(&mail.to, person, directory))
@@ -212,6 +207,13 @@ impl Entry {
         } else {
             REQUEST_WAITING
         })
+    }
+
+    /// Whether the entry gathers messages and cannot update them. Such an entry has updates only
+    /// from an earlier configuration. Its claims leave them out, and the cleanup drops them.
+    pub(super) fn leaves_updates_out(&self) -> bool {
+        let can_update = matches!(&self.channel, Channel::Slack(slack) if slack.can_update());
+        !self.gather.is_zero() && !can_update
     }
 
     /// Whether the entry's `tenants`, `agents`, `groups` and `users` let messages about this

@@ -228,7 +228,13 @@ impl Sender {
     /// that can no longer update messages. Removes ended deliveries after their retention. Removes
     /// the stored time of a recipient's next message once that time has passed.
     async fn clean(&self) {
-        match self.store.drop_orphaned_deliveries(&self.entry_names).await {
+        let entries = self.entry_states.iter().map(|state| &state.entry);
+        let without_updates = entries.filter(|entry| entry.leaves_updates_out());
+        let without_updates: Vec<_> = without_updates.map(|entry| entry.name.clone()).collect();
+        let dropped = self
+            .store
+            .drop_orphaned_deliveries(&self.entry_names, &without_updates);
+        match dropped.await {
             Ok(dropped) => {
                 for name in dropped {
                     observe(&name, "dropped");
@@ -236,7 +242,6 @@ impl Sender {
             }
             Err(error) => tracing::debug!(%error, "deliveries could not be dropped"),
         }
-        self.drop_stale_updates().await;
         if let Err(error) = self.store.remove_spent_gathered().await {
             tracing::debug!(%error, "the times of messages could not be removed");
         }

@@ -179,11 +179,12 @@ impl Sender {
             let gathered = self.store.claim_gathered(name, count, lease, pause);
             let mut claimed = gathered.await?;
             let remaining = count.saturating_sub(i64::try_from(claimed.len()).unwrap_or(count));
-            // `drop_stale_updates` drops the updates of a channel that cannot update messages.
-            if remaining > 0 && state.entry.channel.can_update() {
-                let changes = self.store.claim_updates(name, remaining, lease).await;
+            if remaining > 0 && !state.entry.leaves_updates_out() {
+                let claim = self
+                    .store
+                    .claim_deliveries(name, remaining, lease, &REQUEST_CHANGES);
                 // The gathered deliveries are claimed already, so they are sent in any case.
-                let changes = changes.unwrap_or_else(|error| {
+                let changes = claim.await.unwrap_or_else(|error| {
                     tracing::debug!(entry = name, %error, "deliveries could not be claimed");
                     Vec::new()
                 });
@@ -191,7 +192,8 @@ impl Sender {
             }
             return Ok(claimed);
         }
-        let claimed = self.store.claim_deliveries(name, count, lease).await?;
+        let claimed = self.store.claim_deliveries(name, count, lease, &[]);
+        let claimed = claimed.await?;
         Ok(claimed.into_iter().map(|one| vec![one]).collect())
     }
 

@@ -23,8 +23,6 @@ use crate::store::{ClaimedDelivery, MessageState, ReadError};
 use crate::task::user::UserIds;
 
 const NO_MESSAGE_LISTS_REQUEST: &str = "no message lists this request";
-/// The maximum number of stale updates of an entry that one cleanup drops.
-const MAX_STALE_UPDATES: i64 = 1000;
 
 /// The result of an attempt to update a message.
 enum UpdateResult {
@@ -37,23 +35,6 @@ enum UpdateResult {
 }
 
 impl Sender {
-    /// Drops the due updates of each entry that gathers messages and cannot update them. Such an
-    /// entry has updates only from an earlier configuration, and its claims leave them out.
-    pub(super) async fn drop_stale_updates(&self) {
-        for state in &self.entry_states {
-            let entry = &state.entry;
-            if entry.gather.is_zero() || entry.channel.can_update() {
-                continue;
-            }
-            let (name, lease) = (&entry.name, entry.channel.lease());
-            let claimed = self.store.claim_updates(name, MAX_STALE_UPDATES, lease);
-            match claimed.await {
-                Ok(stale) => self.drop_unsent(state, &stale, UNSELECTED).await,
-                Err(error) => tracing::debug!(entry = name, %error, "updates could not be dropped"),
-            }
-        }
-    }
-
     /// Makes one attempt to show a request's outcome in the posted message. Records the attempt.
     pub(super) async fn deliver_update(
         &self,

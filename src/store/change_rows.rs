@@ -40,18 +40,12 @@ pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Rows>
         uses: Vec::new(),
         idempotency: change.idempotency,
     };
-    let mut updates = BTreeMap::new();
+    let mut updates = Updates::new();
     for task in change.tasks {
         rows.add_task(task, &mut updates)?;
     }
     for RequestId(request_id) in change.resumed {
-        updates
-            .entry(request_id)
-            .or_insert_with(|| RequestUpdateLine {
-                request_id,
-                ..RequestUpdateLine::default()
-            })
-            .resumed = true;
+        update_of(&mut updates, request_id).resumed = true;
     }
     // A request that is opened and closed in one change is written once, with its final status.
     for request in &mut rows.requests {
@@ -67,12 +61,17 @@ pub(super) fn rows(change: Change, event_filters: &EventFilters) -> Option<Rows>
     rows.is_storable().then_some(rows)
 }
 
+/// The updates of requests, each with the request's id.
+type Updates = BTreeMap<Uuid, RequestUpdateLine>;
+
+fn update_of(updates: &mut Updates, request_id: Uuid) -> &mut RequestUpdateLine {
+    let line = updates.entry(request_id).or_default();
+    line.request_id = request_id;
+    line
+}
+
 impl Rows {
-    fn add_task(
-        &mut self,
-        task: TaskChange,
-        updates: &mut BTreeMap<Uuid, RequestUpdateLine>,
-    ) -> Option<()> {
+    fn add_task(&mut self, task: TaskChange, updates: &mut Updates) -> Option<()> {
         let mut agent_version = task.agent_version;
         let (guard, version, immutable) = match task.guard {
             Guard::New(new) => {
@@ -98,21 +97,19 @@ impl Rows {
             version,
             last_seq: task.last_seq,
             facts: i64::try_from(task.facts.len()).ok()?,
-            events: 0,
             busy: task.counters.busy.into(),
             open_requests: task.counters.open_requests.into(),
             prompt_tokens: task.counters.usage.prompt_tokens,
             completion_tokens: task.counters.usage.completion_tokens,
             total_tokens: task.counters.usage.total_tokens,
             model_calls: task.counters.model_calls.into(),
-            status: None,
-            status_seq: 0,
             agent_version,
             lease,
             lease_owner,
             lease_time,
             asker: task.asker,
             immutable,
+            ..TaskLine::default()
         };
         self.add_items(&mut line, task.facts, updates)?;
         if guard == NEW && line.status.is_none() {
@@ -130,7 +127,7 @@ impl Rows {
         &mut self,
         line: &mut TaskLine,
         facts: Vec<Fact>,
-        updates: &mut BTreeMap<Uuid, RequestUpdateLine>,
+        updates: &mut Updates,
     ) -> Option<()> {
         let mut seq = line.last_seq;
         for fact in facts {
@@ -167,13 +164,7 @@ impl Rows {
             }));
     }
 
-    fn add_derived_rows(
-        &mut self,
-        fact: &Fact,
-        task: TaskId,
-        seq: i64,
-        updates: &mut BTreeMap<Uuid, RequestUpdateLine>,
-    ) {
+    fn add_derived_rows(&mut self, fact: &Fact, task: TaskId, seq: i64, updates: &mut Updates) {
         if let Fact::InterventionRequested(spec) = fact {
             self.add_request(spec, task, seq);
         }
@@ -182,8 +173,7 @@ impl Rows {
             decision,
         } = fact
         {
-            let line = updates.entry(*request_id).or_default();
-            line.request_id = *request_id;
+            let line = update_of(updates, *request_id);
             line.required_state = RequiredState::InTime;
             if decision.closes {
                 line.status = Some(RequestStatus::Responded);
@@ -206,8 +196,7 @@ impl Rows {
             ..
         } = fact
         {
-            let line = updates.entry(*request_id).or_default();
-            line.request_id = *request_id;
+            let line = update_of(updates, *request_id);
             let required_state = if *status == RequestStatus::Expired {
                 RequiredState::Overdue
             } else {
@@ -257,14 +246,12 @@ impl Rows {
         if approvers.owner {
             add("owner", None);
         }
-        approvers
-            .users
-            .iter()
-            .for_each(|user| add("user", Some(user)));
-        approvers
-            .groups
-            .iter()
-            .for_each(|group| add("group", Some(group)));
+        for user in &approvers.users {
+            add("user", Some(user));
+        }
+        for group in &approvers.groups {
+            add("group", Some(group));
+        }
     }
 
     fn add_decisions(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
@@ -321,24 +308,9 @@ impl Rows {
         self.tasks.push(TaskLine {
             task_id: root,
             guard: ANY,
-            version: 0,
-            last_seq: 0,
-            facts: 0,
             events,
-            busy: 0,
-            open_requests: 0,
-            prompt_tokens: 0,
-            completion_tokens: 0,
-            total_tokens: 0,
-            model_calls: 0,
-            status: None,
-            status_seq: 0,
-            agent_version: None,
             lease: KEEP,
-            lease_owner: None,
-            lease_time: None,
-            asker: None,
-            immutable: None,
+            ..TaskLine::default()
         });
     }
 }

@@ -82,7 +82,7 @@ returning task_id",
 pub(super) const STATEMENTS: &[Sql] = &[CLAIM, SET_BEGUN, RENEW, RELEASE];
 
 record! {
-    pub(super) struct LeasedTask {
+    struct LeasedTask {
         task_id: Uuid,
     }
 }

@@ -8,7 +8,7 @@
 //! that the change was not written. The failure of one change never makes another change fail.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
@@ -80,10 +80,10 @@ pub(super) struct Committer {
     writers: Vec<Writer>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    batch_observer: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
+    pub(super) batch_observer: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
     /// The events about which messages are sent. While this field is not set, commits write no
     /// notices.
-    event_filters: std::sync::OnceLock<EventFilters>,
+    pub(super) event_filters: OnceLock<EventFilters>,
 }
 
 impl std::fmt::Debug for Committer {
@@ -116,8 +116,8 @@ impl Committer {
             writers: (0..writers).map(|_| Writer::default()).collect(),
             tasks: tasks.clone(),
             stop,
-            batch_observer: std::sync::OnceLock::new(),
-            event_filters: std::sync::OnceLock::new(),
+            batch_observer: OnceLock::new(),
+            event_filters: OnceLock::new(),
         });
         for number in 0..committer.writers.len() {
             tasks.spawn(Arc::clone(&committer).work(number));
@@ -164,14 +164,6 @@ impl Committer {
         let count = self.writers.len().max(1);
         let number = root.0.as_u128() % u128::try_from(count).unwrap_or(1);
         self.writers.get(usize::try_from(number).unwrap_or(0))
-    }
-
-    pub(super) fn set_batch_observer(&self, observer: Box<dyn Fn(usize) + Send + Sync>) {
-        let _ = self.batch_observer.set(observer);
-    }
-
-    pub(super) fn set_event_filters(&self, event_filters: EventFilters) {
-        let _ = self.event_filters.set(event_filters);
     }
 
     /// Rejects further changes as `Unavailable`. Changes that are already queued are still written.
@@ -344,7 +336,7 @@ impl Committer {
         if failure.is_result_lost() {
             return self.find_or_repeat(rows).await;
         }
-        if failure.is_used_key() {
+        if failure.is_idempotency_key_used() {
             tracing::debug!(root_task_id = %rows.root, change_id = %rows.change,
                 "the idempotency key is used");
         } else {

@@ -32,63 +32,43 @@ const LISTS: [&List; 9] = [
     &CREDENTIALS,
 ];
 
-/// The parts of the statement that few batches need. A statement leaves out the texts and the
-/// parameters of the parts that its batch does not need.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Extras {
-    /// Whether a change of the batch writes a notice, the outbox entry for messages about the
-    /// change.
-    has_notices: bool,
-    has_grants: bool,
-}
+/// The parts of the statement that few batches need, as a sum of bits. A statement leaves out the
+/// texts and the parameters of the parts that its batch does not need.
+#[derive(Clone, Copy)]
+struct Extras(usize);
 
-static TEXTS: [OnceLock<String>; 4] = [const { OnceLock::new() }; 4];
+/// Set if a change of the batch writes a notice, the outbox entry for messages about the change.
+const HAS_NOTICES: usize = 1;
+const HAS_GRANTS: usize = 1 << 1;
+const COMBINATIONS: usize = 1 << 2;
+
+static TEXTS: [OnceLock<String>; COMBINATIONS] = [const { OnceLock::new() }; COMBINATIONS];
 
 impl Extras {
-    const ALL: [Self; 4] = [
-        Self {
-            has_notices: false,
-            has_grants: false,
-        },
-        Self {
-            has_notices: true,
-            has_grants: false,
-        },
-        Self {
-            has_notices: false,
-            has_grants: true,
-        },
-        Self {
-            has_notices: true,
-            has_grants: true,
-        },
-    ];
-
     fn for_batch(batch: &[&Rows]) -> Self {
-        Self {
-            has_notices: batch.iter().any(|rows| rows.gets_notice),
-            has_grants: batch.iter().any(|rows| rows.has_grants()),
-        }
+        let has_notices = batch.iter().any(|rows| rows.gets_notice);
+        let has_grants = batch.iter().any(|rows| rows.has_grants());
+        Self(HAS_NOTICES * usize::from(has_notices) + HAS_GRANTS * usize::from(has_grants))
+    }
+
+    fn has(self, part: usize) -> bool {
+        self.0 & part != 0
     }
 
     fn lists(self) -> Vec<&'static List> {
         let mut lists = LISTS.to_vec();
-        if self.has_grants {
+        if self.has(HAS_GRANTS) {
             lists.extend([&GRANTS, &USES]);
         }
-        if self.has_notices {
+        if self.has(HAS_NOTICES) {
             lists.push(&NOTICES);
         }
         lists
     }
 
     fn text(self) -> String {
-        let grants = |part: &'static str| if self.has_grants { part } else { "" };
-        let notices = if self.has_notices {
-            NOTICES_INSERTED
-        } else {
-            ""
-        };
+        let part = |part: usize, text: &'static str| if self.has(part) { text } else { "" };
+        let grants = |text| part(HAS_GRANTS, text);
         postgres(
             WRITE,
             &self.lists(),
@@ -101,25 +81,22 @@ impl Extras {
                 ("counted_grants", grants(GRANTS_COUNTED)),
                 ("refused_grants", grants(GRANTS_REFUSED)),
                 ("written_grants", grants(GRANTS_WRITTEN)),
-                ("inserted_notices", notices),
+                ("inserted_notices", part(HAS_NOTICES, NOTICES_INSERTED)),
             ],
         )
     }
 
     fn statement(self) -> Sql {
-        let text = TEXTS.get(usize::from(self.has_notices) + 2 * usize::from(self.has_grants));
-        Sql {
-            postgres: text.map_or("", |text| text.get_or_init(|| self.text())),
-            sqlite: "",
-            by_key: true,
-        }
+        // `self.0` is below `COMBINATIONS`, so the text exists.
+        let text = TEXTS.get(self.0);
+        Sql::on_postgres(text.map_or("", |text| text.get_or_init(|| self.text()))).by_key()
     }
 }
 
 /// Returns the statement for each combination of `Extras`. The statements are for Postgres, because
 /// `SQLite` has no data-modifying CTEs, no arrays and no row locks (see `commit_sqlite.rs`).
-pub(super) fn statements() -> [Sql; 4] {
-    Extras::ALL.map(Extras::statement)
+pub(super) fn statements() -> impl Iterator<Item = Sql> {
+    (0..COMBINATIONS).map(|parts| Extras(parts).statement())
 }
 
 const WRITE: &str = "
@@ -337,11 +314,12 @@ mod tests {
 
     #[test]
     fn batch_without_notices_and_grants_has_no_text_and_no_parameter_for_them() {
-        for extras in Extras::ALL {
+        for extras in (0..COMBINATIONS).map(Extras) {
             let (text, lists) = (extras.text(), extras.lists());
-            assert_eq!(text.contains("notice"), extras.has_notices);
-            assert_eq!(text.contains("grant"), extras.has_grants);
-            let more = usize::from(extras.has_notices) + 2 * usize::from(extras.has_grants);
+            let (has_notices, has_grants) = (extras.has(HAS_NOTICES), extras.has(HAS_GRANTS));
+            assert_eq!(text.contains("notice"), has_notices);
+            assert_eq!(text.contains("grant"), has_grants);
+            let more = usize::from(has_notices) + 2 * usize::from(has_grants);
             assert_eq!(lists.len(), LISTS.len() + more);
         }
     }

@@ -103,11 +103,7 @@ impl Parts {
     fn statement(self) -> Sql {
         // `self.0` is below `PART_COMBINATIONS`, so the text exists.
         let text = TEXTS.get(self.0);
-        Sql {
-            postgres: text.map_or("", |text| text.get_or_init(|| self.text())),
-            sqlite: "",
-            by_key: true,
-        }
+        Sql::on_postgres(text.map_or("", |text| text.get_or_init(|| self.text()))).by_key()
     }
 
     fn text(self) -> String {

@@ -15,7 +15,7 @@ use super::lists::{
 };
 use super::record::record;
 use super::rows::{ANY, NEW, RequiredState, Rows, TaskLine, VERSION};
-use super::sqlite::{execute_each, records};
+use super::sqlite::{count_written, execute_each, records};
 use super::statement;
 
 const READ_TASK: &str = "select task_id, root_task_id, version, last_seq,
@@ -149,10 +149,6 @@ record! {
 }
 
 record! {
-    struct Deleted {}
-}
-
-record! {
     struct RequestState {
         request_id: Uuid,
         status: String,
@@ -195,7 +191,7 @@ pub(super) async fn write(db: &Db, batch: Vec<Arc<Rows>>) -> Result<Vec<Option<i
             execute_each(transaction, sql, list, &rows, at)?;
         }
         for task in ended_tasks(&rows, &state) {
-            records::<Deleted>(transaction, DELETE_CREDENTIALS, &[Value::Id(task)])?;
+            count_written(transaction, DELETE_CREDENTIALS, &[Value::Id(task)])?;
         }
         Ok(accepted
             .into_iter()

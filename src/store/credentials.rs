@@ -17,9 +17,6 @@ const CREDENTIALS: Sql = sql!(
 )
 .by_key();
 
-/// The maximum number of credentials removed per statement.
-const BATCH: usize = 1000;
-
 /// Removes expired credentials.
 ///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that a commit is
@@ -40,11 +37,6 @@ returning created_at",
 };
 
 pub(super) const STATEMENTS: &[Sql] = &[CREDENTIALS, REMOVE];
-
-record! {
-    struct Removed {
-    }
-}
 
 record! {
     struct Record {
@@ -86,11 +78,6 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_expired_credentials(&self) -> Result<bool, ReadError> {
-        let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
-        let removed: Vec<Removed> = self
-            .db()
-            .write(REMOVE, vec![Value::Now, Value::Int(limit)])
-            .await?;
-        Ok(removed.len() >= BATCH)
+        Ok(self.db().remove_batch(REMOVE, &[]).await?)
     }
 }

@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use rusqlite::Transaction;
 use serde_json::Value as Json;
-use sqlx::postgres::{PgArguments, PgPool, PgRow, Postgres};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow, Postgres};
 use sqlx::query::Query;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::asker_lock::AskerLock;
+use super::change_rows::micros;
 use super::connections::{ConnectionFailures, Pool, timed_out};
 pub(super) use super::failure::Failure;
 use super::failure::{DriverError, READ_ONLY};
 use super::identity::UncertainUntil;
 use super::outage::{self, Outage};
-use super::record::{Keyed, Record};
+use super::record::{AnyRow, Keyed, Record};
 pub use super::sql::Sql;
 pub(super) use super::sql::sql;
 use super::sqlite::{self, SqliteFile};
@@ -60,8 +61,8 @@ pub(super) enum Engine {
         lists: Pool,
         /// The pool of the readiness probe. Load on other pools does not delay the probe.
         probe: Pool,
-        /// The pool of the relay. It has one connection, which the relay holds all the time.
-        relay: PgPool,
+        /// The options of the relay's connection, which belongs to none of these pools.
+        relay: Box<PgConnectOptions>,
     },
     Sqlite(SqliteFile),
 }
@@ -98,6 +99,8 @@ impl std::fmt::Debug for Db {
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum number of attempts at a read. Only a lost connection leads to another attempt.
 const MAX_READ_ATTEMPTS: u32 = 3;
+/// The maximum number of rows that one statement of [`Db::remove_batch`] removes.
+const REMOVED_ROWS: i64 = 1000;
 
 impl Db {
     pub(super) async fn all<R: Record>(
@@ -204,6 +207,28 @@ impl Db {
                 self.record_reachability(file.write(job).await)
             }
         }
+    }
+
+    /// Like [`Self::write`], but returns the number of the rows.
+    pub(super) async fn count_written(
+        &self,
+        sql: Sql,
+        values: Vec<Value>,
+    ) -> Result<usize, Failure> {
+        Ok(self.write::<AnyRow>(sql, values).await?.len())
+    }
+
+    /// Removes at most one batch of old rows. The parameters of the statement are the time, the
+    /// maximum number of rows, and `retentions`. Returns whether there may be more.
+    pub(super) async fn remove_batch(
+        &self,
+        sql: Sql,
+        retentions: &[Duration],
+    ) -> Result<bool, Failure> {
+        let mut values = vec![Value::Now, Value::Int(REMOVED_ROWS)];
+        values.extend(retentions.iter().map(|time| Value::Int(micros(*time))));
+        let removed = self.count_written(sql, values).await?;
+        Ok(i64::try_from(removed).is_ok_and(|removed| removed >= REMOVED_ROWS))
     }
 
     /// Runs a job in a write transaction of `SQLite`. The job gets the time of the transaction's
@@ -340,13 +365,12 @@ impl Db {
                 keyed,
                 lists,
                 probe,
-                relay,
+                ..
             } => {
                 writers.close().await;
                 keyed.close().await;
                 lists.close().await;
                 probe.close().await;
-                relay.close().await;
             }
             Engine::Sqlite(file) => file.close().await,
         }

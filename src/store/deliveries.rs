@@ -17,9 +17,9 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::{Sql, Value, sql};
-use super::record::record;
-use super::{ReadError, Store, delivery_list, gathered};
-use crate::task::event_name::REQUEST_CHANGES;
+use super::delivery_list::DeliveryId;
+use super::record::{AnyRow, record};
+use super::{ReadError, Store};
 use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::time::Time;
 
@@ -31,11 +31,9 @@ const DEAD_RETENTION: Duration = Duration::from_hours(30 * 24);
 /// item about a request in the message. Such an item leads to an update of the message, which needs
 /// the deliveries. So this time is longer than all attempts at one update together.
 const UPDATABLE_FOR: Duration = Duration::from_hours(4 * 24);
-/// How long a due delivery is kept for other replicas if this replica's configuration does not have
-/// the delivery's entry. After this time this replica drops the delivery.
+/// How long a due delivery that this replica cannot send is kept for other replicas, whose
+/// configuration may differ. After this time this replica drops the delivery.
 const ORPHAN_TIMEOUT: Duration = Duration::from_hours(24);
-/// The maximum number of deliveries removed per statement.
-const BATCH: usize = 1000;
 
 /// A delivery that this process has claimed. The process may send it until the lease ends.
 #[derive(Clone, Debug, PartialEq)]
@@ -206,13 +204,19 @@ const MAKE_WAITING_DUE: Sql = sql!(
     " returning target"
 );
 
-/// Drops deliveries that have been due for long and whose entry is not in the configuration. The
+/// Drops deliveries that have been due for long and that this configuration cannot send. Either it
+/// does not have their entry (`$2`), or they change an earlier message
+/// (`task::event_name::REQUEST_CHANGES`) and their entry can no longer change messages (`$4`). The
 /// reason replaces the whole record of the last attempt, to which it does not belong.
 const DROP: Sql = sql!(
     "update delivery set state = 'dropped', lease_until = null, ended_at = " (now 1) ",
         last_at = " (now 1) ", last_status = null, last_milliseconds = 0,
-        last_problem = 'no entry of the configuration has this name'
-      where state = 'due' and not target " (any 2 text) " and due_at <= " (now 1) " - $3 returning target"
+        last_problem = case when target " (any 2 text) " then 'the entry''s settings no longer select this message'
+            else 'no entry of the configuration has this name' end
+      where state = 'due' and due_at <= " (now 1) " - $3
+        and (not target " (any 2 text) "
+            or target " (any 4 text) " and type in ('request.decided', 'request.expired', 'request.withdrawn'))
+     returning target"
 );
 
 /// Removes deliveries that ended long ago; dead deliveries are kept for longer. Keeps the
@@ -250,7 +254,7 @@ returning target",
     by_key: false,
 };
 
-const STATEMENTS: &[Sql] = &[
+pub(super) const STATEMENTS: &[Sql] = &[
     EXPIRE_LEASES,
     DUE,
     CLAIM,
@@ -260,11 +264,6 @@ const STATEMENTS: &[Sql] = &[
     DROP,
     REMOVE,
 ];
-
-pub(super) fn statements() -> impl Iterator<Item = Sql> {
-    let rest = delivery_list::STATEMENTS.iter().chain(gathered::STATEMENTS);
-    STATEMENTS.iter().chain(rest).copied()
-}
 
 record! {
     pub(super) struct ClaimRecord {
@@ -283,13 +282,7 @@ record! {
 }
 
 record! {
-    struct Recorded {
-        delivery_id: Uuid,
-    }
-}
-
-record! {
-    pub(super) struct Target {
+    struct Target {
         target: String,
     }
 }
@@ -323,35 +316,13 @@ impl Store {
         Ok(found.into_iter().map(|found| found.target).collect())
     }
 
-    /// Claims at most `limit` due deliveries of an entry, the oldest first, each for `lease`.
+    /// Claims at most `limit` due deliveries of an entry, the oldest first, each for `lease`. If
+    /// `kinds` is not empty, claims only deliveries of these types.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer. Some deliveries may have been claimed
     /// nevertheless. They can be claimed again once their leases have ended.
     pub async fn claim_deliveries(
-        &self,
-        target: &str,
-        limit: i64,
-        lease: Duration,
-    ) -> Result<Vec<ClaimedDelivery>, ReadError> {
-        self.claim_by_kind(target, limit, lease, &[]).await
-    }
-
-    /// Like [`Self::claim_deliveries`], but claims only deliveries that change an earlier message.
-    ///
-    /// # Errors
-    /// The errors of [`Self::claim_deliveries`].
-    pub async fn claim_updates(
-        &self,
-        target: &str,
-        limit: i64,
-        lease: Duration,
-    ) -> Result<Vec<ClaimedDelivery>, ReadError> {
-        self.claim_by_kind(target, limit, lease, &REQUEST_CHANGES)
-            .await
-    }
-
-    async fn claim_by_kind(
         &self,
         target: &str,
         limit: i64,
@@ -401,7 +372,7 @@ impl Store {
             Value::Int(micros(attempt.retry_after.unwrap_or_default())),
             Value::Int(counted),
         ];
-        let recorded: Vec<Recorded> = self.db().write(RECORD, values).await?;
+        let recorded: Vec<DeliveryId> = self.db().write(RECORD, values).await?;
         Ok(recorded.into_iter().map(|one| one.delivery_id).collect())
     }
 
@@ -424,29 +395,32 @@ impl Store {
         ];
         if self
             .db()
-            .one::<Target>(HAS_WAITING, values.clone())
+            .one::<AnyRow>(HAS_WAITING, values.clone())
             .await?
             .is_none()
         {
             return Ok(0);
         }
-        let pulled: Vec<Target> = self.db().write(MAKE_WAITING_DUE, values).await?;
-        Ok(pulled.len())
+        Ok(self.db().count_written(MAKE_WAITING_DUE, values).await?)
     }
 
     /// Drops the deliveries that have been due for a day and whose entry is not among `targets`,
-    /// the entries in this replica's configuration. Returns the entry of each dropped delivery.
+    /// the entries in this replica's configuration. Also drops those that change an earlier message
+    /// and whose entry is among `without_updates`, the entries that claim no such deliveries.
+    /// Returns the entry of each dropped delivery.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn drop_orphaned_deliveries(
         &self,
         targets: &[String],
+        without_updates: &[String],
     ) -> Result<Vec<String>, ReadError> {
         let values = vec![
             Value::Now,
             Value::Texts(targets.to_vec()),
             Value::Int(micros(ORPHAN_TIMEOUT)),
+            Value::Texts(without_updates.to_vec()),
         ];
         let dropped: Vec<Target> = self.db().write(DROP, values).await?;
         Ok(dropped.into_iter().map(|dropped| dropped.target).collect())
@@ -458,14 +432,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_deliveries(&self) -> Result<bool, ReadError> {
-        let values = vec![
-            Value::Now,
-            Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
-            Value::Int(micros(RETENTION)),
-            Value::Int(micros(DEAD_RETENTION)),
-            Value::Int(micros(UPDATABLE_FOR)),
-        ];
-        let removed: Vec<Target> = self.db().write(REMOVE, values).await?;
-        Ok(removed.len() >= BATCH)
+        let retentions = [RETENTION, DEAD_RETENTION, UPDATABLE_FOR];
+        Ok(self.db().remove_batch(REMOVE, &retentions).await?)
     }
 }

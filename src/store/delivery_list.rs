@@ -5,6 +5,7 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::page::Page;
 use super::record::record;
+use super::tasks::corrupt;
 use super::{ReadError, Store};
 use crate::task::event_name::{REQUEST_EXPIRING, REQUEST_WAITING};
 use crate::task::id::{ChangeId, RequestId, TaskId};
@@ -259,8 +260,8 @@ record! {
 }
 
 record! {
-    struct Changed {
-        delivery_id: Uuid,
+    pub(super) struct DeliveryId {
+        pub(super) delivery_id: Uuid,
     }
 }
 
@@ -283,12 +284,10 @@ impl ResendFilter {
 impl DeliveryRecord {
     fn row(self) -> Result<DeliveryRow, ReadError> {
         let state = DeliveryState::parse(&self.state);
-        let state =
-            state.ok_or_else(|| ReadError::Corrupt("the state of a delivery".to_owned()))?;
+        let state = state.ok_or_else(|| corrupt("the state of a delivery"))?;
         let mut channels = DeliveryChannel::ALL.into_iter();
         let channel = channels.find(|one| one.as_str() == self.channel);
-        let channel =
-            channel.ok_or_else(|| ReadError::Corrupt("the channel of a delivery".to_owned()))?;
+        let channel = channel.ok_or_else(|| corrupt("the channel of a delivery"))?;
         let last = self.last_at.map(|at| LastAttempt {
             at: Time(at),
             http_status: self.last_status,
@@ -350,9 +349,9 @@ impl Store {
     /// [`ReadError`] when the database does not answer.
     pub async fn resend(&self, tenant: &str, id: Uuid) -> Result<bool, ReadError> {
         let values = vec![Value::Now, Value::Text(tenant.to_owned()), Value::Id(id)];
-        let found: Vec<Changed> = self.db().write(RESEND, values).await?;
+        let count = self.db().count_written(RESEND, values).await?;
         self.inner.feed.wake_sender();
-        Ok(!found.is_empty())
+        Ok(count > 0)
     }
 
     /// Makes every delivery that matches the filter due now, as [`Self::resend`] does for one
@@ -370,7 +369,7 @@ impl Store {
         let (mut count, mut after) = (0, Uuid::nil());
         loop {
             let values = filter.values(Value::Now, limit, after);
-            let found: Vec<Changed> = self.db().write(RESEND_ALL, values).await?;
+            let found: Vec<DeliveryId> = self.db().write(RESEND_ALL, values).await?;
             count += found.len();
             let ids = found.iter().map(|changed| changed.delivery_id);
             after = ids.max().unwrap_or(after);

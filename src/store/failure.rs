@@ -1,6 +1,8 @@
 //! Describes a failed statement: whether it may have reached the database, and the cause of the
 //! failure. Invariant: if the connection is lost during a statement, its outcome counts as unknown.
 
+use sqlx::postgres::PgDatabaseError;
+
 use super::outage;
 
 /// The SQLSTATE `read_only_sql_transaction`: the server was demoted, or set to read-only.
@@ -94,14 +96,24 @@ impl Failure {
         matches!(self.code().as_str(), "40P01" | "40001" | "55P03")
     }
 
-    /// Whether the change was refused because its idempotency key is used. The statement then sets
-    /// `idempotency.task_id` to null, which the table forbids. The message of either database names
-    /// the table and the column.
-    pub(super) fn is_used_key(&self) -> bool {
-        let message = self.error.to_string();
-        matches!(self.code().as_str(), "23502" | "1299")
-            && message.contains("idempotency")
-            && message.contains("task_id")
+    /// Whether the statement was refused because its idempotency key is used. If the key's row
+    /// spells the user id as the statement does, the statement sets `idempotency.task_id` to null,
+    /// which the table forbids. If the row has another spelling, a unique index refuses the new row.
+    pub(super) fn is_idempotency_key_used(&self) -> bool {
+        match &self.error {
+            DriverError::Sqlx(sqlx::Error::Database(inner)) => {
+                let column = inner
+                    .try_downcast_ref::<PgDatabaseError>()
+                    .and_then(PgDatabaseError::column);
+                inner.table() == Some("idempotency")
+                    && (inner.is_unique_violation() || column == Some("task_id"))
+            }
+            DriverError::Sqlite(rusqlite::Error::SqliteFailure(_, Some(message))) => {
+                message == "NOT NULL constraint failed: idempotency.task_id"
+                    || message.starts_with("UNIQUE constraint failed: idempotency.")
+            }
+            DriverError::Sqlx(_) | DriverError::Sqlite(_) | DriverError::Commit(_) => false,
+        }
     }
 
     /// Whether a stored value that cannot be decoded caused the failure.
@@ -178,17 +190,25 @@ mod tests {
         let database = rusqlite::Connection::open_in_memory().unwrap();
         database
             .execute_batch(
-                "create table idempotency (task_id blob not null, path text not null);
-                 create table grants (task_id blob not null);",
+                "create table idempotency
+                    (task_id blob not null, path text not null, key text primary key);
+                 create unique index idempotency_path on idempotency (path) where key is not null;
+                 create table grants (task_id blob not null unique);
+                 insert into idempotency values (x'00', 'p', 'k');
+                 insert into grants values (x'00');",
             )
             .unwrap();
         for (statement, expected) in [
-            ("insert into idempotency values (null, 'p')", true),
-            ("insert into idempotency values (x'00', null)", false),
+            ("insert into idempotency values (null, 'q', 'l')", true),
+            ("insert into idempotency values (x'00', 'q', 'k')", true),
+            ("insert into idempotency values (x'00', 'p', 'l')", true),
+            ("insert into idempotency values (x'00', null, 'l')", false),
             ("insert into grants values (null)", false),
+            ("insert into grants values (x'00')", false),
         ] {
             let error = database.execute(statement, []).unwrap_err();
-            assert_eq!(Failure::sent(error).is_used_key(), expected, "{statement}");
+            let is_used = Failure::sent(error).is_idempotency_key_used();
+            assert_eq!(is_used, expected, "{statement}");
         }
     }
 }

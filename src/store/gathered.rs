@@ -16,10 +16,9 @@ use uuid::Uuid;
 
 use super::change_rows::micros;
 use super::db::{Engine, Sql, Value, sql};
-use super::deliveries::{ClaimRecord, ClaimedDelivery, Target};
-use super::notices::lite;
+use super::deliveries::{ClaimRecord, ClaimedDelivery};
 use super::record::record;
-use super::sqlite::records;
+use super::sqlite::{count_written, records};
 use super::{ReadError, Store};
 
 /// The maximum number of deliveries of one message. Also the maximum number of due deliveries among
@@ -41,8 +40,8 @@ const RETENTION: Duration = Duration::from_hours(1);
 ///
 /// The two texts differ because `SQLite` has no data-modifying CTEs. So on `SQLite` the claim is a
 /// transaction of `DUE`, `NEXT_AT`, `SET_NEXT_AT`, `PUT_OFF` and `LEASE`.
-const CLAIM: Sql = Sql {
-    postgres: "
+const CLAIM: Sql = Sql::on_postgres(
+    "
 with moment as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
 ), due as materialized (
@@ -79,10 +78,8 @@ with moment as materialized (
 update delivery d set lease_until = m.at + $4
   from mine u cross join moment m where d.delivery_id = u.delivery_id
 returning d.delivery_id, d.tenant, d.person, d.root_task_id, d.change_id, d.event_number, d.type as kind, d.request_id,
-    d.attempts, d.lease_until, d.created_at",
-    sqlite: "",
-    by_key: false,
-};
+    d.attempts, d.lease_until, d.created_at"
+);
 
 /// Sets `next_at` to 0 where a lease of an earlier process holds back the next message. Runs when a
 /// `SQLite` file is opened, because the earlier process has then ended. That process had set
@@ -96,26 +93,27 @@ pub(super) const EXPIRE_LEASES: Sql = sql!(
      returning target"
 );
 
-const DUE: Sql = lite(
+const DUE: Sql = Sql::on_sqlite(
     "select delivery_id, tenant, person from delivery
       where target = $1 and state = 'due' and due_at <= $2 and (lease_until is null or lease_until <= $2)
         and type not in ('request.decided', 'request.expired', 'request.withdrawn')
       order by due_at, delivery_id limit $3",
 );
 
-const NEXT_AT: Sql =
-    lite("select next_at from gathered where target = $1 and tenant = $2 and person = $3");
+const NEXT_AT: Sql = Sql::on_sqlite(
+    "select next_at from gathered where target = $1 and tenant = $2 and person = $3",
+);
 
-const SET_NEXT_AT: Sql = lite(
+const SET_NEXT_AT: Sql = Sql::on_sqlite(
     "insert into gathered (target, tenant, person, next_at) values ($1, $2, $3, $4)
      on conflict (target, tenant, person) do update set next_at = excluded.next_at returning next_at",
 );
 
 const PUT_OFF: Sql =
-    lite("update delivery set due_at = $2 where delivery_id = $1 returning target");
+    Sql::on_sqlite("update delivery set due_at = $2 where delivery_id = $1 returning target");
 
 /// Claims the due deliveries to one person.
-const LEASE: Sql = lite(
+const LEASE: Sql = Sql::on_sqlite(
     "update delivery set lease_until = $5
       where delivery_id in (select delivery_id from delivery
          where target = $1 and state = 'due' and due_at <= $4 and (lease_until is null or lease_until <= $4)
@@ -230,8 +228,7 @@ impl Store {
             Value::Int(claimed.lease_until),
             Value::Int(micros(wait)),
         ];
-        let closed: Vec<Target> = self.db().write(ALLOW_NEXT_MESSAGE, values).await?;
-        Ok(!closed.is_empty())
+        Ok(self.db().count_written(ALLOW_NEXT_MESSAGE, values).await? > 0)
     }
 
     /// Removes the rows of the table `gathered` whose `next_at` passed more than an hour ago. These
@@ -241,7 +238,7 @@ impl Store {
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_gathered(&self) -> Result<(), ReadError> {
         let values = vec![Value::Now, Value::Int(micros(RETENTION))];
-        let _: Vec<Target> = self.db().write(REMOVE_SPENT, values).await?;
+        self.db().count_written(REMOVE_SPENT, values).await?;
         Ok(())
     }
 }
@@ -273,14 +270,14 @@ fn claim(
             let due_at = next.min(at + pause);
             for id in ids {
                 let values = [Value::Id(id), Value::Int(due_at)];
-                records::<Target>(transaction, PUT_OFF.sqlite, &values)?;
+                count_written(transaction, PUT_OFF.sqlite, &values)?;
             }
         } else if opened < limit {
             opened += 1;
             let [target, tenant, person] = key;
             let until = Value::Int(at + lease);
             let values = [target, tenant, person, until];
-            records::<NextAt>(transaction, SET_NEXT_AT.sqlite, &values)?;
+            count_written(transaction, SET_NEXT_AT.sqlite, &values)?;
             let [target, tenant, person, until] = values;
             let (now, most) = (Value::Int(at), Value::Int(MAX_DELIVERIES));
             let values = [target, tenant, person, now, until, most];

@@ -121,8 +121,6 @@ pub struct GrantFilter {
 
 /// How long a standing decision stays listed after it has expired.
 const RETENTION: Duration = Duration::from_hours(24 * 30);
-/// The maximum number of rows that are removed per statement.
-const BATCH: usize = 1000;
 const MAX_COVERING: i64 = 32;
 
 /// Finds standing decisions by their basis (see `Offer::basis`) and by the owner of their tree,
@@ -169,7 +167,7 @@ const REVOKE: Sql = sql!(
 
 const REMOVE: Sql = sql!(
     "delete from standing_grant where grant_id in (
-        select grant_id from standing_grant where expires_at < " (now 1) " - $2 order by expires_at limit $3)
+        select grant_id from standing_grant where expires_at < " (now 1) " - $3 order by expires_at limit $2)
      returning grant_id"
 );
 
@@ -378,8 +376,7 @@ impl Store {
             Value::Id(id.0),
             Value::Text(by.to_owned()),
         ];
-        let found: Vec<Id> = self.db().write(REVOKE, values).await?;
-        Ok(!found.is_empty())
+        Ok(self.db().count_written(REVOKE, values).await? > 0)
     }
 
     /// Removes at most one batch of standing decisions that expired more than 30 days ago. Returns
@@ -388,12 +385,6 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_grants(&self) -> Result<bool, ReadError> {
-        let values = vec![
-            Value::Now,
-            Value::Int(super::change_rows::micros(RETENTION)),
-            Value::Int(i64::try_from(BATCH).unwrap_or(i64::MAX)),
-        ];
-        let removed: Vec<Id> = self.db().write(REMOVE, values).await?;
-        Ok(removed.len() >= BATCH)
+        Ok(self.db().remove_batch(REMOVE, &[RETENTION]).await?)
     }
 }

@@ -46,9 +46,6 @@ const KEY_OF_CALL: Sql = sql!(
 )
 .by_key();
 
-/// The maximum number of keys removed per statement.
-const BATCH: usize = 1000;
-
 /// Removes expired keys, except the keys that `KEY_OF_CALL` still finds. A scalar subquery reads
 /// the task of a key, because for an `exists` Postgres might read all tasks.
 ///
@@ -79,11 +76,6 @@ returning created_at",
 };
 
 pub(super) const STATEMENTS: &[Sql] = &[KEY, KEY_OF_CALL, REMOVE];
-
-record! {
-    struct Removed {
-    }
-}
 
 record! {
     struct KeyRecord {
@@ -163,11 +155,6 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_keys(&self) -> Result<bool, ReadError> {
-        let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
-        let removed: Vec<Removed> = self
-            .db()
-            .write(REMOVE, vec![Value::Now, Value::Int(limit)])
-            .await?;
-        Ok(removed.len() >= BATCH)
+        Ok(self.db().remove_batch(REMOVE, &[]).await?)
     }
 }

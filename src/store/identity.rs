@@ -66,21 +66,9 @@ const MARK_RESTORED: Sql = sql!(
 const READ_UNCERTAIN_UNTIL: Sql = sql!("select doubted_at from database_identity where id = 1");
 
 pub(super) const STATEMENTS: &[Sql] = &[
-    Sql {
-        postgres: READ_IDENTITY,
-        sqlite: "",
-        by_key: false,
-    },
-    Sql {
-        postgres: READ_HIDDEN_IDENTITY,
-        sqlite: "",
-        by_key: false,
-    },
-    Sql {
-        postgres: RECORD_IDENTITY,
-        sqlite: "",
-        by_key: false,
-    },
+    Sql::on_postgres(READ_IDENTITY),
+    Sql::on_postgres(READ_HIDDEN_IDENTITY),
+    Sql::on_postgres(RECORD_IDENTITY),
     MARK_RESTORED,
     READ_UNCERTAIN_UNTIL,
 ];

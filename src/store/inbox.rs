@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::db::{Sql, Value, sql};
 use super::page::IdsFirst as _;
 use super::record::record;
-use super::request_list::{RequestList, Source};
+use super::request_list::{Id, RequestList, Source};
 use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::id::RequestId;
 
@@ -71,12 +71,6 @@ const DECIDED: Sql = sql!(
 );
 
 pub(super) const STATEMENTS: &[Sql] = &[READ_INBOX_STATE, ANSWERED, OF_KEYS, DECIDED];
-
-record! {
-    struct Id {
-        request_id: Uuid,
-    }
-}
 
 record! {
     struct InboxStateRecord {

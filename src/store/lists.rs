@@ -34,14 +34,14 @@ struct BatchLine<'b, T> {
     /// The position of the change in the batch.
     number: i64,
     rows: &'b Rows,
-    line: T,
+    line: &'b T,
 }
 
 /// Returns the lines of all changes of a batch, in order.
 fn all<'b, T: 'b>(
     batch: &[&'b Rows],
     lines: impl Fn(&'b Rows) -> &'b [T],
-) -> Vec<BatchLine<'b, &'b T>> {
+) -> Vec<BatchLine<'b, T>> {
     let numbered = (0_i64..).zip(batch);
     numbered
         .flat_map(|(number, rows)| {
@@ -53,14 +53,7 @@ fn all<'b, T: 'b>(
 }
 
 fn changes<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, ()>> {
-    let numbered = (0_i64..).zip(batch);
-    numbered
-        .map(|(number, rows)| BatchLine {
-            number,
-            rows,
-            line: (),
-        })
-        .collect()
+    all(batch, |_| &[()])
 }
 
 fn changes_with_notice<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, ()>> {
@@ -69,7 +62,7 @@ fn changes_with_notice<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, ()>> {
     changes
 }
 
-fn keys<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, &'b IdempotencyRow>> {
+fn keys<'b>(batch: &[&'b Rows]) -> Vec<BatchLine<'b, IdempotencyRow>> {
     all(batch, |rows| rows.idempotency.as_slice())
 }
 

@@ -210,13 +210,10 @@ impl Store {
             for (over, values) in [
                 (open::EXPIRE_LEASES, Vec::new()),
                 (open::END_PRESENCE, vec![Value::Now]),
+                (gathered::EXPIRE_LEASES, Vec::new()),
+                (deliveries::EXPIRE_LEASES, Vec::new()),
             ] {
-                db.write::<claim::LeasedTask>(over, values)
-                    .await
-                    .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
-            }
-            for over in [gathered::EXPIRE_LEASES, deliveries::EXPIRE_LEASES] {
-                db.write::<deliveries::Target>(over, Vec::new())
+                db.count_written(over, values)
                     .await
                     .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
             }
@@ -318,7 +315,7 @@ impl Store {
     /// Calls `observer` with the number of changes in each batch, for a metric. Only the first call
     /// takes effect.
     pub fn observe_batches(&self, observer: impl Fn(usize) + Send + Sync + 'static) {
-        self.inner.committer.set_batch_observer(Box::new(observer));
+        let _ = self.inner.committer.batch_observer.set(Box::new(observer));
     }
 
     /// Stores an agent's definition under its digest; called at every start.
@@ -336,7 +333,7 @@ impl Store {
             Value::Text(digest.to_owned()),
             Value::Text(definition.to_owned()),
         ];
-        self.inner.db.write::<At>(STORE_AGENT_VERSION, values).await.map(|_| ()).map_err(|failure| {
+        self.inner.db.count_written(STORE_AGENT_VERSION, values).await.map(|_| ()).map_err(|failure| {
             if !failure.is_unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be stored");
             }
@@ -443,12 +440,7 @@ impl Store {
     /// text means that the statement is not used on that engine.
     #[doc(hidden)]
     pub fn statements() -> Vec<Sql> {
-        let lite = commit_sqlite::statements().map(|sqlite| Sql {
-            postgres: "",
-            sqlite,
-            by_key: true,
-        });
-        [
+        let own = [
             STORE_AGENT_VERSION,
             DEFINITION,
             NOW,
@@ -456,39 +448,44 @@ impl Store {
             commit::FIND,
             open::EXPIRE_LEASES,
             open::END_PRESENCE,
+        ];
+        let mut all = [
+            own.as_slice(),
+            asker_lock::STATEMENTS,
+            claim::STATEMENTS,
+            credentials::STATEMENTS,
+            metric_counts::STATEMENTS,
+            deliveries::STATEMENTS,
+            delivery_list::STATEMENTS,
+            gathered::STATEMENTS,
+            updatable_messages::STATEMENTS,
+            events::STATEMENTS,
+            gate_calls::STATEMENTS,
+            grants::STATEMENTS,
+            idempotency::STATEMENTS,
+            identity::STATEMENTS,
+            inbox::STATEMENTS,
+            journal::STATEMENTS,
+            notices::STATEMENTS,
+            open_list::STATEMENTS,
+            relay::STATEMENTS,
+            damaged_task::STATEMENTS,
+            request_list::STATEMENTS,
+            request_reads::STATEMENTS,
+            requests::STATEMENTS,
+            resend_keys::STATEMENTS,
+            sessions::STATEMENTS,
+            task_list::STATEMENTS,
+            tasks::STATEMENTS,
+            tree::STATEMENTS,
+            upgrade::STATEMENTS,
+            users::STATEMENTS,
         ]
-        .into_iter()
-        .chain(commit_postgres::statements())
-        .chain(lite)
-        .chain(commit_single::statements())
-        .chain(asker_lock::STATEMENTS.iter().copied())
-        .chain(claim::STATEMENTS.iter().copied())
-        .chain(credentials::STATEMENTS.iter().copied())
-        .chain(metric_counts::STATEMENTS.iter().copied())
-        .chain(deliveries::statements())
-        .chain(updatable_messages::STATEMENTS.iter().copied())
-        .chain(events::STATEMENTS.iter().copied())
-        .chain(gate_calls::STATEMENTS.iter().copied())
-        .chain(grants::STATEMENTS.iter().copied())
-        .chain(idempotency::STATEMENTS.iter().copied())
-        .chain(identity::STATEMENTS.iter().copied())
-        .chain(inbox::STATEMENTS.iter().copied())
-        .chain(journal::STATEMENTS.iter().copied())
-        .chain(notices::STATEMENTS.iter().copied())
-        .chain(open_list::STATEMENTS.iter().copied())
-        .chain(relay::STATEMENTS.iter().copied())
-        .chain(damaged_task::STATEMENTS.iter().copied())
-        .chain(request_list::STATEMENTS.iter().copied())
-        .chain(request_reads::STATEMENTS.iter().copied())
-        .chain(requests::STATEMENTS.iter().copied())
-        .chain(resend_keys::STATEMENTS.iter().copied())
-        .chain(sessions::STATEMENTS.iter().copied())
-        .chain(task_list::STATEMENTS.iter().copied())
-        .chain(tasks::STATEMENTS.iter().copied())
-        .chain(tree::STATEMENTS.iter().copied())
-        .chain(upgrade::STATEMENTS.iter().copied())
-        .chain(users::STATEMENTS.iter().copied())
-        .collect()
+        .concat();
+        all.extend(commit_postgres::statements());
+        all.extend(commit_single::statements());
+        all.extend(commit_sqlite::statements().map(Sql::on_sqlite));
+        all
     }
 
     fn db(&self) -> &Db {

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::db::{Engine, Sql, Value, sql};
 use super::delivery_list::DeliveryChannel;
 use super::record::record;
-use super::sqlite::records;
+use super::sqlite::count_written;
 use super::tasks::fact;
 use super::{ReadError, Store};
 use crate::task::change::Change;
@@ -163,8 +163,8 @@ const CHANGE_EVENTS: Sql = sql!(
 ///
 /// The two texts differ because `SQLite` has neither arrays nor data-modifying CTEs. So on `SQLite`
 /// the replacement is a transaction of `DELETE_NOTICE` and `INSERT_DELIVERY`.
-const REPLACE: Sql = Sql {
-    postgres: "
+const REPLACE: Sql = Sql::on_postgres(
+    "
 with held as materialized (
     select notice_id from notice where notice_id = any($2::uuid[]) order by notice_id for update skip locked
 ), inserted as (
@@ -183,10 +183,8 @@ with held as materialized (
 ), deleted as (
     delete from notice n using held h where n.notice_id = h.notice_id
 )
-select delivery_id from inserted",
-    sqlite: "",
-    by_key: false,
-};
+select delivery_id from inserted"
+);
 
 const DELETE_NOTICE: &str = "delete from notice where notice_id = $1 returning notice_id";
 
@@ -200,17 +198,9 @@ pub(super) const STATEMENTS: &[Sql] = &[
     NOTICES,
     CHANGE_EVENTS,
     REPLACE,
-    lite(DELETE_NOTICE),
-    lite(INSERT_DELIVERY),
+    Sql::on_sqlite(DELETE_NOTICE),
+    Sql::on_sqlite(INSERT_DELIVERY),
 ];
-
-pub(super) const fn lite(sqlite: &'static str) -> Sql {
-    Sql {
-        postgres: "",
-        sqlite,
-        by_key: true,
-    }
-}
 
 record! {
     struct NoticeRecord {
@@ -232,11 +222,6 @@ record! {
         request_id: Option<Uuid>,
         change_id: Uuid,
         body: String,
-    }
-}
-
-record! {
-    struct Written {
     }
 }
 
@@ -268,7 +253,7 @@ impl Store {
     /// Sets the events about which messages are sent; a commit with such an event writes a notice.
     /// Only the first call takes effect.
     pub fn set_event_filters(&self, filters: EventFilters) {
-        self.inner.committer.set_event_filters(filters);
+        let _ = self.inner.committer.event_filters.set(filters);
     }
 
     /// Waits until this process has written a [`Notice`] or made a delivery due.
@@ -348,22 +333,20 @@ impl Store {
             let job = move |transaction: &Transaction<'_>, at| {
                 let mut inserted = 0;
                 for id in ids {
-                    if records::<Written>(transaction, DELETE_NOTICE, &[Value::Id(id)])?.is_empty()
-                    {
+                    if count_written(transaction, DELETE_NOTICE, &[Value::Id(id)])? == 0 {
                         continue;
                     }
                     for delivery in deliveries.iter().filter(|one| one.notice.id == id) {
                         let values = delivery.values(at);
-                        inserted +=
-                            records::<Written>(transaction, INSERT_DELIVERY, &values)?.len();
+                        inserted += count_written(transaction, INSERT_DELIVERY, &values)?;
                     }
                 }
                 Ok(inserted)
             };
             return Ok(self.db().write_transaction(job).await?);
         }
-        let inserted: Vec<Written> = self.db().write(REPLACE, columns(ids, &deliveries)).await?;
-        Ok(inserted.len())
+        let values = columns(ids, &deliveries);
+        Ok(self.db().count_written(REPLACE, values).await?)
     }
 }
 

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use sqlx::error::DatabaseError;
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlStr};
 
 use super::asker_lock::AskerLock;
 use super::commit::writers;
 use super::connections::{ConnectionFailures, Pool, PostgresConnector, timed_out};
 use super::db::{Db, Engine, Sql, sql};
-use super::identity::{self, UncertainUntil, require_recorded};
+use super::identity::{self, UncertainUntil};
 use super::outage::{self, Outage};
 use super::settings::{Address, OpenError, Settings};
 use super::sqlite_open;
@@ -154,17 +154,7 @@ async fn postgres(
         keyed: pool(planned_once(), keyed)?,
         lists: pool(planned_anew(), lists)?,
         probe: pool(planned_anew(), 1)?,
-        relay: PgPoolOptions::new()
-            .max_connections(1)
-            .acquire_timeout(settings.acquire_timeout)
-            .after_connect({
-                let uncertain_until = uncertain_until.clone();
-                move |connection, _| {
-                    let uncertain_until = uncertain_until.clone();
-                    Box::pin(async move { require_recorded(connection, &uncertain_until).await })
-                }
-            })
-            .connect_lazy_with(planned_anew()),
+        relay: Box::new(planned_anew()),
     })
 }
 

@@ -261,17 +261,14 @@ impl Store {
             let row = rows.iter().find(|row| row.spec.request_id == id);
             row.is_some_and(|row| row.state().open_calls(&person.user_id).next().is_some())
         };
-        let open = found.into_iter().map(|record| {
-            let request = OpenRequest {
-                id: RequestId(record.request_id),
-                expires_at: record.expires_at.map(Time),
-                answers: answers(record.items),
-            };
-            (request, record.answered)
+        let open = found
+            .iter()
+            .filter(|record| !record.answered || is_still_open(RequestId(record.request_id)));
+        let open = open.map(|record| OpenRequest {
+            id: RequestId(record.request_id),
+            expires_at: record.expires_at.map(Time),
+            answers: answers(record.items),
         });
-        Ok(open
-            .filter(|(request, answered)| !answered || is_still_open(request.id))
-            .map(|(request, _)| request)
-            .collect())
+        Ok(open.collect())
     }
 }

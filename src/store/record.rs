@@ -45,3 +45,8 @@ macro_rules! record {
     (@sqlite $row:ident $field:ident flatten) => { $crate::store::record::Record::from_sqlite($row)? };
 }
 pub(super) use record;
+
+record! {
+    /// A row that is only counted.
+    pub(super) struct AnyRow {}
+}

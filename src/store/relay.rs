@@ -2,22 +2,27 @@
 //! are sent in batches, at most once in 25 ms. A lost notification only delays the listeners: once
 //! a second, a statement reads the last event of every tree with a listener on this replica.
 //!
+//! A connection that does not answer in time is given up without waiting for its end, because a
+//! network that drops packets may keep it open for a quarter of an hour.
+//!
 //! Each replica announces the trees that it listens to. Commits and deltas are sent for trees that
 //! another replica has announced.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sqlx::postgres::{PgListener, PgPool};
+use sqlx::Acquire as _;
+use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::db::{Db, Engine, Sql, Value, sql};
 use super::feed::{Feed, Outgoing, SUBSCRIPTION_TTL};
+use super::identity::require_recorded;
 use super::record::record;
 use crate::task::delta::{Delta, DeltaContent};
 use crate::task::id::{RequestId, TaskId};
@@ -26,6 +31,9 @@ const CHANNEL: &str = "holdpoint_feed";
 /// The minimum pause between two batches.
 const SEND_INTERVAL: Duration = Duration::from_millis(25);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum pause between two attempts to take the lock of this process. No attempt succeeds
+/// behind a pooler that assigns connections by transaction.
+const MAX_LOCK_PAUSE: Duration = Duration::from_mins(1);
 /// The time between two announcements of this replica's subscriptions. The other replicas keep a
 /// subscription for `SUBSCRIPTION_TTL`.
 const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(SUBSCRIPTION_TTL.as_secs() / 3);
@@ -37,11 +45,9 @@ const MAX_PAYLOAD_BYTES: usize = 7_900;
 
 /// Sends messages to the other replicas. No text for `SQLite`, because one process alone uses a
 /// `SQLite` file.
-const NOTIFY: Sql = Sql {
-    postgres: "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
-    sqlite: "",
-    by_key: false,
-};
+const NOTIFY: Sql = Sql::on_postgres(
+    "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
+);
 
 const LAST_EVENTS: Sql =
     sql!("select task_id, next_event from agent_task where task_id " (any 1 uuid)).by_key();
@@ -94,8 +100,8 @@ pub(super) struct Relay {
     replica: Uuid,
     /// Whether all messages, in and out, are dropped. For tests.
     muted: Arc<AtomicBool>,
-    /// The deltas that lack their last parts, each with its sender.
-    partial_deltas: Vec<(Uuid, Delta)>,
+    /// The deltas that lack their last parts, by sender.
+    partial_deltas: HashMap<Uuid, Delta>,
 }
 
 /// The error of a connection that failed or did not answer in time. The relay then opens another
@@ -116,55 +122,70 @@ impl Relay {
             stop,
             replica,
             muted,
-            partial_deltas: Vec::new(),
+            partial_deltas: HashMap::new(),
         })
     }
 
     pub(super) async fn run(mut self) {
-        let Engine::Postgres { relay, .. } = &self.db.engine else {
+        let (db, stop) = (Arc::clone(&self.db), self.stop.clone());
+        let Engine::Postgres { relay, .. } = &db.engine else {
             return;
         };
-        let (pool, stop) = (relay.clone(), self.stop.clone());
         self.feed.relay_started();
-        let work = async {
-            loop {
-                let began = Instant::now();
-                let _ = self.run_connection(&pool).await;
-                self.db.asker_lock.lose();
-                // The connection has broken, and notifications are lost. `poll_last_events` finds
-                // the missed commits. The next connection announces the subscriptions again.
-                self.feed.take_outgoing();
-                self.partial_deltas.clear();
-                self.feed.publish_unknown_commits();
+        loop {
+            let began = Instant::now();
+            // A connection that was given up keeps its place in its pool, perhaps for long. So each
+            // connection has a pool of its own.
+            let pool = PgPoolOptions::new()
+                .max_connections(1)
+                .max_lifetime(None)
+                .idle_timeout(None)
+                .connect_lazy_with((**relay).clone());
+            let broken = stop.run_until_cancelled(self.run_connection(&pool)).await;
+            if broken.is_none() {
+                let _ = timeout(TIMEOUT, pool.close()).await;
+                return;
+            }
+            db.asker_lock.lose();
+            // The connection has broken, and notifications are lost. `poll_last_events` finds the
+            // missed commits. The next connection announces the subscriptions again.
+            self.feed.take_outgoing();
+            self.partial_deltas.clear();
+            self.feed.publish_unknown_commits();
+            let poll = async {
                 // The next connection is opened at once, unless this one has just been opened.
                 sleep_until(began + POLL_INTERVAL).await;
                 self.poll_last_events().await;
+            };
+            if stop.run_until_cancelled(poll).await.is_none() {
+                return;
             }
-        };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = work => {}
         }
     }
 
-    async fn run_connection(&mut self, pool: &PgPool) -> Result<(), Disconnected> {
+    async fn listen(&self, pool: &PgPool) -> Result<PgListener, Disconnected> {
         let listening = async {
             let mut listener = PgListener::connect_with(pool).await?;
             listener.eager_reconnect(false);
+            require_recorded(listener.acquire().await?, &self.db.uncertain_until).await?;
             listener.listen(CHANNEL).await?;
             Ok::<_, sqlx::Error>(listener)
         };
-        let result = timeout(TIMEOUT, listening).await;
-        let listening = result.map_err(|_| Disconnected)?;
-        let mut listener = listening.map_err(|error| {
+        let listening = timeout(TIMEOUT, listening).await;
+        listening.map_err(|_| Disconnected)?.map_err(|error| {
             tracing::debug!(%error, "notifications of other replicas cannot be received");
             Disconnected
-        })?;
+        })
+    }
+
+    async fn run_connection(&mut self, pool: &PgPool) -> Result<(), Disconnected> {
+        let mut listener = self.listen(pool).await?;
         self.db.asker_lock.take(&mut listener).await?;
         self.send(&mut listener, true).await?;
         let feed = Arc::clone(&self.feed);
         let (mut next_send, mut next_poll) = (Instant::now(), Instant::now());
         let mut next_announcement = Instant::now() + ANNOUNCEMENT_INTERVAL;
+        let (mut next_lock, mut lock_pause) = (Instant::now() + POLL_INTERVAL, POLL_INTERVAL);
         let mut waiting = false;
         loop {
             tokio::select! {
@@ -182,8 +203,12 @@ impl Relay {
                         next_send = Instant::now() + SEND_INTERVAL;
                     }
                 }
-                () = sleep_until(next_poll) => {
+                () = sleep_until(next_lock) => {
                     self.db.asker_lock.take(&mut listener).await?;
+                    lock_pause = MAX_LOCK_PAUSE.min(2 * lock_pause);
+                    next_lock = Instant::now() + lock_pause;
+                }
+                () = sleep_until(next_poll) => {
                     self.poll_last_events().await;
                     next_poll = Instant::now() + POLL_INTERVAL;
                 }
@@ -200,25 +225,16 @@ impl Relay {
 
     /// Reads, in one statement, the last event of every tree with a subscriber on this replica.
     async fn poll_last_events(&self) {
-        let roots: Vec<Uuid> = self
-            .feed
-            .subscribed_trees()
-            .into_iter()
-            .map(|root| root.0)
-            .collect();
+        let roots = self.feed.subscribed_trees();
         if roots.is_empty() {
             return;
         }
-        let Ok(rows) = self
-            .db
-            .all::<LastEvent>(LAST_EVENTS, vec![Value::Ids(roots)])
-            .await
-        else {
-            return;
-        };
-        for row in rows {
+        let roots = roots.into_iter().map(|root| root.0).collect();
+        let values = vec![Value::Ids(roots)];
+        let read = self.db.all::<LastEvent>(LAST_EVENTS, values).await;
+        for last in read.unwrap_or_default() {
             self.feed
-                .set_last_event(TaskId(row.task_id), row.next_event);
+                .set_last_event(TaskId(last.task_id), last.next_event);
         }
     }
 
@@ -265,14 +281,12 @@ impl Relay {
             self.feed.publish_remote_commit(root, running);
         }
         for delta in message.said {
-            let is_sender = |(from, _): &(Uuid, Delta)| *from == message.from;
-            let index = self.partial_deltas.iter().position(is_sender);
-            let delta = match index.map(|at| self.partial_deltas.swap_remove(at).1) {
+            let delta = match self.partial_deltas.remove(&message.from) {
                 Some(partial) => join_deltas(partial, delta),
                 None => delta,
             };
             if message.more {
-                self.partial_deltas.push((message.from, delta));
+                self.partial_deltas.insert(message.from, delta);
             } else {
                 self.feed.deliver_delta(Arc::new(delta));
             }
@@ -285,24 +299,33 @@ impl Relay {
 
 /// Converts the pending notifications to messages that fit Postgres' payload limit.
 fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
-    let message = || RelayMessage {
-        from: replica,
-        ..RelayMessage::default()
-    };
     let mut messages = Vec::new();
     if hello || outgoing.has_queued_task || outgoing.is_empty() {
         messages.push(RelayMessage {
             hello,
             work: outgoing.has_queued_task,
-            ..message()
+            ..RelayMessage::default()
         });
     }
     let wants: Vec<_> = outgoing.subscriptions.into_iter().collect();
     messages.extend(wants.chunks(150).map(|wants| RelayMessage {
         wants: wants.to_vec(),
-        ..message()
+        ..RelayMessage::default()
     }));
-    messages.extend(inbox_messages(replica, outgoing.inboxes, outgoing.requests));
+    // Each message has at most 10 tenants or 120 requests. Names of tenants are short, so the
+    // messages stay below the payload limit.
+    let inboxes: Vec<_> = outgoing.inboxes.into_iter().collect();
+    messages.extend(inboxes.chunks(10).map(|inboxes| RelayMessage {
+        inboxes: inboxes.to_vec(),
+        ..RelayMessage::default()
+    }));
+    for (tenant, ids) in outgoing.requests {
+        let ids: Vec<_> = ids.into_iter().collect();
+        messages.extend(ids.chunks(120).map(|ids| RelayMessage {
+            touched: vec![(tenant.clone(), ids.to_vec())],
+            ..RelayMessage::default()
+        }));
+    }
     // Deltas are sent before the news of the commit that stores their answer.
     for delta in outgoing.deltas {
         let parts = split_delta(&delta);
@@ -311,45 +334,22 @@ fn messages(replica: Uuid, outgoing: Outgoing, hello: bool) -> Vec<String> {
         messages.extend(numbered.map(|(number, part)| RelayMessage {
             said: vec![part],
             more: number < last,
-            ..message()
+            ..RelayMessage::default()
         }));
     }
     let news: Vec<_> = outgoing.news.into_iter().collect();
     messages.extend(news.chunks(120).map(|news| RelayMessage {
         news: news.to_vec(),
-        ..message()
-    }));
-    messages
-        .iter()
-        .filter_map(|message| serde_json::to_string(message).ok())
-        .collect()
-}
-
-/// Makes the messages about inboxes, each with at most 10 tenants or 120 requests. Names of tenants
-/// are short, so the messages stay below the payload limit.
-fn inbox_messages(
-    replica: Uuid,
-    inboxes: BTreeSet<String>,
-    touched: BTreeMap<String, BTreeSet<RequestId>>,
-) -> Vec<RelayMessage> {
-    let message = || RelayMessage {
-        from: replica,
         ..RelayMessage::default()
-    };
-    let inboxes: Vec<_> = inboxes.into_iter().collect();
-    let wants = inboxes.chunks(10).map(|inboxes| RelayMessage {
-        inboxes: inboxes.to_vec(),
-        ..message()
+    }));
+    let texts = messages.into_iter().filter_map(|message| {
+        let message = RelayMessage {
+            from: replica,
+            ..message
+        };
+        serde_json::to_string(&message).ok()
     });
-    let mut messages: Vec<_> = wants.collect();
-    for (tenant, ids) in touched {
-        let ids: Vec<_> = ids.into_iter().collect();
-        messages.extend(ids.chunks(120).map(|ids| RelayMessage {
-            touched: vec![(tenant.clone(), ids.to_vec())],
-            ..message()
-        }));
-    }
-    messages
+    texts.collect()
 }
 
 /// Splits a delta into parts that fit in one message each. Drops a part that is too long and cannot

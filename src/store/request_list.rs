@@ -96,8 +96,8 @@ const MATCHING: Sql = sql!(
 pub(super) const STATEMENTS: &[Sql] = &[INBOX, OF_PERSON, OPEN, OF_TENANT, OF_TREES, MATCHING];
 
 record! {
-    struct Id {
-        request_id: Uuid,
+    pub(super) struct Id {
+        pub(super) request_id: Uuid,
     }
 }
 
@@ -148,21 +148,18 @@ impl IdsFirst for RequestList<'_> {
                 let end = [Value::Int(limit)];
                 store.by_keys(*sql, &[tenant, after], keys, &end).await?
             }
-            Source::Open | Source::Tenant => {
-                let sql = if matches!(source, Source::Open) {
-                    OPEN
-                } else {
-                    OF_TENANT
-                };
+            Source::Open => {
                 let values = vec![tenant, after, Value::Int(limit)];
-                store.db().all(sql, values).await?
+                store.db().all(OPEN, values).await?
+            }
+            Source::Tenant => {
+                let values = vec![tenant, after, Value::Int(limit)];
+                store.db().all(OF_TENANT, values).await?
             }
             Source::Trees => {
                 let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
-                store
-                    .db()
-                    .all(OF_TREES, vec![tenant, after, Value::Int(limit), roots])
-                    .await?
+                let values = vec![tenant, after, Value::Int(limit), roots];
+                store.db().all(OF_TREES, values).await?
             }
         };
         ids.sort_unstable_by_key(|id| id.request_id);

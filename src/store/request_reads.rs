@@ -2,8 +2,9 @@
 //! statement is in flight, further requests wait, and the next statement reads the waiting requests
 //! together. So the more requests are asked for, the fewer statements a request costs.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::iter::{from_fn, repeat_n};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -19,8 +20,8 @@ use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// The maximum number of requests that one statement reads.
-const MAX_BATCH_REQUESTS: usize = 64;
+/// The maximum number of callers for whom one statement reads.
+const MAX_BATCH_CALLERS: usize = 64;
 /// The time after which a request is read by a statement of its own. The shared statement may read
 /// a long journal, or wait for a database that does not answer.
 const MAX_WAIT: Duration = Duration::from_millis(100);
@@ -86,12 +87,11 @@ impl RequestHead {
 /// A request with its task's journal; `None` if there is no such request.
 type RequestRead = Option<(RequestRow, Option<Journal>)>;
 
-/// A request that waits. If `reply` is dropped, the caller reads the request alone.
-#[derive(Debug)]
-struct WaitingRequest {
-    id: RequestId,
-    reply: oneshot::Sender<RequestRead>,
-}
+/// Answers a caller. If it is dropped, the caller reads the request alone.
+type Reply = oneshot::Sender<RequestRead>;
+
+/// The requests that one statement reads, each with the callers that asked for it.
+type Batch = BTreeMap<RequestId, Vec<Reply>>;
 
 /// The requests that wait to be read.
 #[derive(Debug, Default)]
@@ -99,74 +99,41 @@ pub(super) struct RequestQueue(Mutex<Requests>);
 
 #[derive(Debug, Default)]
 struct Requests {
-    waiting: VecDeque<WaitingRequest>,
-    /// Whether a [`Reader`] exists. There is one at most.
-    has_reader: bool,
+    waiting: VecDeque<(RequestId, Reply)>,
+    /// Points to the value of the task that reads the requests. The task drops the value when it
+    /// ends, and also when it is dropped together with its runtime.
+    reader: Weak<()>,
 }
 
 impl RequestQueue {
-    fn lock(&self) -> MutexGuard<'_, Requests> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a request. Returns whether the caller must start a [`Reader`].
-    fn add(&self, id: RequestId, reply: oneshot::Sender<RequestRead>) -> bool {
-        let mut requests = self.lock();
-        requests.waiting.push_back(WaitingRequest { id, reply });
-        !std::mem::replace(&mut requests.has_reader, true)
-    }
-
-    /// Takes the requests for the next statement, in order, and each request once. Leaves out
-    /// requests for which no caller waits any longer. If no request is left, the reader ends.
-    fn take(&self) -> Vec<WaitingRequest> {
-        let mut requests = self.lock();
-        let (mut batch, mut later) = (Vec::new(), VecDeque::new());
-        let mut ids = HashSet::new();
-        while batch.len() < MAX_BATCH_REQUESTS
-            && let Some(request) = requests.waiting.pop_front()
-        {
-            if request.reply.is_closed() {
-                continue;
-            }
-            if ids.insert(request.id) {
-                batch.push(request);
-            } else {
-                later.push_back(request);
-            }
+    /// Adds a request. If no task reads the requests, the caller must start one, which keeps the
+    /// returned value.
+    fn add(&self, id: RequestId, reply: Reply) -> Option<Arc<()>> {
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.waiting.push_back((id, reply));
+        if requests.reader.strong_count() > 0 {
+            return None;
         }
-        later.append(&mut requests.waiting);
-        requests.waiting = later;
-        requests.has_reader = !batch.is_empty();
+        let reader = Arc::new(());
+        requests.reader = Arc::downgrade(&reader);
+        Some(reader)
+    }
+
+    /// Takes the requests for the next statement, in order. Leaves out requests for which no caller
+    /// waits any longer. If no request is left, the task that reads them must end.
+    fn take(&self) -> Batch {
+        let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = Batch::new();
+        let waiting = from_fn(|| requests.waiting.pop_front());
+        let waiting = waiting.filter(|(_, reply)| !reply.is_closed());
+        for (id, reply) in waiting.take(MAX_BATCH_CALLERS) {
+            batch.entry(id).or_default().push(reply);
+        }
+        if batch.is_empty() {
+            // The next caller starts another task, even if this one has not ended yet.
+            requests.reader = Weak::new();
+        }
         batch
-    }
-}
-
-/// Reads the waiting requests, one batch after the other, until none waits.
-struct Reader {
-    store: Store,
-    has_ended: bool,
-}
-
-impl Reader {
-    async fn run(mut self) {
-        loop {
-            let batch = self.store.inner.request_queue.take();
-            if batch.is_empty() {
-                self.has_ended = true;
-                return;
-            }
-            self.store.read_batch(batch).await;
-        }
-    }
-}
-
-impl Drop for Reader {
-    /// Lets the next caller start another reader if this reader was dropped together with its
-    /// runtime.
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.store.inner.request_queue.lock().has_reader = false;
-        }
     }
 }
 
@@ -178,12 +145,12 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or the request itself cannot be decoded.
     pub async fn request_with_journal(&self, id: RequestId) -> Result<RequestRead, ReadError> {
         let (reply, result) = oneshot::channel();
-        if self.inner.request_queue.add(id, reply) {
-            let reader = Reader {
-                store: self.clone(),
-                has_ended: false,
-            };
-            self.inner.tasks.spawn(reader.run());
+        if let Some(reader) = self.inner.request_queue.add(id, reply) {
+            let store = self.clone();
+            self.inner.tasks.spawn(async move {
+                store.read_waiting().await;
+                drop(reader);
+            });
         }
         match timeout(MAX_WAIT, result).await {
             Ok(Ok(read)) => Ok(read),
@@ -191,15 +158,26 @@ impl Store {
         }
     }
 
+    /// Reads the waiting requests, one batch after the other, until none waits.
+    async fn read_waiting(&self) {
+        loop {
+            let batch = self.inner.request_queue.take();
+            if batch.is_empty() {
+                return;
+            }
+            self.read_batch(batch).await;
+        }
+    }
+
     /// Reads requests by one statement. If the statement fails, drops all replies. If the journal
-    /// of a request cannot be decoded, drops the reply to this request.
-    async fn read_batch(&self, batch: Vec<WaitingRequest>) {
-        let ids = batch.iter().map(|waiting| waiting.id.0).collect();
+    /// of a request cannot be decoded, drops the replies about this request.
+    async fn read_batch(&self, batch: Batch) {
+        let ids = batch.keys().map(|id| id.0).collect();
         let read = self.journals_of_requests(ids);
         let Some(Ok(mut found)) = self.inner.stop.run_until_cancelled(read).await else {
             return;
         };
-        for WaitingRequest { id, reply } in batch {
+        for (id, replies) in batch {
             let read = match found.remove(&id.0) {
                 None => None,
                 Some((head, items)) => match head.read(id, &items) {
@@ -207,8 +185,11 @@ impl Store {
                     read => read,
                 },
             };
-            // The caller may read the request alone by now.
-            let _ = reply.send(read);
+            let reads = repeat_n(read, replies.len());
+            for (reply, read) in replies.into_iter().zip(reads) {
+                // The caller may read the request alone by now.
+                let _ = reply.send(read);
+            }
         }
     }
 

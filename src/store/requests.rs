@@ -6,7 +6,7 @@ use std::slice;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
-use super::record::record;
+use super::record::{AnyRow, record};
 use super::tasks::{corrupt, fact, names};
 use super::{ReadError, RequestFilter, RequestRow, Store, Viewer};
 use crate::task::id::{RequestId, TaskId};
@@ -115,12 +115,6 @@ record! {
     struct Overdue {
         request_id: Uuid,
         task_id: Uuid,
-    }
-}
-
-record! {
-    struct Found {
-        request_id: Uuid,
     }
 }
 
@@ -282,8 +276,8 @@ impl Store {
             ),
             Value::Texts(person.groups.clone()),
         ];
-        let found: Option<Found> = self.db().one(FIND_INVOLVED, values).await?;
-        Ok(found.is_some_and(|found| !found.request_id.is_nil()))
+        let found: Option<AnyRow> = self.db().one(FIND_INVOLVED, values).await?;
+        Ok(found.is_some())
     }
 
     /// Reads open requests whose deadline has passed, by the database's clock, each with its task.

@@ -9,10 +9,10 @@
 use rusqlite::Transaction;
 use uuid::Uuid;
 
-use super::db::{Engine, Failure, Sql, Value, sql};
+use super::db::{Engine, Sql, Value, sql};
 use super::delivery_list::{RESEND, RESEND_ALL, ResendFilter};
 use super::record::record;
-use super::sqlite::records;
+use super::sqlite::count_written;
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserKey};
 
@@ -65,7 +65,7 @@ const STORED: Sql = sql!(
 /// the key. If the key has an expired row, the new row replaces it, even if the expired row spells
 /// the person's user id in another way. If the key has an unexpired row, another POST has used the
 /// key. The statement then fails: it sets `task_id` to null, which the table forbids, or it
-/// violates a unique index (see `is_key_used`).
+/// violates a unique index (see `Failure::is_idempotency_key_used`).
 macro_rules! resend_on_postgres {
     ($chosen:literal, $update:literal) => {
         concat!(
@@ -104,10 +104,9 @@ select count from counted"
 /// Makes one delivery due, as `RESEND` does, and stores the POST's idempotency key. For Postgres
 /// only: `SQLite` has no data-modifying common table expressions, and runs several statements in a
 /// transaction instead.
-const RESEND_WITH_KEY: Sql = Sql {
-    postgres: resend_on_postgres!(
-        "",
-        "
+const RESEND_WITH_KEY: Sql = Sql::on_postgres(resend_on_postgres!(
+    "",
+    "
     update delivery d set
         attempts = case when d.state = 'due' then d.attempts else 0 end,
         lease_until = case when d.state = 'due' and d.lease_until > d.due_at then d.lease_until end,
@@ -117,15 +116,12 @@ const RESEND_WITH_KEY: Sql = Sql {
       from moment m where d.tenant = $2 and d.delivery_id = $9::uuid
     returning 1
 "
-    ),
-    sqlite: "",
-    by_key: false,
-};
+));
 
 /// Makes up to `MAX_KEYED` matching deliveries due in one statement, whereas `RESEND_ALL` is
 /// repeated for each batch. For Postgres only, like `RESEND_WITH_KEY`.
-const RESEND_ALL_WITH_KEY: Sql = Sql {
-    postgres: resend_on_postgres!(
+const RESEND_ALL_WITH_KEY: Sql = Sql::on_postgres(
+    resend_on_postgres!(
         ", chosen as materialized (
     select delivery_id from delivery
      where tenant = $2 and target = $9::text and state = $10::text and created_at >= $11::bigint order by delivery_id
@@ -137,38 +133,32 @@ const RESEND_ALL_WITH_KEY: Sql = Sql {
       from chosen c cross join moment m where d.delivery_id = c.delivery_id
     returning 1
 "
-    ),
-    sqlite: "",
-    by_key: false,
-};
+    )
+);
 
 /// Deletes the expired row of the key, for the transaction on `SQLite`. `INSERT_KEY` replaces an
 /// expired row only if both rows spell the person's user id in the same way. With the setting
 /// `UserIds::Folded`, the expired row may have another spelling, so this statement finds that row
 /// by the folded id (`$7`). With `UserIds::Exact`, no row of the key has another spelling. `$7` is
 /// then empty, and this statement deletes nothing.
-const DELETE_SPENT_KEY: Sql = Sql {
-    postgres: "",
-    sqlite: "
+const DELETE_SPENT_KEY: Sql = Sql::on_sqlite(
+    "
 delete from idempotency
  where tenant = $2 and person = nullif($7, '') and path = $4 and key = $5
    and request_id is null and created_at <= $1 - 86400000000",
-    by_key: true,
-};
+);
 
 /// Stores the key with the number of resent deliveries, for the transaction on `SQLite`. Replaces
 /// an expired row of the key, if `DELETE_SPENT_KEY` has not deleted it. If the row is unexpired,
 /// sets `task_id` to null, which the table forbids, so that the transaction fails.
-const INSERT_KEY: Sql = Sql {
-    postgres: "",
-    sqlite: "
+const INSERT_KEY: Sql = Sql::on_sqlite(
+    "
 insert into idempotency (tenant, user_id, path, key, body_digest, task_id, person, created_at, resent)
 values ($2, $3, $4, $5, $6, zeroblob(16), nullif($7, ''), $1, $8)
     on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
         created_at = excluded.created_at, person = excluded.person, resent = excluded.resent,
-        task_id = case when idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end",
-    by_key: true,
-};
+        task_id = case when idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end"
+);
 
 pub(super) const STATEMENTS: &[Sql] = &[
     STORED,
@@ -189,11 +179,6 @@ record! {
 record! {
     struct Counted {
         count: i64,
-    }
-}
-
-record! {
-    struct Changed {
     }
 }
 
@@ -264,25 +249,15 @@ fn resend_on_sqlite(
     key: &ResendKey,
 ) -> rusqlite::Result<i64> {
     let (update, values) = target.on_sqlite(&key.tenant, at);
-    let changed: Vec<Changed> = records(transaction, update, &values)?;
-    let count = i64::try_from(changed.len()).unwrap_or(i64::MAX);
+    let count = count_written(transaction, update, &values)?;
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
     if count >= target.least() {
         let values = key.values(Value::Int(at), count);
         for statement in [DELETE_SPENT_KEY, INSERT_KEY] {
-            records::<Changed>(transaction, statement.sqlite, &values)?;
+            count_written(transaction, statement.sqlite, &values)?;
         }
     }
     Ok(count)
-}
-
-/// Whether the statement failed because the key has an unexpired row. If that row spells the user
-/// id as the inserted row does, the statement sets `task_id` to null, which violates `not null`.
-/// If that row has another spelling, the inserted row violates a unique index.
-fn is_key_used(failure: &Failure) -> bool {
-    const POSTGRES: [&str; 2] = ["23502", "23505"];
-    const SQLITE: [&str; 3] = ["1299", "1555", "2067"];
-    let code = failure.code();
-    POSTGRES.contains(&code.as_str()) || SQLITE.contains(&code.as_str())
 }
 
 impl Store {
@@ -344,7 +319,7 @@ impl Store {
                 self.inner.feed.wake_sender();
                 Ok(Some(usize::try_from(count).unwrap_or(0)))
             }
-            Err(failure) if is_key_used(&failure) => Ok(None),
+            Err(failure) if failure.is_idempotency_key_used() => Ok(None),
             Err(failure) => Err(failure.into()),
         }
     }

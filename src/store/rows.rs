@@ -52,7 +52,7 @@ pub(super) const PARK: i64 = 3;
 
 /// The effect of a change on one task's row. `version` and `last_seq` are the values before the
 /// change. The fields from `busy` to `model_calls` are added to the row's counters.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TaskLine {
     pub(super) task_id: Uuid,
     pub(super) guard: i64,

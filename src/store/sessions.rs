@@ -26,9 +26,6 @@ const FIND: Sql = sql!(
 const END: Sql =
     sql!("delete from browser_session where token_sha256 = $1 returning expires_at").by_key();
 
-/// The maximum number of sessions removed per statement.
-const BATCH: usize = 1000;
-
 /// Removes expired sessions.
 ///
 /// The two texts differ because `SQLite` has no row locks. Postgres skips rows that another replica
@@ -51,11 +48,6 @@ returning expires_at",
 pub(super) const STATEMENTS: &[Sql] = &[BEGIN, FIND, END, REMOVE];
 
 record! {
-    struct Written {
-    }
-}
-
-record! {
     struct Found {
         binding: String,
     }
@@ -73,15 +65,13 @@ impl Store {
         binding: &str,
         life: Duration,
     ) -> Result<(), ReadError> {
-        let texts = [token_sha256, binding]
-            .into_iter()
-            .map(|text| Value::Text(text.to_owned()));
-        let values = [Value::Now]
-            .into_iter()
-            .chain(texts)
-            .chain([Value::Int(micros(life))])
-            .collect();
-        self.db().write::<Written>(BEGIN, values).await?;
+        let values = vec![
+            Value::Now,
+            Value::Text(token_sha256.to_owned()),
+            Value::Text(binding.to_owned()),
+            Value::Int(micros(life)),
+        ];
+        self.db().count_written(BEGIN, values).await?;
         Ok(())
     }
 
@@ -103,9 +93,8 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer. The session may then still exist.
     pub async fn end_session(&self, token_sha256: &str) -> Result<(), ReadError> {
-        self.db()
-            .write::<Written>(END, vec![Value::Text(token_sha256.to_owned())])
-            .await?;
+        let values = vec![Value::Text(token_sha256.to_owned())];
+        self.db().count_written(END, values).await?;
         Ok(())
     }
 
@@ -114,11 +103,6 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer.
     pub async fn remove_spent_sessions(&self) -> Result<bool, ReadError> {
-        let limit = i64::try_from(BATCH).unwrap_or(i64::MAX);
-        let removed: Vec<Written> = self
-            .db()
-            .write(REMOVE, vec![Value::Now, Value::Int(limit)])
-            .await?;
-        Ok(removed.len() >= BATCH)
+        Ok(self.db().remove_batch(REMOVE, &[]).await?)
     }
 }

@@ -15,6 +15,24 @@ pub struct Sql {
 }
 
 impl Sql {
+    /// Makes a statement that is used on Postgres alone.
+    pub(super) const fn on_postgres(postgres: &'static str) -> Self {
+        Self {
+            postgres,
+            sqlite: "",
+            by_key: false,
+        }
+    }
+
+    /// Makes a statement that is used on `SQLite` alone.
+    pub(super) const fn on_sqlite(sqlite: &'static str) -> Self {
+        Self {
+            postgres: "",
+            sqlite,
+            by_key: false,
+        }
+    }
+
     /// Marks a statement that finds every row by its key. Postgres plans such a statement once,
     /// because planning at each execution would cost more than the execution itself.
     pub(super) const fn by_key(self) -> Self {

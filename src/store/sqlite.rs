@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::db::Value;
 use super::failure::{DriverError, Failure};
 use super::lists::List;
-use super::record::Record;
+use super::record::{AnyRow, Record};
 use super::rows::Rows;
 
 /// The number of compiled statements that a connection keeps. It exceeds the number of statements
@@ -196,6 +196,15 @@ pub(super) fn records<R: Record>(
     values: &[Value],
 ) -> rusqlite::Result<Vec<R>> {
     decoded(&mut prepared(connection, sql, values)?.raw_query())
+}
+
+/// Like [`records`], but returns the number of the rows.
+pub(super) fn count_written(
+    connection: &Connection,
+    sql: &str,
+    values: &[Value],
+) -> rusqlite::Result<usize> {
+    Ok(records::<AnyRow>(connection, sql, values)?.len())
 }
 
 /// Runs a statement for each line of a list. The parameters are the columns of the line, and then,

@@ -16,8 +16,6 @@
 //! | `{tasks.task_id}` | the parameter that holds one column as an array (Postgres) |
 //! | `{items[g] i}` | the line number `g` (from 1) of a list, with the alias `i` (Postgres) |
 
-use std::fmt::Write as _;
-
 use super::lists::List;
 use super::tables::{TABLES, TASK_CHANGES, Table};
 
@@ -139,12 +137,5 @@ fn table_part(name: &str) -> Option<String> {
 }
 
 fn joined(parts: impl Iterator<Item = String>) -> String {
-    let mut text = String::new();
-    for part in parts {
-        if !text.is_empty() {
-            text.push_str(", ");
-        }
-        let _ = write!(text, "{part}");
-    }
-    text
+    parts.collect::<Vec<_>>().join(", ")
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use uuid::Uuid;
 
-use super::db::{Engine, Sql, Value, sql};
+use super::db::{Sql, Value, sql};
 use super::page::{IdsFirst, MAX_PAGE_BYTES, Page};
 use super::record::record;
 use super::tasks::TaskRecord;
@@ -79,14 +79,6 @@ struct TaskList<'f> {
     users: Vec<String>,
 }
 
-impl TaskList<'_> {
-    /// Whether the filter names no trees and no users. The ids are then found among all root tasks
-    /// of the tenant.
-    fn of_tenant(&self) -> bool {
-        self.filter.roots.is_empty() && self.users.is_empty()
-    }
-}
-
 impl TaskFilter {
     fn values(&self) -> [Value; 5] {
         let statuses = self.statuses.iter();
@@ -122,29 +114,15 @@ impl IdsFirst for TaskList<'_> {
         let limit = Value::Int(limit);
         let mut ids: Vec<Id> = if !filter.roots.is_empty() {
             let roots = Value::Ids(filter.roots.iter().map(|id| id.0).collect());
-            store
-                .db()
-                .all(OF_TREES, vec![tenant, before, limit, roots])
-                .await?
-        } else if self.of_tenant() {
-            store
-                .db()
-                .all(OF_TENANT, vec![tenant, before, limit])
-                .await?
-        } else if matches!(store.db().engine, Engine::Postgres { .. }) {
-            let users = Value::Texts(users.clone());
-            store
-                .db()
-                .all(OF_USERS, vec![tenant, users, before, limit])
-                .await?
+            let values = vec![tenant, before, limit, roots];
+            store.db().all(OF_TREES, values).await?
+        } else if users.is_empty() {
+            let values = vec![tenant, before, limit];
+            store.db().all(OF_TENANT, values).await?
         } else {
-            let mut ids = Vec::new();
-            for user in users {
-                let user = Value::Text(user.clone());
-                let values = vec![tenant.clone(), user, before.clone(), limit.clone()];
-                ids.append(&mut store.db().all(OF_USERS, values).await?);
-            }
-            ids
+            let users: Vec<_> = users.iter().map(|user| [user.clone()]).collect();
+            let end = [before, limit];
+            store.by_keys(OF_USERS, &[tenant], &users, &end).await?
         };
         ids.sort_unstable_by_key(|id| Reverse(id.task_id));
         ids.truncate(max_ids);

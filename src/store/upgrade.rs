@@ -15,8 +15,8 @@ use super::{ReadError, Store};
 /// `claimable_task` rows of the tasks that may be claimed now or later, and lowers each `due_at`
 /// that is too late. If another transaction changes a task meanwhile, the stored `due_at` may be
 /// too early. This does no harm, because a claim checks the task itself and corrects the row.
-const CLAIMABLE: Sql = Sql {
-    postgres: "
+const CLAIMABLE: Sql = Sql::on_postgres(
+    "
 with upgraded as materialized (
     select 1 from _sqlx_migrations where version = 11 and installed_on > now() - interval '1 day'
 ), page as materialized (
@@ -30,16 +30,14 @@ with upgraded as materialized (
     on conflict (task_id) do update set due_at = excluded.due_at where claimable_task.due_at > excluded.due_at
 )
 select task_id, '' as tenant, '' as kind, '' as name, (select count(*) from page) as rows from page
- order by task_id desc limit 1",
-    sqlite: "",
-    by_key: true,
-};
+ order by task_id desc limit 1"
+).by_key();
 
 /// Reads the next page of `request_approver`, and returns the page's last row. For the approvers on
 /// the page, adds missing rows of `inbox`, and deletes from `inbox` the rows of closed requests.
 /// Locks each request whose `inbox` row is wrong, so that no commit closes the request meanwhile.
-const INBOX: Sql = Sql {
-    postgres: "
+const INBOX: Sql = Sql::on_postgres(
+    "
 with upgraded as materialized (
     select 1 from _sqlx_migrations where version = 12 and installed_on > now() - interval '1 day'
 ), page as materialized (
@@ -61,10 +59,8 @@ with upgraded as materialized (
        and i.request_id = w.request_id
 )
 select request_id as task_id, tenant, kind, name, (select count(*) from page) as rows from page
- order by tenant desc, kind desc, name desc, request_id desc limit 1",
-    sqlite: "",
-    by_key: true,
-};
+ order by tenant desc, kind desc, name desc, request_id desc limit 1"
+).by_key();
 
 pub(super) const STATEMENTS: &[Sql] = &[CLAIMABLE, INBOX];
 

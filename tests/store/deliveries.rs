@@ -45,7 +45,7 @@ async fn spread(fixture: &StoreFixture, target: &str) {
 async fn claim(fixture: &StoreFixture, limit: i64) -> Vec<ClaimedDelivery> {
     fixture
         .store
-        .claim_deliveries("backend", limit, LEASE)
+        .claim_deliveries("backend", limit, LEASE, &[])
         .await
         .unwrap()
 }
@@ -231,10 +231,10 @@ both! {
         let store = &fixture.store;
         let known = ["backend".to_owned()];
         fixture.forward(seconds_before(24 * HOUR, 30));
-        assert_eq!(store.drop_orphaned_deliveries(&[]).await.unwrap(), Vec::<String>::new());
+        assert_eq!(store.drop_orphaned_deliveries(&[], &[]).await.unwrap(), Vec::<String>::new());
         fixture.forward(60 * SECOND);
-        assert_eq!(store.drop_orphaned_deliveries(&known).await.unwrap(), Vec::<String>::new());
-        assert_eq!(store.drop_orphaned_deliveries(&[]).await.unwrap(), ["backend", "backend"]);
+        assert_eq!(store.drop_orphaned_deliveries(&known, &[]).await.unwrap(), Vec::<String>::new());
+        assert_eq!(store.drop_orphaned_deliveries(&[], &[]).await.unwrap(), ["backend", "backend"]);
         assert_eq!(claim(&fixture, 4).await, []);
         let dropped = DeliveryFilter { states: vec![DeliveryState::Dropped], ..DeliveryFilter::default() };
         let rows = listed(&fixture, dropped).await;
@@ -245,6 +245,24 @@ both! {
             let problem = "no entry of the configuration has this name";
             assert_eq!((last.http_status, last.problem.as_deref()), (None, Some(problem)));
         }
+    }
+
+    async fn update_is_dropped_after_a_day_where_its_entry_cannot_update_messages(fixture) {
+        two(&fixture).await;
+        let change = "update delivery set type = 'request.decided' where type = 'task.paused'";
+        fixture.database().execute(change).await;
+        let (store, backend) = (&fixture.store, ["backend".to_owned()]);
+        fixture.forward(seconds_before(24 * HOUR, 30));
+        assert_eq!(store.drop_orphaned_deliveries(&backend, &backend).await.unwrap(), Vec::<String>::new());
+        fixture.forward(60 * SECOND);
+        assert_eq!(store.drop_orphaned_deliveries(&backend, &[]).await.unwrap(), Vec::<String>::new());
+        assert_eq!(store.drop_orphaned_deliveries(&backend, &backend).await.unwrap(), backend);
+        let dropped = DeliveryFilter { states: vec![DeliveryState::Dropped], ..DeliveryFilter::default() };
+        let [dropped] = &listed(&fixture, dropped).await[..] else { panic!("the update is dropped") };
+        let problem = dropped.last.as_ref().unwrap().problem.as_deref();
+        assert_eq!(problem, Some("the entry's settings no longer select this message"));
+        let [left] = &claim(&fixture, 4).await[..] else { panic!("the question is still due") };
+        assert_eq!(left.kind, "request.created");
     }
 
     async fn sent_delivery_is_listed_for_three_days_and_a_dead_one_for_thirty(fixture) {

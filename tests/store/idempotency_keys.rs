@@ -210,3 +210,30 @@ both! {
         assert!(old.is_some());
     }
 }
+
+/// The test runs in one thread, whose log it reads.
+#[tokio::test]
+async fn used_key_is_no_warning_whichever_constraint_refuses_it() {
+    for fixture in [StoreFixture::sqlite().await, StoreFixture::postgres().await] {
+        let (_, mut answer) = create_as("Alice", UserIds::Folded, "k");
+        answer.idempotency.as_mut().unwrap().request_id = Some(RequestId(fresh()));
+        fixture.store.commit(answer).await.unwrap();
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let printing = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::WARN)
+            .with_writer(log.reopen().unwrap());
+        let _printing = tracing::subscriber::set_default(printing.finish());
+        let logged = || std::fs::read_to_string(log.path()).unwrap();
+        // The stored row has the first spelling. A unique index refuses the other.
+        for user in ["Alice", "alice"] {
+            let (_, anew) = create_as(user, UserIds::Folded, "k");
+            let refused = fixture.store.commit(anew).await;
+            assert_eq!(refused, Err(CommitError::Refused));
+            assert_eq!(logged(), "", "{user}");
+        }
+        fixture.database().execute("drop table idempotency").await;
+        fixture.store.commit(create("k", None).1).await.unwrap_err();
+        let warning = "a change could not be written";
+        assert!(logged().contains(warning), "{}", logged());
+    }
+}

@@ -41,7 +41,7 @@ async fn spread(fixture: &StoreFixture, targets: &[&str]) {
 }
 
 async fn claim(fixture: &StoreFixture, target: &str) -> Vec<ClaimedDelivery> {
-    let claimed = fixture.store.claim_deliveries(target, 9, LEASE).await;
+    let claimed = fixture.store.claim_deliveries(target, 9, LEASE, &[]).await;
     claimed.unwrap()
 }
 

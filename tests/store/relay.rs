@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::store::{Listener, Notification, Store};
+use holdpoint::secret::Secret;
+use holdpoint::store::{Listener, Notification, Settings, Store};
 use holdpoint::task::change::TaskChange;
 use holdpoint::task::delta::{Delta, DeltaContent};
 use holdpoint::task::id::{CallId, TaskId};
@@ -14,6 +15,8 @@ use sqlx::{Connection, Executor, PgConnection};
 use tokio::time::timeout;
 
 use super::store_fixture::{StoreFixture, fresh, said};
+use crate::support::forwarder::Forwarder;
+use crate::support::until;
 
 /// A time limit that no step of these tests reaches if the code works.
 const LONG: Duration = Duration::from_mins(1);
@@ -194,6 +197,31 @@ async fn broken_connection_is_opened_again() {
     connection.execute(broken).await.unwrap();
     arrives(&fixture.store, &mut listener, &text(root, "after")).await;
     other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_that_went_silent_is_replaced_while_it_is_still_open() {
+    let fixture = StoreFixture::postgres().await;
+    let line = Forwarder::to(fixture.settings.url.reveal()).await;
+    let settings = Settings {
+        url: Secret::new(line.url().to_owned()),
+        statement_timeout: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    let other = Store::open(&settings, fixture.clock.clone()).await.unwrap();
+    let root = fixture.task().await;
+    let mut listener = other.listen(root);
+    arrives(&fixture.store, &mut listener, &text(root, "before")).await;
+    until("the relay holds its lock", async || other.ends_presence()).await;
+    line.blackhole();
+    // The relay announces this listener, and gets no answer.
+    let _unheard = other.listen(TaskId(fresh()));
+    let has_given_up = async || !other.ends_presence();
+    until("the relay gives its connection up", has_given_up).await;
+    line.mend();
+    arrives(&fixture.store, &mut listener, &text(root, "after")).await;
+    let closed = timeout(LONG, other.close()).await;
+    closed.expect("the store does not wait for the silent connection");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

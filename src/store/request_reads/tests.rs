@@ -2,39 +2,50 @@
 
 use super::*;
 
-/// Returns whether a reader must be started, and the caller's end of the reply.
-fn add(queue: &RequestQueue, number: u128) -> (bool, oneshot::Receiver<RequestRead>) {
+/// Returns the value for the reader that must be started, and the caller's end of the reply.
+fn add(queue: &RequestQueue, number: u128) -> (Option<Arc<()>>, oneshot::Receiver<RequestRead>) {
     let (reply, result) = oneshot::channel();
     (queue.add(RequestId(Uuid::from_u128(number)), reply), result)
 }
 
 fn taken(queue: &RequestQueue) -> Vec<u128> {
     let batch = queue.take();
-    batch.iter().map(|one| one.id.0.as_u128()).collect()
+    batch.keys().map(|id| id.0.as_u128()).collect()
 }
 
 #[test]
 fn requests_that_come_during_a_statement_are_read_by_the_next_in_order() {
     let queue = RequestQueue::default();
     let first = add(&queue, 0);
-    assert!(first.0);
+    assert!(first.0.is_some());
     assert_eq!(taken(&queue), [0]);
     let callers: Vec<_> = (1..=70).map(|number| add(&queue, number)).collect();
-    assert!(callers.iter().all(|(needs_reader, _)| !needs_reader));
+    assert!(callers.iter().all(|(reader, _)| reader.is_none()));
     assert_eq!(taken(&queue), (1..=64).collect::<Vec<_>>());
     assert_eq!(taken(&queue), (65..=70).collect::<Vec<_>>());
     assert_eq!(taken(&queue), [0; 0]);
-    assert!(add(&queue, 71).0, "the reader has ended");
+    assert!(add(&queue, 71).0.is_some(), "the reader ends");
 }
 
 #[test]
 fn request_that_several_callers_read_is_once_in_a_batch() {
     let queue = RequestQueue::default();
     let _callers = [1, 2, 1, 3, 1].map(|number| add(&queue, number));
-    assert_eq!(taken(&queue), [1, 2, 3]);
-    let _further = add(&queue, 4);
-    assert_eq!(taken(&queue), [1, 4]);
-    assert_eq!(taken(&queue), [1]);
+    let batch = queue.take().into_iter();
+    let counts: Vec<_> = batch
+        .map(|(id, callers)| (id.0.as_u128(), callers.len()))
+        .collect();
+    assert_eq!(counts, [(1, 3), (2, 1), (3, 1)]);
+    assert_eq!(taken(&queue), [0; 0]);
+}
+
+#[test]
+fn reader_that_was_dropped_is_replaced() {
+    let queue = RequestQueue::default();
+    let [first, second] = [1, 2].map(|number| add(&queue, number));
+    assert!(second.0.is_none());
+    drop(first.0);
+    assert!(add(&queue, 3).0.is_some());
 }
 
 #[test]
