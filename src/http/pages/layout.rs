@@ -89,15 +89,7 @@ pub(crate) fn problem_page(
 ) -> Markup {
     let words = Translations::for_language(language);
     let title = problem_title(problem.code, words);
-    let (status, instance) = (
-        problem.code.status().as_u16().to_string(),
-        instance.to_string(),
-    );
-    let line = [
-        ("code", problem.code.as_str()),
-        ("status", &status),
-        ("id", &instance),
-    ];
+    let (code, status) = (problem.code.as_str(), problem.code.status().as_u16());
     frame_in(
         language,
         title.unwrap_or(problem.code.title()),
@@ -116,7 +108,7 @@ pub(crate) fn problem_page(
             details {
                 summary { (words.for_support) }
                 p.soft lang="en" { (problem.code.title()) ". " (visible(&problem.detail)) }
-                p.soft { (fill(words.code_line, &line)) }
+                p.soft { (fill(words.code_line, &[("code", &code), ("status", &status), ("id", &instance)])) }
             }
         },
     )
@@ -135,7 +127,7 @@ fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
     fill(
         words.first_decision,
         &[
-            ("what", what),
+            ("what", &what),
             ("user", &by),
             ("at", &utc_text(member(decision, "at"))),
         ],

@@ -5,6 +5,8 @@
 //! [`fill`] replaces `{name}` in a text by a value. [`Translations::translated`] looks up the text
 //! for an English sentence of the API.
 
+use std::fmt::Display;
+
 use super::language::{Language, texts};
 use crate::http::wire::decision::DecisionAction;
 use crate::task::item::Outcome;
@@ -441,18 +443,15 @@ impl Translations {
 /// Replaces each `{name}` in a text by the value of that name in `values`, or by nothing if there
 /// is no such value. A `{name}` inside a value stays unchanged.
 #[must_use]
-pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
+pub(crate) fn fill(text: &str, values: &[(&str, &dyn Display)]) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
         filled.push_str(before);
         let (name, tail) = after.split_once('}').unwrap_or((after, ""));
-        filled.push_str(
-            values
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map_or("", |(_, value)| value),
-        );
+        if let Some((_, value)) = values.iter().find(|(known, _)| *known == name) {
+            filled.push_str(&value.to_string());
+        }
         rest = tail;
     }
     filled + rest
@@ -474,7 +473,7 @@ mod tests {
 
     #[test]
     fn filled_in_values_are_not_expanded_again() {
-        assert_eq!(fill("{a} of {b}", &[("a", "{b}"), ("b", "2")]), "{b} of 2");
+        assert_eq!(fill("{a} of {b}", &[("a", &"{b}"), ("b", &2)]), "{b} of 2");
         assert_eq!(fill("{none}|", &[]), "|");
     }
 

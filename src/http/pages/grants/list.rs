@@ -83,25 +83,14 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
         texts.grant_tool,
         &[("tool", &tool), ("rule", &visible(&row.rule))],
     );
-    let granted = [
-        ("user", visible(&row.by.by)),
-        ("at", utc_text(&row.created_at.to_string())),
-    ];
-    let granted = granted
-        .each_ref()
-        .map(|(name, text)| (*name, text.as_str()));
-    let used = [
-        ("used", row.used.to_string()),
-        ("uses", row.uses.to_string()),
-    ];
-    let used = used.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let (giver, given_at) = (visible(&row.by.by), utc_text(&row.created_at.to_string()));
     html! {
         li {
             p { strong { bdi { (head) } } " · " bdi { (scope_text(row, texts)) } }
             p.about {
-                bdi { (fill(texts.grant_given, &granted)) }
+                bdi { (fill(texts.grant_given, &[("user", &giver), ("at", &given_at)])) }
                 " · " (fill(texts.grant_until, &[("at", &utc_text(&row.expires_at.to_string()))]))
-                " · " (fill(texts.grant_used, &used))
+                " · " (fill(texts.grant_used, &[("used", &row.used), ("uses", &row.uses)]))
                 @if let Some(end) = end { " · " strong { (end_text(end, texts)) } }
             }
             p.soft {

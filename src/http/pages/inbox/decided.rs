@@ -235,9 +235,6 @@ fn missing_approvals_text(row: &RequestRow, http: &Http, texts: &SiteTexts) -> O
     match missing {
         _ if !row.state().is_open() || required < 2 => None,
         1 => Some(texts.waits_for_one.to_owned()),
-        missing => Some(fill(
-            texts.waits_for_more,
-            &[("count", &missing.to_string())],
-        )),
+        missing => Some(fill(texts.waits_for_more, &[("count", &missing)])),
     }
 }

@@ -34,8 +34,7 @@ pub(crate) fn summary(row: &RequestRow, texts: &SiteTexts) -> String {
     let first = calls.next().map(|first| visible(&first.summary));
     let (mut line, further) = (first.unwrap_or_default(), calls.count());
     if further > 0 {
-        let more = further.to_string();
-        line = format!("{line} {}", fill(texts.and_more, &[("count", &more)]));
+        line = format!("{line} {}", fill(texts.and_more, &[("count", &further)]));
     }
     line
 }
@@ -47,14 +46,11 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
     let rule = row.spec.own_calls().find_map(|call| call.rule.as_deref());
     let mut counts = Vec::new();
     if brief.calls > 1 {
-        let text = fill(texts.calls, &[("count", &brief.calls.to_string())]);
+        let text = fill(texts.calls, &[("count", &brief.calls)]);
         counts.push(html! { (text) });
     }
     if brief.approvers.required > 1 {
-        let (have, required) = (
-            brief.approvals.to_string(),
-            brief.approvers.required.to_string(),
-        );
+        let (have, required) = (brief.approvals, brief.approvers.required);
         let text = fill(
             texts.have_approved,
             &[("have", &have), ("required", &required)],
@@ -65,7 +61,7 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
         0 => {}
         1 => counts.push(html! { (texts.warning) }),
         count => {
-            let text = fill(texts.warnings, &[("count", &count.to_string())]);
+            let text = fill(texts.warnings, &[("count", &count)]);
             counts.push(html! { (text) });
         }
     }

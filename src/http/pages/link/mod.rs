@@ -80,9 +80,11 @@ async fn linked_request(
 pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());
-    let email = link.email.as_deref().map(visible);
-    let person = match &email {
-        Some(email) => fill(texts.link_person, &[("user", &user), ("email", email)]),
+    let person = match &link.email {
+        Some(email) => fill(
+            texts.link_person,
+            &[("user", &user), ("email", &visible(email))],
+        ),
         None => user.clone(),
     };
     html! {

@@ -32,18 +32,17 @@ pub(super) fn line(view: &View<'_>, is_open: bool) -> Markup {
         return html! {};
     };
     let texts = view.texts;
-    let time = [("time", duration_text(asker.use_within, view.words))];
-    let time = time.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let time = duration_text(asker.use_within, view.words);
     let presence = if asker.is_waiting {
         texts.asker_waiting
     } else {
         texts.asker_absent
     };
     let effect = match (asker.is_waiting, asker.runs_elsewhere) {
-        (true, false) => texts.approval_runs_call.to_owned(),
-        (true, true) => texts.approval_permits_call.to_owned(),
-        (false, false) => fill(texts.approval_runs_call_later, &time),
-        (false, true) => fill(texts.approval_permits_call_later, &time),
+        (true, false) => texts.approval_runs_call,
+        (true, true) => texts.approval_permits_call,
+        (false, false) => texts.approval_runs_call_later,
+        (false, true) => texts.approval_permits_call_later,
     };
-    html! { p.why.asker { (presence) " " (effect) } }
+    html! { p.why.asker { (presence) " " (fill(effect, &[("time", &time)])) } }
 }

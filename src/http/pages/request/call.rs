@@ -107,22 +107,20 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
         .map(|approval| approval.by.as_str())
         .collect();
     let names = remaining_approvers(view, &people);
-    let (have, required, missing_text) =
-        (have.to_string(), required.to_string(), missing.to_string());
     let text = if call.decision.is_some() || missing == 0 {
-        fill(
-            words.approvals_so_far,
-            &[("have", &have), ("required", &required)],
-        )
+        words.approvals_so_far
     } else {
-        let values = [
-            ("have", have.as_str()),
-            ("required", &required),
-            ("missing", &missing_text),
-            ("names", &names),
-        ];
-        fill(words.approvals_missing, &values)
+        words.approvals_missing
     };
+    let text = fill(
+        text,
+        &[
+            ("have", &have),
+            ("required", &required),
+            ("missing", &missing),
+            ("names", &names),
+        ],
+    );
     html! {
         div.approvals {
             strong { (words.approvals) } (words.colon) (text)

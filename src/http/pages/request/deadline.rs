@@ -35,7 +35,7 @@ pub(crate) fn duration_text(time: Duration, words: &Translations) -> String {
         120..2880 => (words.hours, minutes / 60),
         _ => (words.days, minutes / 1440),
     };
-    fill(text, &[("count", &count.to_string())])
+    fill(text, &[("count", &count)])
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ fn approve_text(view: &View<'_>) -> String {
         (open, own) if open < own => texts.approve_rest,
         _ => words.approve_all,
     };
-    fill(text, &[("count", &open.to_string())])
+    fill(text, &[("count", &open)])
 }
 
 /// Returns the text of the button that rejects. If all calls are still open, the text names the
@@ -94,9 +94,7 @@ fn reject_text(view: &View<'_>) -> String {
         Then::CancelRoot => (texts.reject_cancel_root, texts.reject_all_cancel_root),
     };
     match view.open_calls().len() {
-        open if open == view.own_calls().len() && open > 1 => {
-            fill(several, &[("count", &open.to_string())])
-        }
+        open if open == view.own_calls().len() && open > 1 => fill(several, &[("count", &open)]),
         // Some calls already have answers and may run. The rule's consequence needs a rejection of
         // every call, so the button names no consequence.
         open if open < view.own_calls().len() => view.words.reject.to_owned(),

@@ -109,7 +109,7 @@ pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     .into_iter()
     .filter(|(value, _)| is_approval || *value != "continue")
     .collect();
-    let hint = is_approval.then(|| fill(words.then_rule, &[("then", rule_text(view))]));
+    let hint = is_approval.then(|| fill(words.then_rule, &[("then", &rule_text(view))]));
     let label = if view.request.kind == RequestKind::Confirmation {
         words.then_label_no
     } else {
@@ -132,7 +132,7 @@ pub(crate) fn result_type_select(
 fn button_text(view: &View<'_>, single: &'static str, several: &str) -> String {
     match view.open_calls().len() {
         0 | 1 => single.to_owned(),
-        count => fill(several, &[("count", &count.to_string())]),
+        count => fill(several, &[("count", &count)]),
     }
 }
 

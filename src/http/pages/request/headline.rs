@@ -256,7 +256,7 @@ fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) 
     let tail = match status {
         CallStatus::Ran => words.after_ran,
         CallStatus::Failed(Some(code)) => {
-            return fill(words.after_failed_with, &[("status", &code.to_string())]);
+            return fill(words.after_failed_with, &[("status", &code)]);
         }
         CallStatus::Failed(None) => words.after_failed,
         CallStatus::RanLate => words.after_ran_late,
@@ -301,7 +301,7 @@ fn several_calls_text(
     }
     let parts: Vec<String> = counts
         .into_iter()
-        .map(|(status, count)| fill(count_text(status, words), &[("count", &count.to_string())]))
+        .map(|(status, count)| fill(count_text(status, words), &[("count", &count)]))
         .collect();
     format!("{}{}", words.colon, parts.join(words.between))
 }

@@ -29,7 +29,7 @@ pub(super) fn heading(view: &View<'_>) -> String {
         1 => summary,
         count => fill(
             view.texts.and_more,
-            &[("summary", &summary), ("count", &(count - 1).to_string())],
+            &[("summary", &summary), ("count", &(count - 1))],
         ),
     }
 }

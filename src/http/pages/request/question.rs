@@ -187,7 +187,7 @@ pub(super) fn approver_names(view: &View<'_>) -> String {
         0 | 1 => names,
         count => fill(
             words.people_have_to,
-            &[("names", &names), ("count", &count.to_string())],
+            &[("names", &names), ("count", &count)],
         ),
     }
 }
@@ -235,9 +235,8 @@ pub(crate) fn decision_details(
 ) -> Markup {
     let words = view.words;
     let by = visible(&decision.by);
-    let via = decision.via.as_deref().map(visible);
-    let author = match &via {
-        Some(via) => fill(words.by_via, &[("user", &by), ("via", via)]),
+    let author = match &decision.via {
+        Some(via) => fill(words.by_via, &[("user", &by), ("via", &visible(via))]),
         None => fill(words.by, &[("user", &by)]),
     };
     let secret = view.request.kind == RequestKind::Credentials;

@@ -80,19 +80,16 @@ fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
 /// Renders a sentence about the later calls that a standing decision about `call` would cover.
 fn covered_calls(view: &View<'_>, call: &CallSpec) -> Markup {
     let texts = view.texts;
-    let names = [
-        ("tool", visible(&call.name)),
-        ("rule", visible(call.rule.as_deref().unwrap_or_default())),
-    ];
-    let names = names.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let rule = visible(call.rule.as_deref().unwrap_or_default());
+    let about = |text| fill(text, &[("tool", &visible(&call.name)), ("rule", &rule)]);
     html! {
         @if let Some(offer) = call.offer.as_deref() {
             li {
                 @match &offer.when {
-                    Some(when) => { (fill(texts.remember_when, &names)) " " code { (visible(when)) } }
-                    None => (fill(texts.remember_same, &names)),
+                    Some(when) => { (about(texts.remember_when)) " " code { (visible(when)) } }
+                    None => (about(texts.remember_same)),
                 }
-                " · " (fill(texts.remember_uses, &[("count", &offer.uses.to_string())]))
+                " · " (fill(texts.remember_uses, &[("count", &offer.uses)]))
             }
         }
     }

@@ -42,8 +42,7 @@ pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     html! {
         @for (tool, calls) in &groups {
             section.call {
-                @let count = calls.len().to_string();
-                h2.quiet.exact { (fill(texts.calls_of, &[("tool", &visible(tool)), ("count", &count)])) }
+                h2.quiet.exact { (fill(texts.calls_of, &[("tool", &visible(tool)), ("count", &calls.len())])) }
                 @let authors: Vec<String> = calls.iter().map(|(_, call)| authorship(view, call)).collect();
                 @if authors.iter().all(|text| Some(text) == authors.first()) { p.by { (authors.first().map_or("", String::as_str)) } }
                 div.agent { (table(view, calls)) }
@@ -74,10 +73,7 @@ fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
 
 /// Returns the name of a call on the page, such as "Call 3". `index` counts from 0.
 pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
-    fill(
-        view.texts.call_number,
-        &[("number", &(index + 1).to_string())],
-    )
+    fill(view.texts.call_number, &[("number", &(index + 1))])
 }
 
 /// Returns the names of the columns, in the agent's order, and a row for each call. `None` if the

@@ -86,7 +86,7 @@ pub(super) fn list(view: &View<'_>) -> Markup {
     for (at, answer) in &view.row.answers {
         let what = words.action(answer.action);
         let by = visible(&answer.by);
-        let line = fill(texts.past_decided, &[("what", what), ("user", &by)]);
+        let line = fill(texts.past_decided, &[("what", &what), ("user", &by)]);
         entries.push((*at, html! { bdi { (line) } }));
     }
     for (at, event) in &view.timeline.0 {
@@ -109,8 +109,7 @@ fn entry(view: &View<'_>, event: &TimelineEvent) -> Markup {
             } else {
                 words.event_started
             };
-            let count = attempt.to_string();
-            html! { (fill(line, &[("tool", &visible(tool)), ("count", &count)])) }
+            html! { (fill(line, &[("tool", &visible(tool)), ("count", attempt)])) }
         }
         TimelineEvent::Finished(tool, outcome, content) => {
             result_entry(words, words.event_finished, tool, *outcome, content)
@@ -140,13 +139,8 @@ fn result_entry(
     outcome: Outcome,
     content: &str,
 ) -> Markup {
-    let values = [
-        ("tool", visible(tool)),
-        ("outcome", words.outcome(outcome).to_owned()),
-    ];
-    let values = values.each_ref().map(|(name, text)| (*name, text.as_str()));
     html! {
-        (fill(line, &values))
+        (fill(line, &[("tool", &visible(tool)), ("outcome", &words.outcome(outcome))]))
         @if !content.is_empty() { (labeled_box(words.by_result, content)) }
     }
 }

@@ -96,7 +96,7 @@ fn task_page(
 ) -> Response {
     let texts = site.texts();
     let (agent, status) = (visible(&row.agent), status_word(row.status, texts));
-    let title = fill(texts.task_title, &[("agent", &agent), ("status", status)]);
+    let title = fill(texts.task_title, &[("agent", &agent), ("status", &status)]);
     let address = format!("{}/tasks/{}", site.prefix, row.task_id);
     let is_followed = before.is_none() && !row.status.is_terminal();
     let page = site.page(
@@ -110,7 +110,7 @@ fn task_page(
             h2 { (texts.timeline) }
             p {
                 @if let Some(first) = timeline.earlier_page {
-                    a href=(format!("{address}?before={first}")) { (fill(texts.earlier, &[("number", &first.to_string())])) }
+                    a href=(format!("{address}?before={first}")) { (fill(texts.earlier, &[("number", &first)])) }
                     " · "
                 }
                 a href=(address) { (if before.is_some() { texts.newest } else { texts.look_again }) }
@@ -130,10 +130,7 @@ fn task_page(
 /// subtree. If the whole tree has several tasks, also renders the number of tasks in the tree.
 fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
     let texts = site.texts();
-    let (calls, tokens) = (
-        row.model_calls.to_string(),
-        row.usage.total_tokens.to_string(),
-    );
+    let (calls, tokens) = (row.model_calls, row.usage.total_tokens);
     html! {
         p.soft {
             bdi { (visible(&row.agent_path.join(" › "))) }
@@ -141,7 +138,7 @@ fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
             " · " bdi { (visible(&row.session_id)) }
             " · " (texts.asked) " " (event_time(row.created_at))
             " · " (fill(texts.usage, &[("calls", &calls), ("tokens", &tokens)]))
-            @if tree_size > 1 { " · " (fill(texts.tree, &[("count", &tree_size.to_string())])) }
+            @if tree_size > 1 { " · " (fill(texts.tree, &[("count", &tree_size)])) }
         }
         @if row.task_id != row.root_task_id {
             p { a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (texts.part_of) } }

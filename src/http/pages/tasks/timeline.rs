@@ -154,7 +154,7 @@ fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
         Fact::Judged { judgement, .. } => (judgement_line(site, judgement), nothing()),
         Fact::InterventionRequested(asked) => {
             let kind = kind_word(asked.kind, site.texts());
-            let line = fill(words.event_asked, &[("kind", kind)]);
+            let line = fill(words.event_asked, &[("kind", &kind)]);
             (
                 html! { (line) " " (review_link(site, asked.request_id)) },
                 nothing(),
@@ -216,8 +216,7 @@ fn start_line(words: &Translations, name: &str, attempt: u32) -> Markup {
     } else {
         words.event_started
     };
-    let (tool, count) = (visible(name), attempt.to_string());
-    html! { bdi { (fill(text, &[("tool", &tool), ("count", &count)])) } }
+    html! { bdi { (fill(text, &[("tool", &visible(name)), ("count", &attempt)])) } }
 }
 
 fn review_link(site: &Site<'_>, request: RequestId) -> Markup {
@@ -263,7 +262,7 @@ fn judgement_line(site: &Site<'_>, judgement: &Judgement) -> Markup {
         Verdict::Human => words.verdict_human,
     };
     html! {
-        (fill(site.texts().judged, &[("verdict", verdict)]))
+        (fill(site.texts().judged, &[("verdict", &verdict)]))
         @if let Some(rule) = &judgement.rule {
             " · " bdi { (fill(site.texts().by_rule, &[("rule", &visible(rule))])) }
         }
@@ -281,7 +280,7 @@ fn decision_line(site: &Site<'_>, decision: &Decision, request: RequestId) -> Ma
     };
     let user = visible(&decision.by);
     html! {
-        bdi { (fill(words.event_decided, &[("what", what), ("user", &user)])) }
+        bdi { (fill(words.event_decided, &[("what", &what), ("user", &user)])) }
         @if let Some(door) = door { " (" (door) ")" }
         " " (review_link(site, request))
     }
@@ -290,7 +289,7 @@ fn decision_line(site: &Site<'_>, decision: &Decision, request: RequestId) -> Ma
 fn tool_result_entry(words: &Translations, line: &str, result: &ToolResult) -> (Markup, Markup) {
     let outcome = words.outcome(result.outcome);
     let tool = visible(&result.name);
-    let line = fill(line, &[("tool", &tool), ("outcome", outcome)]);
+    let line = fill(line, &[("tool", &tool), ("outcome", &outcome)]);
     let parts = html! {
         @if !result.content.is_empty() { (labeled_box(words.by_result, &quote(words, &result.content))) }
     };
@@ -319,6 +318,6 @@ fn truncate(text: &str) -> String {
 fn truncation_note(words: &Translations, text: &str) -> Markup {
     let count = text.chars().count();
     html! {
-        @if count > MAX_TEXT_CHARS { p.soft { (fill(words.live_cut, &[("count", &count.to_string())])) } }
+        @if count > MAX_TEXT_CHARS { p.soft { (fill(words.live_cut, &[("count", &count)])) } }
     }
 }
