@@ -345,7 +345,6 @@ texts! {
     title_too_large: "The body is too large", "请求内容过大";
     title_type: "The body has an unsupported type", "请求内容类型不符";
     title_key_reused: "The idempotency key was used with another body", "幂等键已用于其他内容";
-    title_digest: "The request has changed", "请求已有变化";
     title_expired: "The request has expired", "请求已过期";
     title_link: "The link has expired", "链接已失效";
     link_expired: "This link is over. Sign in, or wait for the next message.", "此链接已失效。请登录，或等待下一封消息。";
@@ -370,6 +369,11 @@ texts! {
 /// Sentences of the API that name members of JSON bodies, each with the sentences that pages show
 /// instead, in English and in Chinese.
 const PLAIN: &[(&str, &str, &str)] = &[
+    (
+        "The digest does not match",
+        "The request has changed",
+        "请求已有变化",
+    ),
     (
         "You may not decide this request: see its `approvers`.",
         "Other people decide this. Its page says who.",
