@@ -88,17 +88,17 @@ pub(crate) fn problem_page(
     back_path: Option<&str>,
 ) -> Markup {
     let words = Translations::for_language(language);
-    let title = words.translated(problem.code.title());
+    let title = problem.code.title();
     let (code, status) = (problem.code.as_str(), problem.code.status().as_u16());
     frame_in(
         language,
-        title.unwrap_or(problem.code.title()),
+        words.translated(title).unwrap_or(title),
         &html! {
-            h1 { (localized(words, problem.code.title(), title)) }
+            h1 { (localized(words, title)) }
             // The detail of `invalid` repeats the first mistake, which the list below shows.
-            @if problem.code != Code::Invalid { p { (localized(words, &problem.detail, words.translated(&problem.detail))) } }
+            @if problem.code != Code::Invalid { p { (localized(words, &problem.detail)) } }
             @for FieldError { pointer, detail } in &problem.errors {
-                p { code { (visible(pointer)) } " " (localized(words, detail, words.translated(detail))) }
+                p { code { (visible(pointer)) } " " (localized(words, detail)) }
             }
             @if let Some(decision) = problem.member("decision").filter(Value::is_object) {
                 p { (earlier_decision_text(words, &decision)) }
@@ -107,7 +107,7 @@ pub(crate) fn problem_page(
             @if let Some(path) = back_path { p { a href=(path) { (words.back) } } }
             details {
                 summary { (words.for_support) }
-                p.soft lang="en" { (problem.code.title()) ". " (visible(&problem.detail)) }
+                p.soft lang="en" { (title) ". " (visible(&problem.detail)) }
                 p.soft { (fill(words.code_line, &[("code", &code), ("status", &status), ("id", &instance)])) }
             }
         },
@@ -134,10 +134,10 @@ fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
     )
 }
 
-/// Renders `translated`, or the English sentence if there is no translation.
+/// Renders the translation of an English sentence, or the sentence itself if there is none.
 #[must_use]
-pub(crate) fn localized(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
-    match (translated, words.language) {
+pub(crate) fn localized(words: &Translations, english: &str) -> Markup {
+    match (words.translated(english), words.language) {
         (Some(text), _) => html! { (text) },
         (None, Language::English) => html! { (visible(english)) },
         (None, Language::Chinese) => html! { span lang="en" { (visible(english)) } },

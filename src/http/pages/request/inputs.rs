@@ -263,7 +263,7 @@ fn element_id(form: FormName, name: &str) -> String {
 fn mistake_text(view: &View<'_>, mistake: &FieldMistake) -> Markup {
     html! {
         @if !mistake.pointer.is_empty() { code { (visible(&mistake.pointer)) } " " }
-        (localized(view.words, &mistake.detail, view.words.translated(&mistake.detail)))
+        (localized(view.words, &mistake.detail))
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
                 @if let Some(number) = number {
                     (fill(texts.call_number, &[("number", &number)])) (words.colon)
                 }
-                (warning_subject(view, &warning.code)) (localized(words, &warning.detail, words.translated(&warning.detail)))
+                (warning_subject(view, &warning.code)) (localized(words, &warning.detail))
                 @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
             }
         }
