@@ -77,7 +77,9 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     {
         return view.texts.asks_exactly.to_owned();
     }
-    (kind_part(view.request.kind, view.words).authorship)(view.texts).to_owned()
+    kind_part(view.request.kind, view.words)
+        .authorship
+        .to_owned()
 }
 
 pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {

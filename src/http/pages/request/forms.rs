@@ -39,7 +39,7 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
         forms.push(folded_form(
             view,
             FormName::Reject,
-            (part.decline)(view.texts),
+            part.decline,
             &reject_fields(view),
         ));
     }
