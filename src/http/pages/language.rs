@@ -89,6 +89,14 @@ macro_rules! texts {
 }
 pub(crate) use texts;
 
+/// Lists fields of a struct of texts for a script, each with its name and its text as JSON.
+macro_rules! named_texts {
+    ($from:ident: $($name:ident)*) => {
+        [$((stringify!($name).to_owned(), serde_json::Value::from($from.$name))),*]
+    };
+}
+pub(crate) use named_texts;
+
 /// Panics if the two texts of a pair have different placeholders, or if the second text does not
 /// look like Chinese.
 #[cfg(test)]

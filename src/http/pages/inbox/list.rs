@@ -19,6 +19,7 @@ use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::pages::follow;
+use crate::http::pages::language::named_texts;
 use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
@@ -266,15 +267,14 @@ impl InboxPage {
 }
 
 fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
-    macro_rules! named {
-        ($from:ident: $($name:ident)*) => { [$((stringify!($name).to_owned(), Value::from($from.$name))),*] };
-    }
-    let of_list = named![texts: live not_live new_one new_many notify notify_stop notify_refused notify_title
+    let of_list = named_texts![texts:
+        live not_live new_one new_many notify notify_stop notify_refused notify_title
         row_decided row_over row_expired row_withdrawn row_answered have_approved
-        short_approval short_guidance short_credentials short_confirmation short_external_result short_reconcile
-        short_elicitation];
+        short_approval short_guidance short_credentials short_confirmation
+        short_external_result short_reconcile short_elicitation
+    ];
     let of_requests =
-        named![words: did_approve did_reject did_edit did_respond did_retry did_mixed];
+        named_texts![words: did_approve did_reject did_edit did_respond did_retry did_mixed];
     of_list.into_iter().chain(of_requests).collect()
 }
 
