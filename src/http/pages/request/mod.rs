@@ -471,7 +471,7 @@ impl View<'_> {
             };
             for (item, _) in &items {
                 history.apply(item);
-                self.timeline.apply(self.row, item);
+                self.timeline.apply(self.row, item, self.words);
             }
             match items.last() {
                 Some((item, _)) if !history.is_settled() => after = item.seq,

@@ -101,7 +101,6 @@ texts! {
     deadline: "Deadline", "期限";
     history: "History", "历史";
     past_asked: "Asked.", "已提问。";
-    past_decided: "{what} by {user}.", "{what}（{user}）。";
     past_expired: "No answer came in time.", "逾期无人答复。";
     past_withdrawn: "Withdrawn.", "已撤回。";
 }
