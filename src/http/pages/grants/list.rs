@@ -61,7 +61,7 @@ fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
     let texts = site.texts();
     let next = rows.next(|row| row.grant_id.0);
     site.page(
-        Some(NavPage::Decided),
+        NavPage::Decided,
         texts.grants,
         &html! {
             h1 { (texts.grants) }

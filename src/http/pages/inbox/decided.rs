@@ -18,7 +18,7 @@ use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::request::deadline::duration_text;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
-use crate::http::pages::translations::{Translations, fill};
+use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{CursorQuery, DecidedQuery, InboxQuery};
@@ -150,7 +150,7 @@ fn page(
         texts.others_too
     };
     site.page(
-        Some(NavPage::Decided),
+        NavPage::Decided,
         texts.decided,
         &html! {
             h1 { (texts.decided) }
@@ -166,7 +166,7 @@ fn page(
 }
 
 fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
-    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let (texts, words) = (site.texts(), site.words());
     let state = row.state();
     let own = state.answer_by(&site.caller.user_id, None);
     let answer = own.or_else(|| state.resolution().map(|resolution| resolution.last));
@@ -196,7 +196,7 @@ fn answer_line(
     answer: &Decision,
     is_own: bool,
 ) -> Markup {
-    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let (texts, words) = (site.texts(), site.words());
     let what = words.action(answer.action);
     let user = if is_own {
         texts.by_you.to_owned()

@@ -22,8 +22,7 @@ use crate::http::pages::follow;
 use crate::http::pages::language::named_texts;
 use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::site::{NavPage, Site};
-use crate::http::pages::site_texts::SiteTexts;
-use crate::http::pages::translations::{Translations, fill};
+use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{CursorQuery, InboxQuery};
@@ -145,7 +144,7 @@ impl InboxPage {
         let is_filtered = !self.filter.is_empty();
         let address = format!("{}/inbox", site.prefix);
         site.page_with_open_count(
-            Some(NavPage::Inbox),
+            NavPage::Inbox,
             texts.inbox,
             &self.open_text(),
             &html! {
@@ -256,7 +255,7 @@ impl InboxPage {
         html! {
             div #inbox-live hidden data-events=(events) data-open=(self.open) data-more[self.has_more]
                 data-requests=(format!("{}/resume/", site.prefix))
-                data-words=(Value::Object(script_texts(site.texts(), Translations::for_language(site.language))))
+                data-words=(Value::Object(script_texts(site)))
             {
                 button #inbox-tell type="button" .second { (site.texts().notify) }
                 span #inbox-tell-note role="status" {}
@@ -266,7 +265,8 @@ impl InboxPage {
     }
 }
 
-fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
+fn script_texts(site: &Site<'_>) -> Map<String, Value> {
+    let (texts, words) = (site.texts(), site.words());
     let of_list = named_texts![texts:
         live not_live new_one new_many notify notify_stop notify_refused notify_title
         row_decided row_over row_expired row_withdrawn row_answered have_approved

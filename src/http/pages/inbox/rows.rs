@@ -7,7 +7,7 @@ use crate::http::pages::layout::visible;
 use crate::http::pages::request::deadline::duration_text;
 use crate::http::pages::site::Site;
 use crate::http::pages::site_texts::SiteTexts;
-use crate::http::pages::translations::{Translations, fill};
+use crate::http::pages::translations::fill;
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::request::WireEffect;
 use crate::store::RequestRow;
@@ -40,7 +40,7 @@ pub(crate) fn summary(row: &RequestRow, texts: &SiteTexts) -> String {
 }
 
 pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now: Time) -> Markup {
-    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let (texts, words) = (site.texts(), site.words());
     let brief = RequestBrief::from_row(row, settings);
     let age = duration_text(now.since(row.created_at), words);
     let rule = row.spec.own_calls().find_map(|call| call.rule.as_deref());
@@ -117,7 +117,7 @@ pub(super) fn open_row(
     settings: &Settings,
     now: Time,
 ) -> Markup {
-    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let (texts, words) = (site.texts(), site.words());
     let time_left = row.expires_at.map(|at| at.since(now));
     let is_urgent = time_left.is_some_and(|left| left <= super::list::URGENT_WITHIN);
     html! {

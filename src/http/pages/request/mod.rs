@@ -409,7 +409,7 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
         &tab_title(view, closed.as_deref()),
         &html! {
             @if view.link.is_none() { a.skip href="#content" { (view.site().texts().skip) } }
-            header { @match view.link { Some(link) => (link::person_line(view, link)), None => (view.site().nav_links(None)) } }
+            header { @match view.link { Some(link) => (link::person_line(view, link)), None => (view.site().nav_links(None, "")) } }
             div #content tabindex="-1" {
                 @if let Some(line) = &view.next_question { (line) }
                 @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }

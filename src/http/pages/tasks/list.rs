@@ -98,7 +98,7 @@ fn tasks_page(
     let texts = site.texts();
     let address = format!("{}/tasks", site.prefix);
     site.page(
-        Some(NavPage::Tasks),
+        NavPage::Tasks,
         texts.tasks,
         &html! {
             h1 { (texts.tasks) }

@@ -20,7 +20,7 @@ use crate::http::pages::inbox::rows::{kind_word, summary};
 use crate::http::pages::layout::{force_left_to_right, visible};
 use crate::http::pages::request::live::script_texts;
 use crate::http::pages::site::{NavPage, Site};
-use crate::http::pages::translations::{Translations, fill};
+use crate::http::pages::translations::fill;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::TimelineQuery;
@@ -100,7 +100,7 @@ fn task_page(
     let address = format!("{}/tasks/{}", site.prefix, row.task_id);
     let is_followed = before.is_none() && !row.status.is_terminal();
     let page = site.page(
-        Some(NavPage::Tasks),
+        NavPage::Tasks,
         &force_left_to_right(title.clone()),
         &html! {
             h1 #headline { (title) }
@@ -165,7 +165,7 @@ fn questions(site: &Site<'_>, pending: &[RequestRow]) -> Markup {
 /// Renders the section in which the script `pages/follow.js` shows later events. Without the
 /// script, the section stays hidden.
 fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address: &str) -> Markup {
-    let words = Translations::for_language(site.language);
+    let words = site.words();
     html! {
         section #live hidden
             data-events=(format!("{}/v1/tasks/{}/events", site.prefix, row.task_id))

@@ -111,8 +111,8 @@ fn unreadable_entry(site: &Site<'_>, number: i64) -> Markup {
 }
 
 fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
+    let words = site.words();
     let (line, parts) = if event.item.seq == 1 {
-        let words = Translations::for_language(site.language);
         (html! { (words.event_created) }, html! {})
     } else {
         fact_entry(site, &event.item.fact)
@@ -122,7 +122,7 @@ fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
             p {
                 span.soft { "#" (event.number) " " (event_time(event.item.at)) } " "
                 @if event.agent_path.len() > 1 {
-                    bdi { (visible(&event.agent_path.join(" › "))) } (Translations::for_language(site.language).colon)
+                    bdi { (visible(&event.agent_path.join(" › "))) } (words.colon)
                 }
                 (line)
             }
@@ -138,7 +138,7 @@ pub(super) fn event_time(at: Time) -> Markup {
 
 /// Renders a fact: its line, and the parts below the line.
 fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
-    let words = Translations::for_language(site.language);
+    let words = site.words();
     let nothing = || html! {};
     match fact {
         Fact::TaskStatus {
@@ -253,7 +253,7 @@ fn answer_box(words: &Translations, turn: &Turn) -> Markup {
 }
 
 fn judgement_line(site: &Site<'_>, judgement: &Judgement) -> Markup {
-    let words = Translations::for_language(site.language);
+    let words = site.words();
     let verdict = match judgement.verdict {
         Verdict::Allow => words.verdict_allow,
         Verdict::Hold => words.verdict_hold,
@@ -271,7 +271,7 @@ fn judgement_line(site: &Site<'_>, judgement: &Judgement) -> Markup {
 }
 
 fn decision_line(site: &Site<'_>, decision: &Decision, request: RequestId) -> Markup {
-    let words = Translations::for_language(site.language);
+    let words = site.words();
     let what = words.action(decision.action);
     let door = match decision.door {
         Some(Door::Link) => Some(site.texts().by_link),
