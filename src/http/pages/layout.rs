@@ -2,6 +2,7 @@
 //! models, tools and people. Pages work without scripts. Only the inbox, the page of a request and
 //! the page of a task can load a script (`inbox/script.rs`, `follow.rs`).
 
+use std::fmt::Display;
 use std::sync::LazyLock;
 
 use base64::Engine as _;
@@ -129,7 +130,7 @@ fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
         &[
             ("what", &what),
             ("user", &by),
-            ("at", &utc_text(member(decision, "at"))),
+            ("at", &utc_text(&member(decision, "at"))),
         ],
     )
 }
@@ -168,11 +169,20 @@ pub(crate) fn force_left_to_right(text: String) -> String {
 
 /// Formats a timestamp of the API in UTC, without fractions of a second.
 #[must_use]
-pub(crate) fn utc_text(at: &str) -> String {
+pub(crate) fn utc_text(at: &impl Display) -> String {
+    let at = at.to_string();
     match at.get(..19) {
         Some(seconds) => format!("{} UTC", seconds.replace('T', " ")),
-        None => at.to_owned(),
+        None => at,
     }
+}
+
+/// Renders a timestamp in UTC. The script `pages/follow.js` shows it in the reader's own zone, with
+/// the time in UTC beside it.
+#[must_use]
+pub(crate) fn time_tag(at: &impl Display) -> Markup {
+    let exact = at.to_string();
+    html! { time datetime=(exact) { (utc_text(&exact)) } }
 }
 
 fn member<'a>(error: &'a Value, name: &str) -> &'a str {

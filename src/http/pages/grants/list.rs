@@ -83,13 +83,13 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
         texts.grant_tool,
         &[("tool", &tool), ("rule", &visible(&row.rule))],
     );
-    let (giver, given_at) = (visible(&row.by.by), utc_text(&row.created_at.to_string()));
+    let (giver, given_at) = (visible(&row.by.by), utc_text(&row.created_at));
     html! {
         li {
             p { strong { bdi { (head) } } " · " bdi { (scope_text(row, texts)) } }
             p.about {
                 bdi { (fill(texts.grant_given, &[("user", &giver), ("at", &given_at)])) }
-                " · " (fill(texts.grant_until, &[("at", &utc_text(&row.expires_at.to_string()))]))
+                " · " (fill(texts.grant_until, &[("at", &utc_text(&row.expires_at))]))
                 " · " (fill(texts.grant_used, &[("used", &row.used), ("uses", &row.uses)]))
                 @if let Some(end) = end { " · " strong { (end_text(end, texts)) } }
             }

@@ -203,10 +203,7 @@ fn answer_line(
     } else {
         visible(&answer.by)
     };
-    let by = fill(
-        texts.by_at,
-        &[("user", &user), ("at", &utc_text(&at.to_string()))],
-    );
+    let by = fill(texts.by_at, &[("user", &user), ("at", &utc_text(&at))]);
     let waited = duration_text(at.since(row.created_at), words);
     html! {
         p.status {

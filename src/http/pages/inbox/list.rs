@@ -151,7 +151,7 @@ impl InboxPage {
                 div.line {
                     h1 { (texts.inbox) " " span #open-heading { (self.open_text()) } }
                     p.soft {
-                        span #inbox-state { (fill(texts.as_of, &[("at", &utc_text(&now.to_string()))])) }
+                        span #inbox-state { (fill(texts.as_of, &[("at", &utc_text(&now))])) }
                         " · " a href=(self.query_address(&address, None)) { (texts.look_again) }
                     }
                 }

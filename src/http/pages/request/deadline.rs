@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-use super::time::time_tag;
+use crate::http::pages::layout::time_tag;
 use crate::http::pages::translations::{Translations, fill};
 use crate::task::time::Time;
 
 /// Renders a moment in UTC, with its distance from `now`.
 #[must_use]
 pub(crate) fn time_with_distance(at: Time, now: Time, words: &Translations) -> Markup {
-    let exact = at.to_string();
     let distance = if at > now {
         fill(
             words.in_time,
@@ -21,7 +20,7 @@ pub(crate) fn time_with_distance(at: Time, now: Time, words: &Translations) -> M
     } else {
         fill(words.ago, &[("time", &duration_text(now.since(at), words))])
     };
-    html! { (time_tag(&exact)) " (" (distance) ")" }
+    html! { (time_tag(&at)) " (" (distance) ")" }
 }
 
 /// Returns a duration in minutes, hours or days. It is rounded down, so that the page never

@@ -32,7 +32,6 @@ mod several;
 mod submitted;
 mod sum;
 pub(crate) mod texts;
-mod time;
 mod timeline;
 mod user_message;
 

@@ -5,8 +5,7 @@ use maud::{Markup, html};
 
 use super::View;
 use super::texts::RequestTexts;
-use super::time::time_tag;
-use crate::http::pages::layout::{visible, visible_lines};
+use crate::http::pages::layout::{time_tag, visible, visible_lines};
 use crate::http::pages::translations::{Translations, fill};
 use crate::store::RequestRow;
 use crate::task::item::{CloseReason, Fact, Item, ToolResult};
@@ -48,7 +47,7 @@ pub(super) fn list(view: &View<'_>) -> Markup {
     entries.sort_by_key(|(at, _)| *at);
     html! {
         ol #past {
-            @for (at, line) in &entries { li { (time_tag(&at.to_string())) " " (line) } }
+            @for (at, line) in &entries { li { (time_tag(at)) " " (line) } }
         }
     }
 }

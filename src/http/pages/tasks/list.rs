@@ -192,7 +192,7 @@ fn table(site: &Site<'_>, rows: &[TaskRow]) -> Markup {
                         td { (status_word(row.status, texts)) }
                         @if all { td { bdi { (visible(&row.user_id)) } } }
                         td { (row.open_requests) }
-                        td { (utc_text(&row.updated_at.to_string())) }
+                        td { (utc_text(&row.updated_at)) }
                     }
                 }
             }

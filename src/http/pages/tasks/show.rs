@@ -12,12 +12,12 @@ use serde_json::Value;
 
 use super::cancel;
 use super::list::status_word;
-use super::timeline::{TaskTimeline, event_time};
+use super::timeline::TaskTimeline;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::pages::follow;
 use crate::http::pages::inbox::rows::{kind_word, summary};
-use crate::http::pages::layout::{force_left_to_right, visible};
+use crate::http::pages::layout::{force_left_to_right, time_tag, visible};
 use crate::http::pages::request::live::script_texts;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
@@ -136,7 +136,7 @@ fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
             bdi { (visible(&row.agent_path.join(" › "))) }
             " · " bdi { (fill(texts.for_user, &[("user", &visible(&row.user_id))])) }
             " · " bdi { (visible(&row.session_id)) }
-            " · " (texts.asked) " " (event_time(row.created_at))
+            " · " (texts.asked) " " (time_tag(&row.created_at))
             " · " (fill(texts.usage, &[("calls", &calls), ("tokens", &tokens)]))
             @if tree_size > 1 { " · " (fill(texts.tree, &[("count", &tree_size)])) }
         }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::pages::inbox::rows::kind_word;
-use crate::http::pages::layout::{utc_text, visible, visible_lines};
+use crate::http::pages::layout::{time_tag, visible, visible_lines};
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
@@ -18,7 +18,6 @@ use crate::task::failure::Failure;
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, Part as MessagePart, PartType, ToolResult, Turn};
 use crate::task::status::{RequestStatus, TaskStatus};
-use crate::task::time::Time;
 use crate::task::verdict::{Judgement, Verdict};
 
 /// The number of consecutive event numbers that one page covers.
@@ -120,7 +119,7 @@ fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
     html! {
         li.below[!event.of_root] {
             p {
-                span.soft { "#" (event.number) " " (event_time(event.item.at)) } " "
+                span.soft { "#" (event.number) " " (time_tag(&event.item.at)) } " "
                 @if event.agent_path.len() > 1 {
                     bdi { (visible(&event.agent_path.join(" › "))) } (words.colon)
                 }
@@ -129,11 +128,6 @@ fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
             (parts)
         }
     }
-}
-
-pub(super) fn event_time(at: Time) -> Markup {
-    let exact = at.to_string();
-    html! { time datetime=(exact) { (utc_text(&exact)) } }
 }
 
 /// Renders a fact: its line, and the parts below the line.
