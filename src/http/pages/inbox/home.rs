@@ -7,9 +7,9 @@ use axum::response::Response;
 use http::{HeaderMap, Method};
 
 use crate::http::Http;
-use crate::http::pages::sign_in::session::{see_other, wants_page};
+use crate::http::pages::sign_in::session::{redirect, wants_page};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::problem::{Code, Problem};
 
 pub(crate) const OP: Op = Op {
     id: "get_home",
@@ -32,10 +32,7 @@ pub(crate) async fn get_home(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     if wants_page(&Method::GET, &headers) {
-        return Ok(see_other(&format!(
-            "{}/inbox",
-            path_prefix(&http.settings.public_url)
-        )));
+        return Ok(redirect(&http, "/inbox"));
     }
     Err(Problem::not_found())
 }

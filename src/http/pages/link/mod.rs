@@ -11,12 +11,12 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 use maud::{Markup, html};
 use std::sync::Arc;
-use url::form_urlencoded::byte_serialize;
 
 use super::language::Language;
 use super::layout::{utc_text, visible};
 use super::request::View;
 use super::request::texts::RequestTexts;
+use super::sign_in::next::sign_in_address;
 use super::translations::fill;
 use crate::http::Http;
 use crate::http::api::access;
@@ -121,6 +121,5 @@ pub(crate) fn sign_in_paragraph(next: &str, prefix: &str, language: Language) ->
 
 /// Renders a hyperlink to the sign-in page, which opens the path `next` after the sign-in.
 fn sign_in_link(next: &str, prefix: &str, texts: &RequestTexts) -> Markup {
-    let next: String = byte_serialize(next.as_bytes()).collect();
-    html! { a href=(format!("{prefix}/sign-in?next={next}")) { (texts.link_sign_in) } }
+    html! { a href=(sign_in_address(prefix, Some(next))) { (texts.link_sign_in) } }
 }

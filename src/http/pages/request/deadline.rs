@@ -12,14 +12,12 @@ use crate::task::time::Time;
 /// Renders a moment in UTC, with its distance from `now`.
 #[must_use]
 pub(crate) fn time_with_distance(at: Time, now: Time, words: &Translations) -> Markup {
-    let distance = if at > now {
-        fill(
-            words.in_time,
-            &[("time", &duration_text(at.since(now), words))],
-        )
+    let (text, distance) = if at > now {
+        (words.in_time, at.since(now))
     } else {
-        fill(words.ago, &[("time", &duration_text(now.since(at), words))])
+        (words.ago, now.since(at))
     };
+    let distance = fill(text, &[("time", &duration_text(distance, words))]);
     html! { (time_tag(&at)) " (" (distance) ")" }
 }
 

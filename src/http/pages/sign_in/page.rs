@@ -2,9 +2,8 @@
 //! submitted key.
 
 use maud::{Markup, html};
-use url::form_urlencoded::byte_serialize;
 
-use super::next;
+use super::next::{local_path, sign_in_address};
 use super::texts::SignInTexts;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout::{frame_in, visible};
@@ -77,12 +76,7 @@ pub(crate) fn sign_in_again(
     language: Language,
 ) -> Markup {
     let words = SignInTexts::for_language(language);
-    let next = next::local_path(return_path, prefix)
-        .map(|next| byte_serialize(next.as_bytes()).collect::<String>());
-    let address = next.map_or_else(
-        || format!("{prefix}/sign-in"),
-        |next| format!("{prefix}/sign-in?next={next}"),
-    );
+    let address = sign_in_address(prefix, local_path(return_path, prefix));
     html! {
         @if !caller.without_accounts {
             p { (identity(caller, words)) " " a href=(address) { (words.sign_in_as_other) } }
