@@ -169,11 +169,8 @@ impl<'a> View<'a> {
         language: Language,
         link: &'a CurrentLink,
     ) -> Result<Self, Problem> {
-        let view = Self::new(row, caller, &http.settings, language, http.clock.now());
-        let view = Self {
-            link: Some(link),
-            ..view
-        };
+        let mut view = Self::new(row, caller, &http.settings, language, http.clock.now());
+        view.link = Some(link);
         view.with_journal_facts(http).await
     }
 
@@ -287,28 +284,16 @@ impl<'a> View<'a> {
             WireRequestStatus::Pending => {}
         }
         let (row, terms) = (self.row, &self.row.spec.terms);
-        if self.link.is_some() {
-            let answered = row
-                .state()
-                .open_calls(&self.caller.user_id)
-                .next()
-                .is_none();
-            return match self.allows(action) {
-                _ if answered => Some(words.you_answered),
-                true => None,
-                false => Some(self.texts.link_no_answer),
-            };
-        }
-        if !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers) {
+        if self.link.is_none()
+            && !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers)
+        {
             return Some(words.for_others);
         }
-        if row
-            .state()
-            .open_calls(&self.caller.user_id)
-            .next()
-            .is_none()
-        {
+        if self.open_calls().is_empty() {
             return Some(words.you_answered);
+        }
+        if self.link.is_some() {
+            return (!self.allows(action)).then_some(self.texts.link_no_answer);
         }
         if self.allows_whole(action) {
             return None;

@@ -35,7 +35,8 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
     }
-    let calls = open_call_specs(view);
+    let state = view.row.state();
+    let calls: Vec<&CallSpec> = state.open_calls(&view.caller.user_id).collect();
     let offers: Option<Vec<&Offer>> = calls.iter().map(|call| call.offer.as_deref()).collect();
     let offers = offers.filter(|offers| !offers.is_empty())?;
     let scopes: Vec<GrantScope> = [GrantScope::Task, GrantScope::Owner]
@@ -64,17 +65,6 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
             p { a href=(format!("{}/grants", view.prefix)) { (texts.remember_list) } }
         }
     })
-}
-
-/// Returns the open calls as the request stores them, each with the standing decision that its rule
-/// offers (`offer`).
-fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
-    let open = view.open_calls();
-    let is_open = |call: &&CallSpec| {
-        let id = call.tool_call_id.to_string();
-        open.iter().any(|shown| shown.tool_call_id == id)
-    };
-    view.row.spec.own_calls().filter(is_open).collect()
 }
 
 /// Renders a sentence about the later calls that a standing decision about `call` would cover.
