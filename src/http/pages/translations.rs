@@ -9,6 +9,7 @@ use std::fmt::Display;
 
 use super::language::{Language, texts};
 use crate::http::wire::decision::DecisionAction;
+use crate::http::wire::request::WireVerdict;
 use crate::task::item::Outcome;
 
 texts! {
@@ -406,6 +407,17 @@ impl Translations {
             DecisionAction::Respond => self.did_respond,
             DecisionAction::Retry => self.did_retry,
             DecisionAction::Mixed => self.did_mixed,
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn verdict(&self, verdict: impl Into<WireVerdict>) -> &'static str {
+        match verdict.into() {
+            WireVerdict::Allow => self.verdict_allow,
+            WireVerdict::Hold => self.verdict_hold,
+            WireVerdict::Deny => self.verdict_deny,
+            WireVerdict::Invalid => self.verdict_invalid,
+            WireVerdict::Human => self.verdict_human,
         }
     }
 

@@ -11,7 +11,7 @@ use super::several;
 use crate::http::pages::layout::{time_tag, visible, visible_lines};
 use crate::http::pages::translations::fill;
 use crate::http::wire::decision::WireDecision;
-use crate::http::wire::request::{RequestedCall, WireRequestStatus, WireVerdict};
+use crate::http::wire::request::{RequestedCall, WireRequestStatus};
 use crate::task::request::RequestKind;
 
 pub(super) fn calls(view: &View<'_>) -> Markup {
@@ -51,7 +51,7 @@ fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
                 @for call in context {
                     li {
                         span.exact { (visible(&call.summary)) }
-                        " " span.soft { (verdict(view, call.verdict)) }
+                        " " span.soft { (view.words.verdict(call.verdict)) }
                         div.agent { (arguments::exact_text(view, call, !call.warnings.is_empty())) }
                     }
                 }
@@ -79,16 +79,6 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     kind_part(view.request.kind, view.words)
         .authorship
         .to_owned()
-}
-
-pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
-    match verdict {
-        WireVerdict::Allow => view.words.verdict_allow,
-        WireVerdict::Hold => view.words.verdict_hold,
-        WireVerdict::Deny => view.words.verdict_deny,
-        WireVerdict::Invalid => view.words.verdict_invalid,
-        WireVerdict::Human => view.words.verdict_human,
-    }
 }
 
 /// Renders how many people have approved a call, and who else may approve it. Empty if one approval

@@ -6,7 +6,7 @@
 use maud::{Markup, html};
 
 use super::View;
-use super::forms::{form_with_digest, then_select};
+use super::forms::{folded_form, form_with_digest, reason_field, then_select};
 use super::inputs::InputField;
 use super::remember;
 use super::submitted::FormName;
@@ -111,10 +111,10 @@ pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
         let body = html! {
             @if call.is_some() { input type="hidden" name=(field_name(call, "action")) value="reject"; }
             (then_select(view, FormName::Reject))
-            (InputField::new(view, FormName::Reject, field_name(call, "reason")).text_area(view.texts.comment, 2, "", false))
+            (reason_field(view, FormName::Reject, &field_name(call, "reason")))
             button.no type="submit" { (view.words.reject) }
         };
-        super::forms::folded_form(
+        folded_form(
             view,
             FormName::Reject,
             view.texts.reject_otherwise,

@@ -12,7 +12,7 @@ use super::form::default_form;
 use super::inputs::InputField;
 use super::kind::kind_part;
 use super::ordered::member_names_at;
-use super::question::{cancel_text, page_address, rule_text};
+use super::question::{cancel_text, page_address, then_text};
 use super::submitted::FormName;
 use super::{View, choices, decide, schema};
 use crate::http::pages::layout::{has_right_to_left, visible};
@@ -109,7 +109,8 @@ pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     .into_iter()
     .filter(|(value, _)| is_approval || *value != "continue")
     .collect();
-    let hint = is_approval.then(|| fill(words.then_rule, &[("then", &rule_text(view))]));
+    let by_rule = then_text(view, view.row.spec.terms.on_reject);
+    let hint = is_approval.then(|| fill(words.then_rule, &[("then", &by_rule)]));
     let label = if view.request.kind == RequestKind::Confirmation {
         words.then_label_no
     } else {

@@ -13,7 +13,6 @@ use crate::http::pages::translations::{Translations, fill};
 use crate::http::wire::decision::{ThenAction, WireDecision};
 use crate::http::wire::raw_json::RawJson;
 use crate::http::wire::request::RequestedCall;
-use crate::task::decision::Then;
 use crate::task::request::RequestKind;
 
 /// Renders the agent's question in a box. For a call whose outcome is unknown, the known facts
@@ -266,8 +265,9 @@ fn response_details(response: &Value, secret: bool, words: &Translations) -> Mar
     html! { dl { @for name in names { dt { (visible(name)) } dd { (words.sealed_value) } } } }
 }
 
-fn then_text(view: &View<'_>, then: ThenAction) -> &'static str {
-    match then {
+/// Describes the consequence of a rejection.
+pub(crate) fn then_text(view: &View<'_>, then: impl Into<ThenAction>) -> &'static str {
+    match then.into() {
         ThenAction::Continue => view.words.then_continue,
         ThenAction::Cancel => cancel_text(view),
         ThenAction::CancelRoot => view.words.then_cancel_root,
@@ -281,14 +281,5 @@ pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
         view.words.then_cancel
     } else {
         view.words.then_cancel_sub
-    }
-}
-
-/// Describes the rule's `on_reject`, the consequence of a rejection without `then`.
-pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
-    match view.row.spec.terms.on_reject {
-        Then::Continue => view.words.then_continue,
-        Then::Cancel => cancel_text(view),
-        Then::CancelRoot => view.words.then_cancel_root,
     }
 }

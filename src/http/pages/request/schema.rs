@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value};
 
+use super::question::value_text;
 use crate::http::pages::language::Language;
 use crate::http::pages::translations::Translations;
 use crate::http::server::json;
@@ -121,13 +122,8 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
             input_type(property),
             property.get("maxLength").and_then(Value::as_u64),
         )),
-        "number" => Some(FieldValue::Number(
-            false,
-            number("minimum"),
-            number("maximum"),
-        )),
-        "integer" => Some(FieldValue::Number(
-            true,
+        word @ ("number" | "integer") => Some(FieldValue::Number(
+            word == "integer",
             number("minimum"),
             number("maximum"),
         )),
@@ -161,17 +157,10 @@ fn single_choice(values: &[Value]) -> Option<FieldValue> {
     if values.is_empty() || !(texts || plain) {
         return None;
     }
-    let shown = |value: &Value| {
-        value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned)
-    };
-    Some(FieldValue::SingleChoice(
-        values
-            .iter()
-            .map(|value| (shown(value), value.clone()))
-            .collect(),
-    ))
+    let choices = values
+        .iter()
+        .map(|value| (value_text(value), value.clone()));
+    Some(FieldValue::SingleChoice(choices.collect()))
 }
 
 /// Returns the `type` of the HTML input for the property's `format`; `None` without a known format.

@@ -31,14 +31,6 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-const STATUSES: [TaskStatus; 5] = [
-    TaskStatus::Running,
-    TaskStatus::Paused,
-    TaskStatus::Completed,
-    TaskStatus::Failed,
-    TaskStatus::Canceled,
-];
-
 /// The page of the tasks
 ///
 /// Shows the caller's root tasks, newest first; an admin sees the tasks of the whole tenant. Calls
@@ -144,7 +136,7 @@ fn filter_form(site: &Site<'_>, address: &str, filter: &TaskFilter, gates: &[Str
                     label for="status" { (texts.status) }
                     select #status name="status" {
                         option value="" { (texts.all) }
-                        @for status in STATUSES {
+                        @for status in TaskStatus::ALL {
                             option value=(status.as_str()) selected[statuses.contains(&status)] { (status_word(status, texts)) }
                         }
                     }

@@ -18,7 +18,7 @@ use crate::task::failure::Failure;
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, Part as MessagePart, PartType, ToolResult, Turn};
 use crate::task::status::{RequestStatus, TaskStatus};
-use crate::task::verdict::{Judgement, Verdict};
+use crate::task::verdict::Judgement;
 
 /// The number of consecutive event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
@@ -247,14 +247,7 @@ fn answer_box(words: &Translations, turn: &Turn) -> Markup {
 }
 
 fn judgement_line(site: &Site<'_>, judgement: &Judgement) -> Markup {
-    let words = site.words();
-    let verdict = match judgement.verdict {
-        Verdict::Allow => words.verdict_allow,
-        Verdict::Hold => words.verdict_hold,
-        Verdict::Deny => words.verdict_deny,
-        Verdict::Invalid => words.verdict_invalid,
-        Verdict::Human => words.verdict_human,
-    };
+    let verdict = site.words().verdict(judgement.verdict);
     html! {
         (fill(site.texts().judged, &[("verdict", &verdict)]))
         @if let Some(rule) = &judgement.rule {
