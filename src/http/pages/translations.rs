@@ -116,6 +116,7 @@ texts! {
     between: ", ", "、";
     colon: ": ", "：";
     // Relative times.
+    time_left: "{time} left", "剩余 {time}";
     in_time: "in {time}", "剩余 {time}";
     ago: "{time} ago", "{time}前";
     less_than_a_minute: "less than a minute", "不到一分钟";
@@ -238,7 +239,6 @@ texts! {
     shown_to_model: "Your answer is shown to the model and approves nothing.", "您输入的内容会展示给模型，且不构成任何批准。";
     send_answer: "Send the answer", "提交答复";
     response_json: "Answer as JSON", "答复（JSON）";
-    comment: "Comment (optional)", "备注（可选）";
     confirm_yes: "Yes, confirmed", "是，确认";
     confirm_no: "No", "否";
     credentials_later: "It is deleted when the task ends.", "任务结束时删除。";

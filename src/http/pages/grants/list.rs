@@ -94,7 +94,7 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
                 @if let Some(end) = end { " · " strong { (end_text(end, texts)) } }
             }
             p.soft {
-                a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (texts.task) " " (row.root_task_id) }
+                a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (site.words().task) " " (row.root_task_id) }
             }
             @if end.is_none() && http.engine.may_end_grant(site.caller, row) {
                 form method="post" action=(format!("{}/grants/{}", site.prefix, row.grant_id)) {

@@ -208,7 +208,7 @@ impl InboxPage {
     }
 
     fn filter_form(&self, site: &Site<'_>, address: &str) -> Markup {
-        let texts = site.texts();
+        let (texts, words) = (site.texts(), site.words());
         let mut agents: Vec<&str> = self
             .rows
             .iter()
@@ -222,7 +222,7 @@ impl InboxPage {
                 summary { (texts.filter) }
                 form method="get" action=(address) {
                     div.field {
-                        label for="kind" { (texts.kind) }
+                        label for="kind" { (words.kind) }
                         select #kind name="kind" {
                             option value="" { (texts.all) }
                             @for kind in RequestKind::ALL {
@@ -231,7 +231,7 @@ impl InboxPage {
                         }
                     }
                     div.field {
-                        label for="agent" { (texts.agent) }
+                        label for="agent" { (words.agent) }
                         select #agent name="agent" {
                             option value="" { (texts.all) }
                             @for agent in agents {
@@ -240,7 +240,7 @@ impl InboxPage {
                         }
                     }
                     div.field {
-                        label for="session" { (texts.session) }
+                        label for="session" { (words.session) }
                         input #session name="session_id" maxlength="128" autocomplete="off" value=[self.filter.sessions.first()];
                     }
                     button type="submit" .second { (texts.show) }

@@ -117,7 +117,7 @@ pub(super) fn open_row(
     settings: &Settings,
     now: Time,
 ) -> Markup {
-    let (texts, words) = (site.texts(), site.words());
+    let words = site.words();
     let time_left = row.expires_at.map(|at| at.since(now));
     let is_urgent = time_left.is_some_and(|left| left <= super::list::URGENT_WITHIN);
     html! {
@@ -125,7 +125,7 @@ pub(super) fn open_row(
             @if let Some(left) = time_left {
                 p.left.urgent[is_urgent] {
                     @if is_urgent { span aria-hidden="true" { "▲ " } }
-                    (fill(texts.time_left, &[("time", &duration_text(left, words))]))
+                    (fill(words.time_left, &[("time", &duration_text(left, words))]))
                 }
             }
             (request_link(site, row, settings))

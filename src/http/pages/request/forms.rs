@@ -296,7 +296,7 @@ pub(super) fn confirmation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
         p { (words.shown_to_model) }
-        (InputField::new(view, FormName::Answer, "comment").text_area(words.comment, 2, "", false))
+        (reason_field(view, FormName::Answer, "comment"))
         (then_select(view, FormName::Answer))
         div.bar {
             button type="submit" name="confirmed" value="true" { (words.confirm_yes) }

@@ -327,9 +327,8 @@ fn part_label(view: &View<'_>, part: &str) -> String {
     let label = match part {
         "arguments" => words.edit_label,
         "result" | "result_type" => words.result_label,
-        "reason" => view.texts.comment,
+        "reason" | "comment" => view.texts.comment,
         "then" => words.then_label,
-        "comment" => words.comment,
         "action" => words.decision,
         "remember" => view.texts.remember_yes,
         other => return visible(other),

@@ -63,7 +63,7 @@ pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
         by_agent by_result between colon has_expired was_withdrawn
         did_approve did_reject did_edit did_respond did_retry did_mixed
         has_approve has_reject has_edit has_respond has_retry has_mixed
-        less_than_a_minute minutes hours days
+        less_than_a_minute minutes hours days time_left
         live_running live_paused live_completed live_failed live_canceled
         live_follows live_reconnecting live_ended live_stopped live_reload live_cut
         meanwhile_decided meanwhile_answered
@@ -73,12 +73,12 @@ pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
         outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
         outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown outcome_released
     ];
-    let times = named_texts![texts: time_left overdue];
+    let overdue = named_texts![texts: overdue];
     let kinds = RequestKind::ALL.map(|kind| {
         let heading = kind_part(kind, words).heading;
         (format!("kind_{}", kind.as_str()), Value::from(heading))
     });
-    shared.into_iter().chain(times).chain(kinds).collect()
+    shared.into_iter().chain(overdue).chain(kinds).collect()
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
             }
             (scope_select(view, &scopes))
             (duration_select(view, max_duration))
-            p { a href=(format!("{}/grants", view.prefix)) { (texts.remember_list) } }
+            p { a href=(format!("{}/grants", view.prefix)) { (view.site().texts().grants) } }
         }
     })
 }

@@ -111,7 +111,7 @@ pub(super) fn message_figure(view: &View<'_>) -> Markup {
     let Some(message) = message.filter(|message| !message.is_context) else {
         return html! {};
     };
-    let text = message.text(view.texts.image);
+    let text = message.text(view.words.event_image);
     let beginning: String = text
         .lines()
         .take(MAX_UNFOLDED_LINES)
@@ -130,7 +130,7 @@ pub(super) fn context_figure(view: &View<'_>) -> Markup {
     let Some(message) = message.filter(|message| message.is_context) else {
         return html! {};
     };
-    let text = message.text(view.texts.image);
+    let text = message.text(view.words.event_image);
     if text.is_empty() {
         return html! {};
     }

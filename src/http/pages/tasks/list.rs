@@ -166,7 +166,7 @@ fn table(site: &Site<'_>, rows: &[TaskRow]) -> Markup {
         table.tasks {
             thead {
                 tr {
-                    th scope="col" { (texts.task) }
+                    th scope="col" { (site.words().task) }
                     th scope="col" { (texts.status) }
                     @if all { th scope="col" { (texts.owner) } }
                     th scope="col" { (texts.open) }
