@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connections::{ConnectionPhase, ConnectionSlot, CountedBody};
-use super::serve::{Graceful, PhaseTimer, Timeout, phase_timeout, run_connection};
+use super::serve::{PhaseTimer, Timeout, phase_timeout, run_connection};
 use crate::world::Clock;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -166,21 +166,6 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
         self.tasks.spawn(async move {
             stop.run_until_cancelled(stream).await;
         });
-    }
-}
-
-impl<I, S> Graceful for http2::Connection<I, S, Streams>
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin,
-    S: hyper::service::HttpService<Incoming>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    Self: Future,
-    S::ResBody: hyper::body::Body + 'static,
-    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    Streams: hyper::rt::bounds::Http2ServerConnExec<S::Future, S::ResBody>,
-{
-    fn shut_down(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
     }
 }
 

@@ -21,6 +21,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -170,30 +171,10 @@ impl Server {
     }
 }
 
-/// A connection that can shut down gracefully: it refuses further requests, and ends after the
-/// requests in flight.
-pub(super) trait Graceful: Future {
-    fn shut_down(self: Pin<&mut Self>);
-}
-
-impl<I, S> Graceful for http1::Connection<I, S>
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin,
-    S: hyper::service::HttpService<Incoming>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    Self: Future,
-    S::ResBody: hyper::body::Body + 'static,
-    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    fn shut_down(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
-    }
-}
-
 /// Polls a connection until it ends, until its phase times out, or until `slot` tells it to close.
 /// Once `closed` is cancelled, the connection ends after its requests in flight.
 pub(super) async fn run_connection(
-    mut connection: Pin<&mut impl Graceful>,
+    mut connection: Pin<&mut impl GracefulConnection>,
     slot: &ConnectionSlot,
     mut timer: PhaseTimer,
     closed: &CancellationToken,
@@ -220,7 +201,7 @@ pub(super) async fn run_connection(
                 return Poll::Ready(());
             }
             is_shutting_down = true;
-            connection.as_mut().shut_down();
+            connection.as_mut().graceful_shutdown();
         }
     })
     .await;
