@@ -28,7 +28,7 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     let name = same_path.then(|| field_name(call, "action"));
     let value = |word| same_path.then_some(word);
     let body = html! {
-        (InputField::new(view, FormName::Decide, field_name(call, "reason")).text_area(view.texts.comment, 1, "", false))
+        (InputField::new(view, FormName::Decide, field_name(call, "reason")).text_area(view.texts.comment, 1, false))
         div.bar {
             @if approve { button type="submit" name=[name.as_deref()] value=[value("approve")] { (approve_text(view)) } }
             @if reject {

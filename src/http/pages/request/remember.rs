@@ -103,12 +103,9 @@ fn scope_select(view: &View<'_>, scopes: &[GrantScope]) -> Markup {
         })
         .collect();
     let first = options.first().map_or("", |(value, _)| value);
-    InputField::new(view, FormName::Decide, "remember.for").select(
-        texts.remember_for,
-        None,
-        &options,
-        first,
-    )
+    InputField::new(view, FormName::Decide, "remember.for")
+        .with_default(first)
+        .select(texts.remember_for, None, &options)
 }
 
 fn duration_select(view: &View<'_>, max_duration: Duration) -> Markup {
@@ -122,12 +119,9 @@ fn duration_select(view: &View<'_>, max_duration: Duration) -> Markup {
         .map(|(value, text)| (value.as_str(), text.as_str()))
         .collect();
     let first = options.first().map_or("", |(value, _)| value);
-    InputField::new(view, FormName::Decide, "remember.expires_in").select(
-        view.texts.remember_time,
-        None,
-        &options,
-        first,
-    )
+    InputField::new(view, FormName::Decide, "remember.expires_in")
+        .with_default(first)
+        .select(view.texts.remember_time, None, &options)
 }
 
 fn time_text(time: Duration, view: &View<'_>) -> String {
