@@ -346,6 +346,7 @@ texts! {
     title_too_large: "The body is too large", "请求内容过大";
     title_type: "The body has an unsupported type", "请求内容类型不符";
     title_key_reused: "The idempotency key was used with another body", "幂等键已用于其他内容";
+    title_digest: "The request has changed", "请求已有变化";
     title_expired: "The request has expired", "请求已过期";
     title_link: "The link has expired", "链接已失效";
     link_expired: "This link is over. Sign in, or wait for the next message.", "此链接已失效。请登录，或等待下一封消息。";
@@ -359,6 +360,9 @@ texts! {
     detail_unknown_key: "The key is unknown.", "此密钥无效。";
     detail_wrong_keys: "Too many wrong keys came from your address. A correct key is still accepted.", "来自您的地址的无效密钥过多。有效的密钥仍可使用。";
     detail_readers: "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.", "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
+    detail_others: "Other people decide this. Its page says who.", "此请求由其他人决定，请求页面上列有这些人。";
+    detail_digest: "The request has changed since this page was shown. Read it again before you decide.", "请求在此页面显示之后已有变化，请重新查看后再决定。";
+    detail_decided: "Your answer was not stored: an earlier one counts.", "您的答复未被保存，以先前的答复为准。";
     detail_expired: "The request's deadline has passed.", "请求的期限已过。";
     detail_withdrawn: "The request was withdrawn.", "此请求已撤回。";
     detail_origin: "The request comes from a page of another origin, which is not allowed here.", "请求来自其他来源的页面，此处不允许。";
@@ -366,36 +370,6 @@ texts! {
     detail_unavailable: "The service is not available right now. Try again shortly.", "服务暂时无法处理，请稍后再试。";
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
-
-/// Sentences of the API that name members of JSON bodies, each with the sentences that pages show
-/// instead, in English and in Chinese.
-const PLAIN: &[(&str, &str, &str)] = &[
-    (
-        "The digest does not match",
-        "The request has changed",
-        "请求已有变化",
-    ),
-    (
-        "You may not decide this request: see its `approvers`.",
-        "Other people decide this. Its page says who.",
-        "此请求由其他人决定，请求页面上列有这些人。",
-    ),
-    (
-        "The digest is not that of the request as it is now. Look at `request`.",
-        "The request has changed since this page was shown. Read it again before you decide.",
-        "请求在此页面显示之后已有变化，请重新查看后再决定。",
-    ),
-    (
-        "An earlier answer decided this: see `decision`.",
-        "Your answer was not stored: an earlier one counts.",
-        "您的答复未被保存，以先前的答复为准。",
-    ),
-    (
-        "`then` only beside `reject`",
-        "only together with a rejection",
-        "仅可在拒绝时选择",
-    ),
-];
 
 impl Translations {
     #[must_use]
@@ -442,16 +416,27 @@ impl Translations {
     /// sentence is unknown.
     #[must_use]
     pub(crate) fn translated(&self, english: &str) -> Option<&'static str> {
-        if let Some((_, plain, chinese)) = PLAIN.iter().find(|(known, ..)| *known == english) {
-            return Some(match self.language {
-                Language::English => plain,
+        self.plain(english).or_else(|| {
+            let (english, chinese) = PAIRS.iter().find(|(known, _)| *known == english)?;
+            Some(match self.language {
+                Language::English => english,
                 Language::Chinese => chinese,
-            });
-        }
-        let (english, chinese) = PAIRS.iter().find(|(known, _)| *known == english)?;
-        Some(match self.language {
-            Language::English => english,
-            Language::Chinese => chinese,
+            })
+        })
+    }
+
+    /// Returns the sentence that a page shows in place of a sentence of the API that names members
+    /// of JSON bodies.
+    fn plain(&self, english: &str) -> Option<&'static str> {
+        Some(match english {
+            "The digest does not match" => self.title_digest,
+            "The digest is not that of the request as it is now. Look at `request`." => {
+                self.detail_digest
+            }
+            "You may not decide this request: see its `approvers`." => self.detail_others,
+            "An earlier answer decided this: see `decision`." => self.detail_decided,
+            "`then` only beside `reject`" => self.then_unchosen,
+            _ => return None,
         })
     }
 }
@@ -496,17 +481,9 @@ mod tests {
     #[test]
     fn engine_messages_are_shown_in_the_readers_language() {
         let said = "The request's deadline has passed.";
-        assert_eq!(
-            Translations::for_language(Language::English).translated(said),
-            Some(said)
-        );
-        assert_eq!(
-            Translations::for_language(Language::Chinese).translated(said),
-            Some("请求的期限已过。")
-        );
-        assert_eq!(
-            Translations::for_language(Language::Chinese).translated("something else"),
-            None
-        );
+        let shown = |language, said| Translations::for_language(language).translated(said);
+        assert_eq!(shown(Language::English, said), Some(said));
+        assert_eq!(shown(Language::Chinese, said), Some("请求的期限已过。"));
+        assert_eq!(shown(Language::Chinese, "something else"), None);
     }
 }
