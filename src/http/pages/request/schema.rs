@@ -4,9 +4,8 @@
 
 use serde_json::{Map, Value};
 
+use super::form::words;
 use super::question::value_text;
-use crate::http::pages::language::Language;
-use crate::http::pages::translations::Translations;
 use crate::http::server::json;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -188,10 +187,9 @@ impl Field {
     /// Fails if a chosen text is not one of the field's choices. The error is a sentence for a
     /// person.
     pub(super) fn list_json(&self, chosen: &[String]) -> Result<Option<String>, &'static str> {
-        let words = Translations::for_language(Language::English);
         let known = |text: &String| matches!(&self.value, FieldValue::MultipleChoice(all) if all.contains(text));
         if !chosen.iter().all(known) {
-            return Err(words.not_a_choice);
+            return Err(words().not_a_choice);
         }
         let is_present = self.required || !chosen.is_empty();
         Ok(is_present.then(|| Value::from(chosen).to_string()))
@@ -204,10 +202,9 @@ impl Field {
     /// Fails if a required field is empty, or if the text does not fit the field's kind of value.
     /// The error is a sentence for a person that names the expected value.
     pub(super) fn json(&self, submitted: &str) -> Result<Option<String>, &'static str> {
-        let words = Translations::for_language(Language::English);
         if submitted.is_empty() {
             return if self.required {
-                Err(words.value_required)
+                Err(words().value_required)
             } else {
                 Ok(None)
             };
@@ -219,30 +216,29 @@ impl Field {
             }
             FieldValue::Boolean => match submitted {
                 "true" | "false" => Ok(Some(submitted.to_owned())),
-                _ => Err(words.not_a_boolean),
+                _ => Err(words().not_a_boolean),
             },
-            FieldValue::MultipleChoice(_) => Err(words.not_a_choice),
+            FieldValue::MultipleChoice(_) => Err(words().not_a_choice),
             FieldValue::SingleChoice(values) => {
                 let chosen = values.iter().find(|(text, _)| text == submitted);
                 chosen
                     .map(|(_, value)| Some(value.to_string()))
-                    .ok_or(words.not_a_choice)
+                    .ok_or(words().not_a_choice)
             }
         }
     }
 }
 
 fn number_json(submitted: &str, is_integer: bool) -> Result<String, &'static str> {
-    let words = Translations::for_language(Language::English);
     if is_integer && submitted.chars().any(|c| !c.is_ascii_digit() && c != '-') {
-        return Err(words.not_an_integer);
+        return Err(words().not_an_integer);
     }
     match json::parse(submitted.as_bytes()) {
         Ok(Value::Number(_)) => Ok(submitted.to_owned()),
         Ok(_) | Err(_) => Err(if is_integer {
-            words.not_an_integer
+            words().not_an_integer
         } else {
-            words.not_a_number
+            words().not_a_number
         }),
     }
 }
