@@ -7,10 +7,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
-use url::form_urlencoded::Serializer;
 
+use super::list_address;
 use super::rows::request_link;
-use super::with_query;
 use crate::http::Http;
 use crate::http::api::access::inbox_person;
 use crate::http::api::requests::inbox_filter::InboxFilter;
@@ -23,7 +22,7 @@ use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{CursorQuery, DecidedQuery, InboxQuery};
 use crate::http::server::problem::{Code, Problem};
-use crate::http::server::query::{Query, cursor_of};
+use crate::http::server::query::Query;
 use crate::http::wire::brief::RequestBrief;
 use crate::people::Caller;
 use crate::people::authorization::may_decide;
@@ -133,17 +132,8 @@ fn page(
     next: Option<RequestId>,
 ) -> Markup {
     let texts = site.texts();
-    let address = |all: bool, before: Option<RequestId>| {
-        let mut query = Serializer::new(String::new());
-        filter.append_to(&mut query);
-        if all {
-            query.append_pair("all", "1");
-        }
-        if let Some(before) = before {
-            query.append_pair("cursor", &cursor_of(before.0));
-        }
-        with_query(&format!("{}/inbox/decided", site.prefix), query)
-    };
+    let path = format!("{}/inbox/decided", site.prefix);
+    let address = |all, before| list_address(&path, filter, all, before);
     let label = if include_others {
         texts.own_only
     } else {

@@ -10,11 +10,10 @@ use axum::response::Response;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
-use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 use super::rows::{kind_word, open_row};
-use super::{script, with_query};
+use super::{list_address, script};
 use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::events::inbox::MAX_COUNTED;
@@ -27,7 +26,7 @@ use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{CursorQuery, InboxQuery};
 use crate::http::server::problem::{Code, Problem};
-use crate::http::server::query::{Query, cursor_of};
+use crate::http::server::query::Query;
 use crate::people::Caller;
 use crate::people::authorization::can_decide;
 use crate::store::{OpenRequest, Page, RequestRow};
@@ -199,12 +198,7 @@ impl InboxPage {
     }
 
     fn query_address(&self, path: &str, after: Option<RequestId>) -> String {
-        let mut query = Serializer::new(String::new());
-        self.filter.append_to(&mut query);
-        if let Some(after) = after {
-            query.append_pair("cursor", &cursor_of(after.0));
-        }
-        with_query(path, query)
+        list_address(path, &self.filter, false, after)
     }
 
     fn filter_form(&self, site: &Site<'_>, address: &str) -> Markup {
