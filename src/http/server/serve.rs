@@ -30,8 +30,8 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::connections::{ConnectionPhase, ConnectionSlot, Connections, CountedBody};
+use super::http2;
 pub(crate) use super::http2::PingTimes;
-use super::http2::{self, PrefixedStream};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
@@ -139,26 +139,24 @@ impl Server {
             let router = router.borrow().clone();
             respond(router, &serving, peer, request)
         });
-        let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
+        let mut stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
         let mut timer = PhaseTimer::new(&slot, self.clock);
-        let stream = if let Some(pings) = self.http2 {
-            let read = http2::read_preface(stream, &mut timer.end);
-            let read = tokio::select! {
+        if let Some(pings) = self.http2 {
+            let read = http2::read_preface(&mut stream, &mut timer.end);
+            let is_http2 = tokio::select! {
                 biased;
                 () = closed.cancelled() => None,
                 () = slot.close_token().cancelled() => None,
-                read = read => read,
+                is_http2 = read => is_http2,
             };
-            match read {
+            match is_http2 {
                 None => return,
-                Some((true, stream)) => {
+                Some(true) => {
                     return http2::serve(stream, service, slot, timer, closed, pings).await;
                 }
-                Some((false, stream)) => stream,
+                Some(false) => {}
             }
-        } else {
-            PrefixedStream::new(stream)
-        };
+        }
         let mut builder = http1::Builder::new();
         // hyper's own timeout for the head is off, because `PhaseTimer` measures the timeout by the
         // service's clock.

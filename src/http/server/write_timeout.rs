@@ -1,6 +1,6 @@
-//! The write timeout of a connection. Without the timeout, a client that stops reading would keep
-//! unsent bytes and a Tokio task in memory for ever. [`TimeoutStream`] also reports received bytes
-//! and pending writes to the connection's [`ConnectionSlot`].
+//! The stream of a connection, with a write timeout. Without the timeout, a client that stops
+//! reading would keep unsent bytes and a Tokio task in memory for ever. [`TimeoutStream`] also
+//! reports received bytes and pending writes to the connection's [`ConnectionSlot`].
 
 use std::fmt;
 use std::future::Future;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connections::ConnectionSlot;
@@ -27,6 +28,8 @@ pub(crate) struct TimeoutStream<I> {
     /// The timer of the pending write; `None` if no write is pending.
     timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     timed_out: bool,
+    /// The bytes that are read again, before those of `io`.
+    unread: BytesMut,
 }
 
 impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
@@ -43,7 +46,13 @@ impl<I> TimeoutStream<I> {
             slot,
             timer: None,
             timed_out: false,
+            unread: BytesMut::new(),
         }
+    }
+
+    /// Makes the stream return `bytes`, which were read already, before any other bytes.
+    pub(super) fn unread(&mut self, bytes: BytesMut) {
+        self.unread = bytes;
     }
 
     /// Applies the timeout to the result of one attempt to write: a pending write starts the timer,
@@ -78,6 +87,14 @@ impl<I: AsyncRead + Unpin> AsyncRead for TimeoutStream<I> {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let length = self.unread.len().min(into.remaining());
+            into.put_slice(&self.unread.split_to(length));
+            if self.unread.is_empty() {
+                self.unread = BytesMut::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
         let before = into.filled().len();
         let read = Pin::new(&mut self.io).poll_read(context, into);
         if into.filled().len() > before {
