@@ -244,7 +244,7 @@ pub(super) struct PhaseTimer {
     end: Timeout,
 }
 
-/// A future that completes at the timeout of a phase; `None` if the phase has no timeout.
+/// A future that completes at a timeout; `None` without a timeout.
 pub(super) type Timeout = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 pub(super) fn phase_timeout(phase: ConnectionPhase) -> Option<Duration> {

@@ -2,8 +2,6 @@
 //! reading would keep unsent bytes and a Tokio task in memory for ever. [`TimeoutStream`] also
 //! reports received bytes and pending writes to the connection's [`ConnectionSlot`].
 
-use std::fmt;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +12,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connections::ConnectionSlot;
+use super::serve::Timeout;
 use crate::world::Clock;
 
 /// The maximum time for which a write may make no progress.
@@ -26,16 +25,10 @@ pub(crate) struct TimeoutStream<I> {
     clock: Arc<dyn Clock>,
     slot: Arc<ConnectionSlot>,
     /// The timer of the pending write; `None` if no write is pending.
-    timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    timer: Timeout,
     timed_out: bool,
     /// The bytes that are read again, before those of `io`.
     unread: BytesMut,
-}
-
-impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TimeoutStream").field(&self.io).finish()
-    }
 }
 
 impl<I> TimeoutStream<I> {
