@@ -8,21 +8,16 @@ use super::deadline::duration_text;
 use crate::engine::gate::AskerStatus;
 use crate::http::Http;
 use crate::http::pages::translations::fill;
+use crate::http::pages::unless_corrupt;
 use crate::http::server::problem::Problem;
-use crate::store::{ReadError, RequestRow};
+use crate::store::RequestRow;
 
 /// Reads the state of the client that proposed the request's call at a gate. `None` if the call was
 /// not proposed at a gate, or if the journal cannot be read.
 pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<AskerStatus>, Problem> {
-    match http
-        .engine
-        .asker_status(row.root_task_id, row.agent_path.first())
-        .await
-    {
-        Ok(asker) => Ok(asker),
-        Err(ReadError::Corrupt(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let agent = row.agent_path.first();
+    let read = http.engine.asker_status(row.root_task_id, agent).await;
+    Ok(unless_corrupt(read)?.flatten())
 }
 
 /// Renders the line about the client that proposed the call. Empty if the request is closed, or if

@@ -348,18 +348,11 @@ fn retention_text(view: &View<'_>) -> String {
         .as_ref()
         .and_then(|form| form.get("x-expires-in"))
         .and_then(Value::as_u64);
-    seconds.map_or_else(
-        || view.words.credentials_later.to_owned(),
-        |seconds| {
-            fill(
-                view.words.credentials_kept,
-                &[(
-                    "time",
-                    &duration_text(Duration::from_secs(seconds), view.words),
-                )],
-            )
-        },
-    )
+    let Some(seconds) = seconds else {
+        return view.words.credentials_later.to_owned();
+    };
+    let time = duration_text(Duration::from_secs(seconds), view.words);
+    fill(view.words.credentials_kept, &[("time", &time)])
 }
 
 /// Renders the fields for the result of an external tool: the fields of the result's schema, or a

@@ -203,18 +203,9 @@ fn expiry_text(row: &RequestRow, history: Option<&RequestHistory>, words: &Trans
             several_calls_text(history, &answers, words) + cancellation.unwrap_or(words.full_stop)
         }
         Some(history) if row.spec.kind == RequestKind::Reconcile && cancellation.is_none() => {
-            let status = answers
-                .first()
-                .map_or(CallStatus::Unknown, |(call, _)| history.call_status(*call));
-            single_call_text(
-                row,
-                if status == CallStatus::Waiting {
-                    CallStatus::Unknown
-                } else {
-                    status
-                },
-                words,
-            )
+            let status = answers.first().map(|(call, _)| history.call_status(*call));
+            let status = status.filter(|status| *status != CallStatus::Waiting);
+            single_call_text(row, status.unwrap_or(CallStatus::Unknown), words)
         }
         Some(history) => cancellation
             .unwrap_or_else(|| agent_informed_text(history, words))

@@ -62,6 +62,7 @@ use super::link::{self, CurrentLink};
 use super::sign_in::{sign_in_again, signed_in_bar};
 use super::site::Site;
 use super::translations::Translations;
+use super::unless_corrupt;
 use crate::engine::gate::AskerStatus;
 use crate::http::api::access;
 use crate::http::server::problem::{Problem, path_prefix};
@@ -70,7 +71,7 @@ use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequest
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::authorization::{may_decide, required_approvals};
-use crate::store::{ReadError, RequestRow};
+use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
@@ -444,14 +445,9 @@ impl View<'_> {
         let mut history = RequestHistory::new(self.row);
         let mut after = self.row.asked_seq;
         for _ in 0..MAX_HISTORY_READS {
-            let items = match http
-                .store
-                .items(self.row.task_id, after, ITEMS_PER_READ)
-                .await
-            {
-                Ok(items) => items,
-                Err(ReadError::Corrupt(_)) => return Ok(()),
-                Err(error) => return Err(error.into()),
+            let read = http.store.items(self.row.task_id, after, ITEMS_PER_READ);
+            let Some(items) = unless_corrupt(read.await)? else {
+                return Ok(());
             };
             for (item, _) in &items {
                 history.apply(item);

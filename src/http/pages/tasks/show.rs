@@ -21,13 +21,14 @@ use crate::http::pages::layout::{force_left_to_right, time_tag, visible};
 use crate::http::pages::request::live::script_texts;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::translations::fill;
+use crate::http::pages::unless_corrupt;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::TimelineQuery;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
-use crate::store::{ReadError, RequestRow, Subtree};
+use crate::store::{RequestRow, Subtree};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 
@@ -70,13 +71,9 @@ pub(crate) async fn get_task_page(
     let timeline = TaskTimeline::read(&site, &http, part, end).await?;
     let pending = match row.open_requests {
         0 => Vec::new(),
-        _ => match http.store.pending(root, id).await {
-            Ok(pending) => pending,
-            // If a question cannot be read, the page leaves out all questions. The timeline names
-            // the unreadable entry.
-            Err(ReadError::Corrupt(_)) => Vec::new(),
-            Err(error) => return Err(error.into()),
-        },
+        // If a question cannot be read, the page leaves out all questions. The timeline names the
+        // unreadable entry.
+        _ => unless_corrupt(http.store.pending(root, id).await)?.unwrap_or_default(),
     };
     let tree_size = http.store.tree_size(root).await?;
     let header = about(&site, &row, tree_size);
