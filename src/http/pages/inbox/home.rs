@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use http::{HeaderMap, Method};
+use http::HeaderMap;
 
 use crate::http::Http;
-use crate::http::pages::sign_in::session::{redirect, wants_page};
+use crate::http::pages::sign_in::session::redirect;
+use crate::http::server::accept::wants_html;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::{Code, Problem};
 
@@ -31,7 +32,7 @@ pub(crate) async fn get_home(
     State(http): State<Arc<Http>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    if wants_page(&Method::GET, &headers) {
+    if wants_html(&headers) {
         return Ok(redirect(&http, "/inbox"));
     }
     Err(Problem::not_found())

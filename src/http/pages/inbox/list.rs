@@ -12,8 +12,8 @@ use maud::{Markup, html};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use super::list_address;
 use super::rows::{kind_word, open_row};
-use super::{list_address, script};
 use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::events::inbox::MAX_COUNTED;
@@ -254,7 +254,7 @@ impl InboxPage {
                 button #inbox-tell type="button" .second { (site.texts().notify) }
                 span #inbox-tell-note role="status" {}
             }
-            (script::script_tag(&site.prefix))
+            (follow::script_tag(&site.prefix, "inbox.js"))
         }
     }
 }

@@ -53,7 +53,7 @@ fn script(view: &View<'_>) -> Markup {
         {
             (follow::live_elements(words))
         }
-        (follow::script_tag(&view.prefix))
+        (follow::script_tag(&view.prefix, "follow.js"))
     }
 }
 

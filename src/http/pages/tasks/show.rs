@@ -174,6 +174,6 @@ fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address
             h2 { (site.texts().live_head) }
             (follow::live_elements(words))
         }
-        (follow::script_tag(&site.prefix))
+        (follow::script_tag(&site.prefix, "follow.js"))
     }
 }
