@@ -75,14 +75,6 @@ pub(crate) struct Server {
     pub http2: Option<PingTimes>,
 }
 
-impl std::fmt::Debug for Server {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server")
-            .field("connections", &self.connections)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Server {
     /// Serves until `closed` is cancelled, and returns once the requests in flight are answered.
     pub(crate) async fn serve(self, mut acceptor: impl Acceptor, closed: CancellationToken) {
