@@ -294,7 +294,8 @@ fn add_headers(context: &RequestContext, response: &mut Response) {
     }
     if let Some(origin) = &context.origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-        let exposed = "Location, Content-Location, Retry-After, Preference-Applied, Idempotency-Replayed, X-Request-Id";
+        let exposed = "Location, Content-Location, Retry-After, Preference-Applied, \
+            Idempotency-Replayed, X-Request-Id";
         insert(headers, header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     let is_page = headers
