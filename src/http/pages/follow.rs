@@ -30,8 +30,8 @@ static POLICY: LazyLock<HeaderValue> =
     LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
 
 #[must_use]
-pub(crate) fn script_tag(prefix: &str) -> Markup {
-    html! { script src=(format!("{prefix}/follow.js")) defer {} }
+pub(crate) fn script_tag(prefix: &str, name: &str) -> Markup {
+    html! { script src=(format!("{prefix}/{name}")) defer {} }
 }
 
 /// Responds with a page that loads a script, and with the policy that permits the script.

@@ -4,6 +4,7 @@
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;
 
+use crate::http::server::accept::ranges;
 pub(crate) use crate::people::language::Language;
 
 impl Language {
@@ -13,14 +14,7 @@ impl Language {
     #[must_use]
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;
-        let ranges = headers
-            .get_all(ACCEPT_LANGUAGE)
-            .iter()
-            .filter_map(|value| value.to_str().ok());
-        for (language, quality) in ranges
-            .flat_map(|value| value.split(','))
-            .filter_map(parse_range)
-        {
+        for (language, quality) in ranges(headers, ACCEPT_LANGUAGE).filter_map(parse_range) {
             if quality > 0.0 && best.is_none_or(|(_, highest)| quality > highest) {
                 best = Some((language, quality));
             }
@@ -31,17 +25,14 @@ impl Language {
 
 /// Parses a language range of the header into a language and a quality. The range `*` stands for
 /// English. Returns `None` if the language is not supported or the quality is malformed.
-fn parse_range(text: &str) -> Option<(Language, f32)> {
-    let mut parts = text.split(';').map(str::trim);
-    let primary = parts.next()?.split('-').next()?;
+fn parse_range((range, quality): (&str, Option<&str>)) -> Option<(Language, f32)> {
+    let primary = range.split('-').next()?;
     let language = match primary {
         "*" => Language::English,
         _ if primary.eq_ignore_ascii_case("en") => Language::English,
         _ if primary.eq_ignore_ascii_case("zh") => Language::Chinese,
         _ => return None,
     };
-    let quality =
-        parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
     match quality.map(str::parse::<f32>) {
         None => Some((language, 1.0)),
         Some(Ok(quality)) if (0.0..=1.0).contains(&quality) => Some((language, quality)),
@@ -88,6 +79,14 @@ macro_rules! texts {
     };
 }
 pub(crate) use texts;
+
+/// Lists fields of a struct of texts for a script, each with its name and its text as JSON.
+macro_rules! named_texts {
+    ($from:ident: $($name:ident)*) => {
+        [$((stringify!($name).to_owned(), serde_json::Value::from($from.$name))),*]
+    };
+}
+pub(crate) use named_texts;
 
 /// Panics if the two texts of a pair have different placeholders, or if the second text does not
 /// look like Chinese.

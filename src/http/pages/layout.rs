@@ -2,6 +2,7 @@
 //! models, tools and people. Pages work without scripts. Only the inbox, the page of a request and
 //! the page of a task can load a script (`inbox/script.rs`, `follow.rs`).
 
+use std::fmt::Display;
 use std::sync::LazyLock;
 
 use base64::Engine as _;
@@ -88,25 +89,17 @@ pub(crate) fn problem_page(
     back_path: Option<&str>,
 ) -> Markup {
     let words = Translations::for_language(language);
-    let title = problem_title(problem.code, words);
-    let (status, instance) = (
-        problem.code.status().as_u16().to_string(),
-        instance.to_string(),
-    );
-    let line = [
-        ("code", problem.code.as_str()),
-        ("status", &status),
-        ("id", &instance),
-    ];
+    let title = problem.code.title();
+    let (code, status) = (problem.code.as_str(), problem.code.status().as_u16());
     frame_in(
         language,
-        title.unwrap_or(problem.code.title()),
+        words.translated(title).unwrap_or(title),
         &html! {
-            h1 { (localized(words, problem.code.title(), title)) }
+            h1 { (localized(words, title)) }
             // The detail of `invalid` repeats the first mistake, which the list below shows.
-            @if problem.code != Code::Invalid { p { (localized(words, &problem.detail, words.translated(&problem.detail))) } }
+            @if problem.code != Code::Invalid { p { (localized(words, &problem.detail)) } }
             @for FieldError { pointer, detail } in &problem.errors {
-                p { code { (visible(pointer)) } " " (localized(words, detail, words.translated(detail))) }
+                p { code { (visible(pointer)) } " " (localized(words, detail)) }
             }
             @if let Some(decision) = problem.member("decision").filter(Value::is_object) {
                 p { (earlier_decision_text(words, &decision)) }
@@ -115,8 +108,8 @@ pub(crate) fn problem_page(
             @if let Some(path) = back_path { p { a href=(path) { (words.back) } } }
             details {
                 summary { (words.for_support) }
-                p.soft lang="en" { (problem.code.title()) ". " (visible(&problem.detail)) }
-                p.soft { (fill(words.code_line, &line)) }
+                p.soft lang="en" { (title) ". " (visible(&problem.detail)) }
+                p.soft { (fill(words.code_line, &[("code", &code), ("status", &status), ("id", &instance)])) }
             }
         },
     )
@@ -135,17 +128,17 @@ fn earlier_decision_text(words: &Translations, decision: &Value) -> String {
     fill(
         words.first_decision,
         &[
-            ("what", what),
+            ("what", &what),
             ("user", &by),
-            ("at", &utc_text(member(decision, "at"))),
+            ("at", &utc_text(&member(decision, "at"))),
         ],
     )
 }
 
-/// Renders `translated`, or the English sentence if there is no translation.
+/// Renders the translation of an English sentence, or the sentence itself if there is none.
 #[must_use]
-pub(crate) fn localized(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
-    match (translated, words.language) {
+pub(crate) fn localized(words: &Translations, english: &str) -> Markup {
+    match (words.translated(english), words.language) {
         (Some(text), _) => html! { (text) },
         (None, Language::English) => html! { (visible(english)) },
         (None, Language::Chinese) => html! { span lang="en" { (visible(english)) } },
@@ -176,48 +169,20 @@ pub(crate) fn force_left_to_right(text: String) -> String {
 
 /// Formats a timestamp of the API in UTC, without fractions of a second.
 #[must_use]
-pub(crate) fn utc_text(at: &str) -> String {
+pub(crate) fn utc_text(at: &impl Display) -> String {
+    let at = at.to_string();
     match at.get(..19) {
         Some(seconds) => format!("{} UTC", seconds.replace('T', " ")),
-        None => at.to_owned(),
+        None => at,
     }
 }
 
-/// Returns the translated title of a problem; `None` for a code that no page shows.
-fn problem_title(code: Code, words: &Translations) -> Option<&'static str> {
-    Some(match code {
-        Code::BadJson => words.title_bad_json,
-        Code::BadRequest => words.title_bad_request,
-        Code::Unauthorized => words.title_unauthorized,
-        Code::Forbidden => words.title_forbidden,
-        Code::NotFound => words.title_not_found,
-        Code::MethodNotAllowed => words.title_method,
-        Code::TooLarge => words.title_too_large,
-        Code::UnsupportedMediaType => words.title_type,
-        Code::Invalid => words.title_invalid,
-        Code::IdempotencyKeyReused => words.title_key_reused,
-        Code::DigestMismatch => words.title_digest,
-        Code::RequestExpired => words.title_expired,
-        Code::LinkExpired => words.title_link,
-        Code::RequestWithdrawn => words.title_withdrawn,
-        Code::AlreadyDecided => words.title_decided,
-        Code::TooMany => words.title_too_many,
-        Code::Unavailable => words.title_unavailable,
-        Code::Internal => words.title_internal,
-        Code::TaskRunning
-        | Code::TaskPaused
-        | Code::TaskFinal
-        | Code::TaskNotFailed
-        | Code::NotARootTask
-        | Code::CallInHand
-        | Code::CallSettled
-        | Code::NotAConversation
-        | Code::ModelFailed
-        | Code::LimitReached
-        | Code::Integrity
-        | Code::Configuration
-        | Code::NoProgress => return None,
-    })
+/// Renders a timestamp in UTC. The script `pages/follow.js` shows it in the reader's own zone, with
+/// the time in UTC beside it.
+#[must_use]
+pub(crate) fn time_tag(at: &impl Display) -> Markup {
+    let exact = at.to_string();
+    html! { time datetime=(exact) { (utc_text(&exact)) } }
 }
 
 fn member<'a>(error: &'a Value, name: &str) -> &'a str {
@@ -291,15 +256,30 @@ mod tests {
     }
 
     #[test]
-    fn english_problem_titles_are_those_of_the_codes() {
-        let words = Translations::for_language(Language::English);
-        for code in Code::ALL {
-            if let Some(title) = problem_title(*code, words)
-                && *code != Code::DigestMismatch
-            {
-                assert_eq!(title, code.title());
-            }
-        }
+    fn titles_about_tasks_and_calls_alone_have_no_translation() {
+        let words = Translations::for_language(Language::Chinese);
+        let untranslated = Code::ALL
+            .iter()
+            .filter(|code| words.translated(code.title()).is_none());
+        let codes: Vec<&str> = untranslated.map(|code| code.as_str()).collect();
+        assert_eq!(
+            codes,
+            [
+                "task_running",
+                "task_paused",
+                "task_final",
+                "task_not_failed",
+                "not_a_root_task",
+                "call_in_hand",
+                "call_settled",
+                "not_a_conversation",
+                "model_failed",
+                "limit_reached",
+                "integrity",
+                "configuration",
+                "no_progress"
+            ]
+        );
     }
 
     #[test]

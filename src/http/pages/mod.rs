@@ -17,6 +17,8 @@ use utoipa_axum::routes;
 
 use self::request::{approve_page, reject_page};
 use super::Operation;
+use super::server::problem::Problem;
+use crate::store::ReadError;
 
 /// The paths of the pages whose content depends on the caller. Caches must not store the responses
 /// at and below these paths.
@@ -40,6 +42,15 @@ pub(super) fn page_path(path: &str) -> &str {
     let task = path.strip_suffix("/cancel");
     task.filter(|task| task.starts_with("/tasks/"))
         .unwrap_or(path)
+}
+
+/// Returns the data that was read; `None` if the stored data is corrupt. A page then leaves it out.
+fn unless_corrupt<T>(read: Result<T, ReadError>) -> Result<Option<T>, Problem> {
+    match read {
+        Ok(data) => Ok(Some(data)),
+        Err(ReadError::Corrupt(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Returns the operations of the pages, without the scripts, and without the page of a request

@@ -8,6 +8,7 @@ use super::language::Language;
 use super::layout::frame_with_tab_title;
 use super::sign_in::signed_in_bar;
 use super::site_texts::SiteTexts;
+use super::translations::Translations;
 use crate::http::Http;
 use crate::http::server::problem::path_prefix;
 use crate::people::Caller;
@@ -43,14 +44,15 @@ impl<'a> Site<'a> {
         SiteTexts::for_language(self.language)
     }
 
-    /// Renders the frame's links. `current` is the shown page; `None` if the frame has no link to
-    /// the shown page.
     #[must_use]
-    pub(crate) fn nav_links(&self, current: Option<NavPage>) -> Markup {
-        self.nav_links_with_open_count(current, "")
+    pub(crate) fn words(&self) -> &'static Translations {
+        Translations::for_language(self.language)
     }
 
-    fn nav_links_with_open_count(&self, current: Option<NavPage>, open: &str) -> Markup {
+    /// Renders the frame's links. `current` is the shown page; `None` if the frame has no link to
+    /// the shown page. `open` is the number of open requests; empty if the page does not show it.
+    #[must_use]
+    pub(crate) fn nav_links(&self, current: Option<NavPage>, open: &str) -> Markup {
         let texts = self.texts();
         let links = [
             (NavPage::Inbox, "/inbox", texts.inbox),
@@ -72,7 +74,7 @@ impl<'a> Site<'a> {
     /// Renders a whole page. `title` appears only in the title of the browser's tab, so `body` must
     /// contain the heading.
     #[must_use]
-    pub(crate) fn page(&self, current: Option<NavPage>, title: &str, body: &Markup) -> Markup {
+    pub(crate) fn page(&self, current: NavPage, title: &str, body: &Markup) -> Markup {
         self.page_with_open_count(current, title, "", body)
     }
 
@@ -80,14 +82,14 @@ impl<'a> Site<'a> {
     #[must_use]
     pub(crate) fn page_with_open_count(
         &self,
-        current: Option<NavPage>,
+        current: NavPage,
         title: &str,
         open: &str,
         body: &Markup,
     ) -> Markup {
         let body = html! {
             a.skip href="#content" { (self.texts().skip) }
-            header { (self.nav_links_with_open_count(current, open)) }
+            header { (self.nav_links(Some(current), open)) }
             div #content tabindex="-1" { (body) }
             footer { (signed_in_bar(self.caller, &self.prefix, self.language)) }
         };

@@ -32,16 +32,12 @@ texts! {
     first_page: "Back to the oldest", "返回最早的请求";
     // The filters of the lists.
     filter: "Filter", "筛选";
-    kind: "Kind", "类型";
-    agent: "Agent", "智能体";
-    session: "Session", "会话";
     status: "Status", "状态";
     all: "all", "全部";
     show: "Show", "显示";
     // The row of a request.
     summary: "Summary", "摘要";
     and_more: "and {count} more", "等另外 {count} 个";
-    time_left: "{time} left", "剩余 {time}";
     for_user: "for {user}", "为 {user}";
     asked_ago: "asked {time} ago", "{time}前提出";
     by_rule: "rule {rule}", "规则 {rule}";
@@ -88,7 +84,6 @@ texts! {
     // Tasks.
     no_tasks: "No tasks.", "没有任务。";
     calls_at_gate: "Calls at the gate", "网关的调用";
-    task: "Task", "任务";
     owner: "Owner", "所有者";
     updated: "Changed", "更新时间";
     open: "Open", "未决";

@@ -5,8 +5,11 @@
 //! [`fill`] replaces `{name}` in a text by a value. [`Translations::translated`] looks up the text
 //! for an English sentence of the API.
 
+use std::fmt::Display;
+
 use super::language::{Language, texts};
 use crate::http::wire::decision::DecisionAction;
+use crate::http::wire::request::WireVerdict;
 use crate::task::item::Outcome;
 
 texts! {
@@ -113,6 +116,7 @@ texts! {
     between: ", ", "、";
     colon: ": ", "：";
     // Relative times.
+    time_left: "{time} left", "剩余 {time}";
     in_time: "in {time}", "剩余 {time}";
     ago: "{time} ago", "{time}前";
     less_than_a_minute: "less than a minute", "不到一分钟";
@@ -235,7 +239,6 @@ texts! {
     shown_to_model: "Your answer is shown to the model and approves nothing.", "您输入的内容会展示给模型，且不构成任何批准。";
     send_answer: "Send the answer", "提交答复";
     response_json: "Answer as JSON", "答复（JSON）";
-    comment: "Comment (optional)", "备注（可选）";
     confirm_yes: "Yes, confirmed", "是，确认";
     confirm_no: "No", "否";
     credentials_later: "It is deleted when the task ends.", "任务结束时删除。";
@@ -357,6 +360,9 @@ texts! {
     detail_unknown_key: "The key is unknown.", "此密钥无效。";
     detail_wrong_keys: "Too many wrong keys came from your address. A correct key is still accepted.", "来自您的地址的无效密钥过多。有效的密钥仍可使用。";
     detail_readers: "Only the task's owner, an admin, and people who may decide or have decided one of its requests may read it.", "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
+    detail_others: "Other people decide this. Its page says who.", "此请求由其他人决定，请求页面上列有这些人。";
+    detail_digest: "The request has changed since this page was shown. Read it again before you decide.", "请求在此页面显示之后已有变化，请重新查看后再决定。";
+    detail_decided: "Your answer was not stored: an earlier one counts.", "您的答复未被保存，以先前的答复为准。";
     detail_expired: "The request's deadline has passed.", "请求的期限已过。";
     detail_withdrawn: "The request was withdrawn.", "此请求已撤回。";
     detail_origin: "The request comes from a page of another origin, which is not allowed here.", "请求来自其他来源的页面，此处不允许。";
@@ -364,31 +370,6 @@ texts! {
     detail_unavailable: "The service is not available right now. Try again shortly.", "服务暂时无法处理，请稍后再试。";
     detail_internal: "The service has failed. Its log has the cause under the request's id.", "服务出错，可凭请求编号在日志中查找原因。";
 }
-
-/// Sentences of the API that name members of JSON bodies, each with the sentences that pages show
-/// instead, in English and in Chinese.
-const PLAIN: &[(&str, &str, &str)] = &[
-    (
-        "You may not decide this request: see its `approvers`.",
-        "Other people decide this. Its page says who.",
-        "此请求由其他人决定，请求页面上列有这些人。",
-    ),
-    (
-        "The digest is not that of the request as it is now. Look at `request`.",
-        "The request has changed since this page was shown. Read it again before you decide.",
-        "请求在此页面显示之后已有变化，请重新查看后再决定。",
-    ),
-    (
-        "An earlier answer decided this: see `decision`.",
-        "Your answer was not stored: an earlier one counts.",
-        "您的答复未被保存，以先前的答复为准。",
-    ),
-    (
-        "`then` only beside `reject`",
-        "only together with a rejection",
-        "仅可在拒绝时选择",
-    ),
-];
 
 impl Translations {
     #[must_use]
@@ -400,6 +381,17 @@ impl Translations {
             DecisionAction::Respond => self.did_respond,
             DecisionAction::Retry => self.did_retry,
             DecisionAction::Mixed => self.did_mixed,
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn verdict(&self, verdict: impl Into<WireVerdict>) -> &'static str {
+        match verdict.into() {
+            WireVerdict::Allow => self.verdict_allow,
+            WireVerdict::Hold => self.verdict_hold,
+            WireVerdict::Deny => self.verdict_deny,
+            WireVerdict::Invalid => self.verdict_invalid,
+            WireVerdict::Human => self.verdict_human,
         }
     }
 
@@ -424,16 +416,27 @@ impl Translations {
     /// sentence is unknown.
     #[must_use]
     pub(crate) fn translated(&self, english: &str) -> Option<&'static str> {
-        if let Some((_, plain, chinese)) = PLAIN.iter().find(|(known, ..)| *known == english) {
-            return Some(match self.language {
-                Language::English => plain,
+        self.plain(english).or_else(|| {
+            let (english, chinese) = PAIRS.iter().find(|(known, _)| *known == english)?;
+            Some(match self.language {
+                Language::English => english,
                 Language::Chinese => chinese,
-            });
-        }
-        let (english, chinese) = PAIRS.iter().find(|(known, _)| *known == english)?;
-        Some(match self.language {
-            Language::English => english,
-            Language::Chinese => chinese,
+            })
+        })
+    }
+
+    /// Returns the sentence that a page shows in place of a sentence of the API that names members
+    /// of JSON bodies.
+    fn plain(&self, english: &str) -> Option<&'static str> {
+        Some(match english {
+            "The digest does not match" => self.title_digest,
+            "The digest is not that of the request as it is now. Look at `request`." => {
+                self.detail_digest
+            }
+            "You may not decide this request: see its `approvers`." => self.detail_others,
+            "An earlier answer decided this: see `decision`." => self.detail_decided,
+            "`then` only beside `reject`" => self.then_unchosen,
+            _ => return None,
         })
     }
 }
@@ -441,18 +444,15 @@ impl Translations {
 /// Replaces each `{name}` in a text by the value of that name in `values`, or by nothing if there
 /// is no such value. A `{name}` inside a value stays unchanged.
 #[must_use]
-pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
+pub(crate) fn fill(text: &str, values: &[(&str, &dyn Display)]) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
         filled.push_str(before);
         let (name, tail) = after.split_once('}').unwrap_or((after, ""));
-        filled.push_str(
-            values
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map_or("", |(_, value)| value),
-        );
+        if let Some((_, value)) = values.iter().find(|(known, _)| *known == name) {
+            filled.push_str(&value.to_string());
+        }
         rest = tail;
     }
     filled + rest
@@ -474,24 +474,16 @@ mod tests {
 
     #[test]
     fn filled_in_values_are_not_expanded_again() {
-        assert_eq!(fill("{a} of {b}", &[("a", "{b}"), ("b", "2")]), "{b} of 2");
+        assert_eq!(fill("{a} of {b}", &[("a", &"{b}"), ("b", &2)]), "{b} of 2");
         assert_eq!(fill("{none}|", &[]), "|");
     }
 
     #[test]
     fn engine_messages_are_shown_in_the_readers_language() {
         let said = "The request's deadline has passed.";
-        assert_eq!(
-            Translations::for_language(Language::English).translated(said),
-            Some(said)
-        );
-        assert_eq!(
-            Translations::for_language(Language::Chinese).translated(said),
-            Some("请求的期限已过。")
-        );
-        assert_eq!(
-            Translations::for_language(Language::Chinese).translated("something else"),
-            None
-        );
+        let shown = |language, said| Translations::for_language(language).translated(said);
+        assert_eq!(shown(Language::English, said), Some(said));
+        assert_eq!(shown(Language::Chinese, said), Some("请求的期限已过。"));
+        assert_eq!(shown(Language::Chinese, "something else"), None);
     }
 }

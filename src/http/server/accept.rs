@@ -31,6 +31,17 @@ fn prefers(headers: &HeaderMap, kind: &str) -> bool {
 
 /// Returns the quality that the header gives to `wanted`; 0 if the header does not name `wanted`.
 fn weight(headers: &HeaderMap, header: HeaderName, wanted: &str) -> f32 {
+    ranges(headers, header)
+        .filter(|(name, _)| name.eq_ignore_ascii_case(wanted))
+        .map(|(_, quality)| quality.and_then(|q| q.parse().ok()).unwrap_or(1.0_f32))
+        .fold(0.0_f32, f32::max)
+}
+
+/// Returns the names that the header lists, each with the text of its quality, if any.
+pub(crate) fn ranges(
+    headers: &HeaderMap,
+    header: HeaderName,
+) -> impl Iterator<Item = (&str, Option<&str>)> {
     headers
         .get_all(header)
         .iter()
@@ -41,10 +52,8 @@ fn weight(headers: &HeaderMap, header: HeaderName, wanted: &str) -> f32 {
             let name = parts.next()?;
             let quality =
                 parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-            name.eq_ignore_ascii_case(wanted)
-                .then(|| quality.and_then(|q| q.parse().ok()).unwrap_or(1.0_f32))
+            Some((name, quality))
         })
-        .fold(0.0_f32, f32::max)
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ pub(crate) struct PostRequest {
     pub bytes: Bytes,
     /// The `Idempotency-Key`; `None` without the header. The error says why the header is
     /// malformed.
-    key: Result<Option<IdempotencyKey>, String>,
+    key: Result<Option<IdempotencyKey>, &'static str>,
 }
 
 impl FromRequest<Arc<Http>> for PostRequest {
@@ -234,7 +234,7 @@ pub(crate) fn too_large(limit: usize) -> Problem {
     )
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     let mut keys = headers.get_all("idempotency-key").iter();
     let Some(key) = keys.next() else {
         return Ok(None);
@@ -244,9 +244,9 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
         && key.as_bytes().iter().all(u8::is_ascii_graphic);
     match key.to_str() {
         Ok(key) if fits => Ok(Some(key.to_owned())),
-        Ok(_) | Err(_) => Err(
-            "Idempotency-Key must be one header of 1 to 255 visible ASCII characters.".to_owned(),
-        ),
+        Ok(_) | Err(_) => {
+            Err("Idempotency-Key must be one header of 1 to 255 visible ASCII characters.")
+        }
     }
 }
 
@@ -292,8 +292,7 @@ impl PostRequest {
         if self.bytes.is_empty() {
             return read(Value::Object(Map::new()), b"{}");
         }
-        self.check_json()?;
-        self.parse_bytes(parser, move |bytes| {
+        self.read_json(parser, move |bytes| {
             read(without_nul(json::parse(bytes)?)?, bytes)
         })
         .await
@@ -322,7 +321,7 @@ impl PostRequest {
     /// because a proxy that inspects bodies could decode it differently.
     fn check_json(&self) -> Result<(), Problem> {
         let unsupported = |detail| Err(Problem::new(Code::UnsupportedMediaType, detail));
-        if !self.is_type("application/json") {
+        if !is_type(&self.headers, "application/json") {
             return unsupported("A body needs Content-Type: application/json.");
         }
         let mut encodings = self.headers.get_all(CONTENT_ENCODING).iter();
@@ -366,11 +365,7 @@ impl PostRequest {
 
     #[must_use]
     pub(crate) fn is_form(&self) -> bool {
-        self.is_type(FORM_TYPE)
-    }
-
-    fn is_type(&self, wanted: &str) -> bool {
-        is_type(&self.headers, wanted)
+        is_type(&self.headers, FORM_TYPE)
     }
 }
 
@@ -385,13 +380,20 @@ pub(crate) async fn form(
 ) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
     let (parts, body) = request.into_parts();
     let bytes = read_body(http, &parts, body, None).await?;
-    if !is_type(&parts.headers, FORM_TYPE) {
-        return Err(Problem::new(
-            Code::UnsupportedMediaType,
-            "The body must be a form: application/x-www-form-urlencoded.",
-        ));
-    }
+    must_be_form(&parts.headers)?;
     Ok((parts.headers, form_fields(&bytes)?))
+}
+
+/// Refuses a body that is not a form.
+///
+/// # Errors
+/// Fails with `unsupported_media_type` if the body is refused.
+pub(crate) fn must_be_form(headers: &HeaderMap) -> Result<(), Problem> {
+    if is_type(headers, FORM_TYPE) {
+        return Ok(());
+    }
+    let detail = "The body must be a form: application/x-www-form-urlencoded.";
+    Err(Problem::new(Code::UnsupportedMediaType, detail))
 }
 
 /// Returns the texts of a form's fields, by the fields' names. Each CRLF becomes LF.

@@ -40,16 +40,20 @@ impl From<AuthError> for Problem {
     }
 }
 
+fn must(is_allowed: bool, refusal: &str) -> Result<(), Problem> {
+    if is_allowed {
+        Ok(())
+    } else {
+        Err(Problem::forbidden(refusal))
+    }
+}
+
 /// Refuses a caller whose key may not read.
 ///
 /// # Errors
 /// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
-    if caller.permissions.read {
-        Ok(())
-    } else {
-        Err(Problem::forbidden("This key may not read."))
-    }
+    must(caller.permissions.read, "This key may not read.")
 }
 
 /// Refuses a caller whose key may neither read nor decide.
@@ -69,11 +73,7 @@ pub(crate) fn must_read_or_decide(caller: &Caller) -> Result<(), Problem> {
 /// # Errors
 /// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_decide(caller: &Caller) -> Result<(), Problem> {
-    if caller.permissions.decide {
-        Ok(())
-    } else {
-        Err(Problem::forbidden("This key may not decide."))
-    }
+    must(caller.permissions.decide, "This key may not decide.")
 }
 
 /// Refuses a caller who is not an admin.
@@ -81,13 +81,7 @@ pub(crate) fn must_decide(caller: &Caller) -> Result<(), Problem> {
 /// # Errors
 /// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
-    if caller.admin {
-        Ok(())
-    } else {
-        Err(Problem::forbidden(
-            "Only an admin may see and send messages.",
-        ))
-    }
+    must(caller.admin, "Only an admin may see and send messages.")
 }
 
 /// Refuses a caller whose key has no permission `gate`. Only the operation that shows a call uses
@@ -97,11 +91,7 @@ pub(crate) fn must_administer(caller: &Caller) -> Result<(), Problem> {
 /// # Errors
 /// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_ask_at_gate(caller: &Caller) -> Result<(), Problem> {
-    if caller.permissions.gate {
-        Ok(())
-    } else {
-        Err(Problem::forbidden("This key may not ask at gates."))
-    }
+    must(caller.permissions.gate, "This key may not ask at gates.")
 }
 
 /// Refuses a caller whose key may not create, continue or cancel tasks.
@@ -109,11 +99,6 @@ pub(crate) fn must_ask_at_gate(caller: &Caller) -> Result<(), Problem> {
 /// # Errors
 /// Fails with `forbidden` if the caller is refused.
 pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {
-    if caller.permissions.create {
-        Ok(())
-    } else {
-        Err(Problem::forbidden(
-            "This key may not create, continue or cancel tasks.",
-        ))
-    }
+    let detail = "This key may not create, continue or cancel tasks.";
+    must(caller.permissions.create, detail)
 }

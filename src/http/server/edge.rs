@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{self, HeaderName, HeaderValue};
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use maud::Markup;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -189,16 +189,9 @@ fn preflight(context: &RequestContext, allow: Option<&HeaderValue>) -> Response 
         if let Some(methods) = allow {
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods.clone());
         }
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_HEADERS,
-            HeaderValue::from_static(
-                "Authorization, Content-Type, Idempotency-Key, Prefer, Last-Event-ID",
-            ),
-        );
-        headers.insert(
-            header::ACCESS_CONTROL_MAX_AGE,
-            HeaderValue::from_static("600"),
-        );
+        let allowed = "Authorization, Content-Type, Idempotency-Key, Prefer, Last-Event-ID";
+        insert(headers, header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+        insert(headers, header::ACCESS_CONTROL_MAX_AGE, "600");
     }
     response
 }
@@ -224,10 +217,8 @@ fn problem(
         (status, page).into_response()
     } else {
         let mut response = (status, Json(problem.document(public_url, context.id))).into_response();
-        response.headers_mut().insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        let kind = "application/problem+json";
+        insert(response.headers_mut(), header::CONTENT_TYPE, kind);
         response
     };
     response
@@ -283,14 +274,10 @@ fn add_headers(context: &RequestContext, response: &mut Response) {
     // Errors of public paths are pages or JSON too, and `/` redirects browsers only.
     let is_negotiated = context.is_private || !response.status().is_success();
     let headers = response.headers_mut();
-    let mut set = |name: HeaderName, value: HeaderValue| headers.insert(name, value);
     if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
-        set(HeaderName::from_static("x-request-id"), id);
+        headers.insert(HeaderName::from_static("x-request-id"), id);
     }
-    set(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
+    insert(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     if context.is_private {
         // If the response already has a `Cache-Control`, as an event stream has, this value is
         // kept.
@@ -303,27 +290,20 @@ fn add_headers(context: &RequestContext, response: &mut Response) {
         headers.append(header::VARY, HeaderValue::from_static("Accept"));
     }
     if context.is_link() {
-        let noindex = HeaderValue::from_static("noindex");
-        headers.insert(HeaderName::from_static("x-robots-tag"), noindex);
+        insert(headers, HeaderName::from_static("x-robots-tag"), "noindex");
     }
     if let Some(origin) = &context.origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-        headers.insert(
-            header::ACCESS_CONTROL_EXPOSE_HEADERS,
-            HeaderValue::from_static(
-                "Location, Content-Location, Retry-After, Preference-Applied, Idempotency-Replayed, X-Request-Id",
-            ),
-        );
+        let exposed = "Location, Content-Location, Retry-After, Preference-Applied, \
+            Idempotency-Replayed, X-Request-Id";
+        insert(headers, header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     let is_page = headers
         .get(header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
     if is_page {
-        headers.insert(
-            header::REFERRER_POLICY,
-            HeaderValue::from_static("same-origin"),
-        );
-        headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        insert(headers, header::REFERRER_POLICY, "same-origin");
+        insert(headers, header::X_FRAME_OPTIONS, "DENY");
         if is_negotiated {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
         }
@@ -331,4 +311,8 @@ fn add_headers(context: &RequestContext, response: &mut Response) {
             .entry(header::CONTENT_SECURITY_POLICY)
             .or_insert_with(layout::content_security_policy);
     }
+}
+
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: &'static str) {
+    headers.insert(name, HeaderValue::from_static(value));
 }

@@ -101,17 +101,11 @@ impl Fields {
 
     /// Takes a member that must be a string. Adds a mistake for a value of another type.
     pub(crate) fn text(&mut self, name: &str, errors: &mut Errors) -> Option<String> {
-        match self.take(name)? {
-            Value::String(text) => Some(text),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::Array(_)
-            | Value::Object(_) => {
-                errors.add(&self.pointer(name), "a string");
-                None
-            }
+        if let Value::String(text) = self.take(name)? {
+            return Some(text);
         }
+        errors.add(&self.pointer(name), "a string");
+        None
     }
 
     /// Takes a member that must be a string of at most `bytes` bytes. Adds a mistake for a longer

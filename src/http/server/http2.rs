@@ -3,25 +3,24 @@
 //! explicitly, so the limits do not depend on a library's defaults.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::{Buf as _, BytesMut};
+use bytes::BytesMut;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connections::{ConnectionPhase, ConnectionSlot, CountedBody};
-use super::serve::{Graceful, PhaseTimer, Timeout, phase_timeout, run_connection};
+use super::serve::{PhaseTimer, Timeout, phase_timeout, run_connection};
+use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -59,40 +58,23 @@ impl Default for PingTimes {
     }
 }
 
-/// A stream that first returns the bytes in `prefix`, which `read_preface` has read already, and
-/// then the bytes of `io`.
-#[derive(Debug)]
-pub(super) struct PrefixedStream<I> {
-    prefix: BytesMut,
-    io: I,
-}
-
-impl<I> PrefixedStream<I> {
-    pub(super) fn new(io: I) -> Self {
-        Self {
-            prefix: BytesMut::new(),
-            io,
-        }
-    }
-}
-
 /// Reads the first bytes of a connection until it is clear whether the client uses HTTP/2. Returns
-/// `true` for HTTP/2, and a stream that returns the bytes again. Returns `None` if reading fails,
-/// or if the timeout `end` completes first.
+/// `true` for HTTP/2. The stream then returns the bytes again. Returns `None` if reading fails, or
+/// if the timeout `end` completes first.
 pub(super) async fn read_preface<I: AsyncRead + Unpin>(
-    io: I,
+    stream: &mut TimeoutStream<I>,
     end: &mut Timeout,
-) -> Option<(bool, PrefixedStream<I>)> {
-    let mut stream = PrefixedStream::new(io);
+) -> Option<bool> {
+    let mut prefix = BytesMut::new();
     let read = async {
-        while stream.prefix.len() < PREFACE.len() && PREFACE.starts_with(&stream.prefix) {
-            let left = PREFACE.len() - stream.prefix.len();
-            let mut limited = (&mut stream.io).take(left as u64);
-            if limited.read_buf(&mut stream.prefix).await.ok()? == 0 {
+        while prefix.len() < PREFACE.len() && PREFACE.starts_with(&prefix) {
+            let left = PREFACE.len() - prefix.len();
+            let mut limited = (&mut *stream).take(left as u64);
+            if limited.read_buf(&mut prefix).await.ok()? == 0 {
                 break;
             }
         }
-        Some(stream.prefix == PREFACE)
+        Some(prefix == PREFACE)
     };
     let is_http2 = match end {
         Some(end) => tokio::select! {
@@ -102,55 +84,8 @@ pub(super) async fn read_preface<I: AsyncRead + Unpin>(
         },
         None => read.await,
     };
-    Some((is_http2?, stream))
-}
-
-impl<I: AsyncRead + Unpin> AsyncRead for PrefixedStream<I> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.prefix.is_empty() {
-            return Pin::new(&mut self.io).poll_read(context, into);
-        }
-        let length = self.prefix.len().min(into.remaining());
-        into.put_slice(&self.prefix.split_to(length));
-        if !self.prefix.has_remaining() {
-            self.prefix = BytesMut::new();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<I: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<I> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(context, bytes)
-    }
+    stream.unread(prefix);
+    is_http2
 }
 
 /// Runs the requests of one connection as Tokio tasks. These tasks stop when the connection ends.
@@ -169,23 +104,8 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     }
 }
 
-impl<I, S> Graceful for http2::Connection<I, S, Streams>
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin,
-    S: hyper::service::HttpService<Incoming>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    Self: Future,
-    S::ResBody: hyper::body::Body + 'static,
-    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    Streams: hyper::rt::bounds::Http2ServerConnExec<S::Future, S::ResBody>,
-{
-    fn shut_down(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
-    }
-}
-
 pub(super) async fn serve<I, S, F>(
-    stream: PrefixedStream<I>,
+    stream: TimeoutStream<I>,
     service: S,
     slot: Arc<ConnectionSlot>,
     timer: PhaseTimer,

@@ -21,6 +21,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -29,8 +30,8 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::connections::{ConnectionPhase, ConnectionSlot, Connections, CountedBody};
+use super::http2;
 pub(crate) use super::http2::PingTimes;
-use super::http2::{self, PrefixedStream};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
@@ -72,14 +73,6 @@ pub(crate) struct Server {
     /// The times of the pings on connections of HTTP/2 with prior knowledge; `None` if the server
     /// does not serve HTTP/2.
     pub http2: Option<PingTimes>,
-}
-
-impl std::fmt::Debug for Server {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server")
-            .field("connections", &self.connections)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Server {
@@ -138,26 +131,24 @@ impl Server {
             let router = router.borrow().clone();
             respond(router, &serving, peer, request)
         });
-        let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
+        let mut stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
         let mut timer = PhaseTimer::new(&slot, self.clock);
-        let stream = if let Some(pings) = self.http2 {
-            let read = http2::read_preface(stream, &mut timer.end);
-            let read = tokio::select! {
+        if let Some(pings) = self.http2 {
+            let read = http2::read_preface(&mut stream, &mut timer.end);
+            let is_http2 = tokio::select! {
                 biased;
                 () = closed.cancelled() => None,
                 () = slot.close_token().cancelled() => None,
-                read = read => read,
+                is_http2 = read => is_http2,
             };
-            match read {
+            match is_http2 {
                 None => return,
-                Some((true, stream)) => {
+                Some(true) => {
                     return http2::serve(stream, service, slot, timer, closed, pings).await;
                 }
-                Some((false, stream)) => stream,
+                Some(false) => {}
             }
-        } else {
-            PrefixedStream::new(stream)
-        };
+        }
         let mut builder = http1::Builder::new();
         // hyper's own timeout for the head is off, because `PhaseTimer` measures the timeout by the
         // service's clock.
@@ -170,30 +161,10 @@ impl Server {
     }
 }
 
-/// A connection that can shut down gracefully: it refuses further requests, and ends after the
-/// requests in flight.
-pub(super) trait Graceful: Future {
-    fn shut_down(self: Pin<&mut Self>);
-}
-
-impl<I, S> Graceful for http1::Connection<I, S>
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin,
-    S: hyper::service::HttpService<Incoming>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    Self: Future,
-    S::ResBody: hyper::body::Body + 'static,
-    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    fn shut_down(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
-    }
-}
-
 /// Polls a connection until it ends, until its phase times out, or until `slot` tells it to close.
 /// Once `closed` is cancelled, the connection ends after its requests in flight.
 pub(super) async fn run_connection(
-    mut connection: Pin<&mut impl Graceful>,
+    mut connection: Pin<&mut impl GracefulConnection>,
     slot: &ConnectionSlot,
     mut timer: PhaseTimer,
     closed: &CancellationToken,
@@ -220,7 +191,7 @@ pub(super) async fn run_connection(
                 return Poll::Ready(());
             }
             is_shutting_down = true;
-            connection.as_mut().shut_down();
+            connection.as_mut().graceful_shutdown();
         }
     })
     .await;
@@ -265,7 +236,7 @@ pub(super) struct PhaseTimer {
     end: Timeout,
 }
 
-/// A future that completes at the timeout of a phase; `None` if the phase has no timeout.
+/// A future that completes at a timeout; `None` without a timeout.
 pub(super) type Timeout = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 pub(super) fn phase_timeout(phase: ConnectionPhase) -> Option<Duration> {

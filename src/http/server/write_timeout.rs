@@ -1,18 +1,18 @@
-//! The write timeout of a connection. Without the timeout, a client that stops reading would keep
-//! unsent bytes and a Tokio task in memory for ever. [`TimeoutStream`] also reports received bytes
-//! and pending writes to the connection's [`ConnectionSlot`].
+//! The stream of a connection, with a write timeout. Without the timeout, a client that stops
+//! reading would keep unsent bytes and a Tokio task in memory for ever. [`TimeoutStream`] also
+//! reports received bytes and pending writes to the connection's [`ConnectionSlot`].
 
-use std::fmt;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connections::ConnectionSlot;
+use super::serve::Timeout;
 use crate::world::Clock;
 
 /// The maximum time for which a write may make no progress.
@@ -25,14 +25,10 @@ pub(crate) struct TimeoutStream<I> {
     clock: Arc<dyn Clock>,
     slot: Arc<ConnectionSlot>,
     /// The timer of the pending write; `None` if no write is pending.
-    timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    timer: Timeout,
     timed_out: bool,
-}
-
-impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TimeoutStream").field(&self.io).finish()
-    }
+    /// The bytes that are read again, before those of `io`.
+    unread: BytesMut,
 }
 
 impl<I> TimeoutStream<I> {
@@ -43,7 +39,13 @@ impl<I> TimeoutStream<I> {
             slot,
             timer: None,
             timed_out: false,
+            unread: BytesMut::new(),
         }
+    }
+
+    /// Makes the stream return `bytes`, which were read already, before any other bytes.
+    pub(super) fn unread(&mut self, bytes: BytesMut) {
+        self.unread = bytes;
     }
 
     /// Applies the timeout to the result of one attempt to write: a pending write starts the timer,
@@ -78,6 +80,14 @@ impl<I: AsyncRead + Unpin> AsyncRead for TimeoutStream<I> {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let length = self.unread.len().min(into.remaining());
+            into.put_slice(&self.unread.split_to(length));
+            if self.unread.is_empty() {
+                self.unread = BytesMut::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
         let before = into.filled().len();
         let read = Pin::new(&mut self.io).poll_read(context, into);
         if into.filled().len() > before {

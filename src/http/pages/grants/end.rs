@@ -7,11 +7,11 @@ use axum::response::Response;
 
 use crate::http::Http;
 use crate::http::api::grants::end;
-use crate::http::pages::sign_in::session::see_other;
+use crate::http::pages::sign_in::session::redirect;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::path_id::Id;
-use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::problem::{Code, Problem};
 use crate::task::id::GrantId;
 
 pub(crate) const OP: Op = Op {
@@ -36,8 +36,5 @@ pub(crate) async fn end_grant_here(
     Id(id): Id<GrantId>,
 ) -> Result<Response, Problem> {
     end::end(&http, &caller, id).await?;
-    Ok(see_other(&format!(
-        "{}/grants",
-        path_prefix(&http.settings.public_url)
-    )))
+    Ok(redirect(&http, "/grants"))
 }

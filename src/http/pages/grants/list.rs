@@ -61,7 +61,7 @@ fn page(site: &Site<'_>, http: &Http, rows: &Page<GrantRow>) -> Markup {
     let texts = site.texts();
     let next = rows.next(|row| row.grant_id.0);
     site.page(
-        Some(NavPage::Decided),
+        NavPage::Decided,
         texts.grants,
         &html! {
             h1 { (texts.grants) }
@@ -83,29 +83,18 @@ fn grant_row(site: &Site<'_>, http: &Http, row: &GrantRow) -> Markup {
         texts.grant_tool,
         &[("tool", &tool), ("rule", &visible(&row.rule))],
     );
-    let granted = [
-        ("user", visible(&row.by.by)),
-        ("at", utc_text(&row.created_at.to_string())),
-    ];
-    let granted = granted
-        .each_ref()
-        .map(|(name, text)| (*name, text.as_str()));
-    let used = [
-        ("used", row.used.to_string()),
-        ("uses", row.uses.to_string()),
-    ];
-    let used = used.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let (giver, given_at) = (visible(&row.by.by), utc_text(&row.created_at));
     html! {
         li {
             p { strong { bdi { (head) } } " · " bdi { (scope_text(row, texts)) } }
             p.about {
-                bdi { (fill(texts.grant_given, &granted)) }
-                " · " (fill(texts.grant_until, &[("at", &utc_text(&row.expires_at.to_string()))]))
-                " · " (fill(texts.grant_used, &used))
+                bdi { (fill(texts.grant_given, &[("user", &giver), ("at", &given_at)])) }
+                " · " (fill(texts.grant_until, &[("at", &utc_text(&row.expires_at))]))
+                " · " (fill(texts.grant_used, &[("used", &row.used), ("uses", &row.uses)]))
                 @if let Some(end) = end { " · " strong { (end_text(end, texts)) } }
             }
             p.soft {
-                a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (texts.task) " " (row.root_task_id) }
+                a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (site.words().task) " " (row.root_task_id) }
             }
             @if end.is_none() && http.engine.may_end_grant(site.caller, row) {
                 form method="post" action=(format!("{}/grants/{}", site.prefix, row.grant_id)) {

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
-use url::form_urlencoded::Serializer;
 
+use super::list_address;
 use super::rows::request_link;
-use super::with_query;
 use crate::http::Http;
 use crate::http::api::access::inbox_person;
 use crate::http::api::requests::inbox_filter::InboxFilter;
@@ -18,12 +17,12 @@ use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::request::deadline::duration_text;
 use crate::http::pages::site::{NavPage, Site};
 use crate::http::pages::site_texts::SiteTexts;
-use crate::http::pages::translations::{Translations, fill};
+use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{CursorQuery, DecidedQuery, InboxQuery};
 use crate::http::server::problem::{Code, Problem};
-use crate::http::server::query::{Query, cursor_of};
+use crate::http::server::query::Query;
 use crate::http::wire::brief::RequestBrief;
 use crate::people::Caller;
 use crate::people::authorization::may_decide;
@@ -133,24 +132,15 @@ fn page(
     next: Option<RequestId>,
 ) -> Markup {
     let texts = site.texts();
-    let address = |all: bool, before: Option<RequestId>| {
-        let mut query = Serializer::new(String::new());
-        filter.append_to(&mut query);
-        if all {
-            query.append_pair("all", "1");
-        }
-        if let Some(before) = before {
-            query.append_pair("cursor", &cursor_of(before.0));
-        }
-        with_query(&format!("{}/inbox/decided", site.prefix), query)
-    };
+    let path = format!("{}/inbox/decided", site.prefix);
+    let address = |all, before| list_address(&path, filter, all, before);
     let label = if include_others {
         texts.own_only
     } else {
         texts.others_too
     };
     site.page(
-        Some(NavPage::Decided),
+        NavPage::Decided,
         texts.decided,
         &html! {
             h1 { (texts.decided) }
@@ -166,7 +156,7 @@ fn page(
 }
 
 fn decided_row(site: &Site<'_>, http: &Http, row: &RequestRow) -> Markup {
-    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let (texts, words) = (site.texts(), site.words());
     let state = row.state();
     let own = state.answer_by(&site.caller.user_id, None);
     let answer = own.or_else(|| state.resolution().map(|resolution| resolution.last));
@@ -196,17 +186,14 @@ fn answer_line(
     answer: &Decision,
     is_own: bool,
 ) -> Markup {
-    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let (texts, words) = (site.texts(), site.words());
     let what = words.action(answer.action);
     let user = if is_own {
         texts.by_you.to_owned()
     } else {
         visible(&answer.by)
     };
-    let by = fill(
-        texts.by_at,
-        &[("user", &user), ("at", &utc_text(&at.to_string()))],
-    );
+    let by = fill(texts.by_at, &[("user", &user), ("at", &utc_text(&at))]);
     let waited = duration_text(at.since(row.created_at), words);
     html! {
         p.status {
@@ -235,9 +222,6 @@ fn missing_approvals_text(row: &RequestRow, http: &Http, texts: &SiteTexts) -> O
     match missing {
         _ if !row.state().is_open() || required < 2 => None,
         1 => Some(texts.waits_for_one.to_owned()),
-        missing => Some(fill(
-            texts.waits_for_more,
-            &[("count", &missing.to_string())],
-        )),
+        missing => Some(fill(texts.waits_for_more, &[("count", &missing)])),
     }
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use http::{HeaderMap, Method};
+use http::HeaderMap;
 
 use crate::http::Http;
-use crate::http::pages::sign_in::session::{see_other, wants_page};
+use crate::http::pages::sign_in::session::redirect;
+use crate::http::server::accept::wants_html;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::problem::{Code, Problem};
 
 pub(crate) const OP: Op = Op {
     id: "get_home",
@@ -31,11 +32,8 @@ pub(crate) async fn get_home(
     State(http): State<Arc<Http>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    if wants_page(&Method::GET, &headers) {
-        return Ok(see_other(&format!(
-            "{}/inbox",
-            path_prefix(&http.settings.public_url)
-        )));
+    if wants_html(&headers) {
+        return Ok(redirect(&http, "/inbox"));
     }
     Err(Problem::not_found())
 }

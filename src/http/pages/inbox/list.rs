@@ -10,24 +10,23 @@ use axum::response::Response;
 use http::{HeaderMap, Uri};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
-use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
+use super::list_address;
 use super::rows::{kind_word, open_row};
-use super::{script, with_query};
 use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::events::inbox::MAX_COUNTED;
 use crate::http::pages::follow;
+use crate::http::pages::language::named_texts;
 use crate::http::pages::layout::{utc_text, visible};
 use crate::http::pages::site::{NavPage, Site};
-use crate::http::pages::site_texts::SiteTexts;
-use crate::http::pages::translations::{Translations, fill};
+use crate::http::pages::translations::fill;
 use crate::http::server::caller::{CurrentCaller, must_read_or_decide};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::{CursorQuery, InboxQuery};
 use crate::http::server::problem::{Code, Problem};
-use crate::http::server::query::{Query, cursor_of};
+use crate::http::server::query::Query;
 use crate::people::Caller;
 use crate::people::authorization::can_decide;
 use crate::store::{OpenRequest, Page, RequestRow};
@@ -144,14 +143,14 @@ impl InboxPage {
         let is_filtered = !self.filter.is_empty();
         let address = format!("{}/inbox", site.prefix);
         site.page_with_open_count(
-            Some(NavPage::Inbox),
+            NavPage::Inbox,
             texts.inbox,
             &self.open_text(),
             &html! {
                 div.line {
                     h1 { (texts.inbox) " " span #open-heading { (self.open_text()) } }
                     p.soft {
-                        span #inbox-state { (fill(texts.as_of, &[("at", &utc_text(&now.to_string()))])) }
+                        span #inbox-state { (fill(texts.as_of, &[("at", &utc_text(&now))])) }
                         " · " a href=(self.query_address(&address, None)) { (texts.look_again) }
                     }
                 }
@@ -199,16 +198,11 @@ impl InboxPage {
     }
 
     fn query_address(&self, path: &str, after: Option<RequestId>) -> String {
-        let mut query = Serializer::new(String::new());
-        self.filter.append_to(&mut query);
-        if let Some(after) = after {
-            query.append_pair("cursor", &cursor_of(after.0));
-        }
-        with_query(path, query)
+        list_address(path, &self.filter, false, after)
     }
 
     fn filter_form(&self, site: &Site<'_>, address: &str) -> Markup {
-        let texts = site.texts();
+        let (texts, words) = (site.texts(), site.words());
         let mut agents: Vec<&str> = self
             .rows
             .iter()
@@ -222,7 +216,7 @@ impl InboxPage {
                 summary { (texts.filter) }
                 form method="get" action=(address) {
                     div.field {
-                        label for="kind" { (texts.kind) }
+                        label for="kind" { (words.kind) }
                         select #kind name="kind" {
                             option value="" { (texts.all) }
                             @for kind in RequestKind::ALL {
@@ -231,7 +225,7 @@ impl InboxPage {
                         }
                     }
                     div.field {
-                        label for="agent" { (texts.agent) }
+                        label for="agent" { (words.agent) }
                         select #agent name="agent" {
                             option value="" { (texts.all) }
                             @for agent in agents {
@@ -240,7 +234,7 @@ impl InboxPage {
                         }
                     }
                     div.field {
-                        label for="session" { (texts.session) }
+                        label for="session" { (words.session) }
                         input #session name="session_id" maxlength="128" autocomplete="off" value=[self.filter.sessions.first()];
                     }
                     button type="submit" .second { (texts.show) }
@@ -255,26 +249,26 @@ impl InboxPage {
         html! {
             div #inbox-live hidden data-events=(events) data-open=(self.open) data-more[self.has_more]
                 data-requests=(format!("{}/resume/", site.prefix))
-                data-words=(Value::Object(script_texts(site.texts(), Translations::for_language(site.language))))
+                data-words=(Value::Object(script_texts(site)))
             {
                 button #inbox-tell type="button" .second { (site.texts().notify) }
                 span #inbox-tell-note role="status" {}
             }
-            (script::script_tag(&site.prefix))
+            (follow::script_tag(&site.prefix, "inbox.js"))
         }
     }
 }
 
-fn script_texts(texts: &SiteTexts, words: &Translations) -> Map<String, Value> {
-    macro_rules! named {
-        ($from:ident: $($name:ident)*) => { [$((stringify!($name).to_owned(), Value::from($from.$name))),*] };
-    }
-    let of_list = named![texts: live not_live new_one new_many notify notify_stop notify_refused notify_title
+fn script_texts(site: &Site<'_>) -> Map<String, Value> {
+    let (texts, words) = (site.texts(), site.words());
+    let of_list = named_texts![texts:
+        live not_live new_one new_many notify notify_stop notify_refused notify_title
         row_decided row_over row_expired row_withdrawn row_answered have_approved
-        short_approval short_guidance short_credentials short_confirmation short_external_result short_reconcile
-        short_elicitation];
+        short_approval short_guidance short_credentials short_confirmation
+        short_external_result short_reconcile short_elicitation
+    ];
     let of_requests =
-        named![words: did_approve did_reject did_edit did_respond did_retry did_mixed];
+        named_texts![words: did_approve did_reject did_edit did_respond did_retry did_mixed];
     of_list.into_iter().chain(of_requests).collect()
 }
 

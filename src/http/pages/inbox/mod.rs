@@ -13,8 +13,21 @@ mod tests;
 
 use url::form_urlencoded::Serializer;
 
-/// Returns `path`, with `?` and the query if the query is not empty.
-fn with_query(path: &str, mut query: Serializer<'_, String>) -> String {
+use crate::http::api::requests::inbox_filter::InboxFilter;
+use crate::http::server::query::cursor_of;
+use crate::task::id::RequestId;
+
+/// Returns the address of a page of a list. The query has the filter, `all=1` if `all` is set, and
+/// the cursor of the request after which the page begins, if any.
+fn list_address(path: &str, filter: &InboxFilter, all: bool, after: Option<RequestId>) -> String {
+    let mut query = Serializer::new(String::new());
+    filter.append_to(&mut query);
+    if all {
+        query.append_pair("all", "1");
+    }
+    if let Some(after) = after {
+        query.append_pair("cursor", &cursor_of(after.0));
+    }
     match query.finish().as_str() {
         "" => path.to_owned(),
         query => format!("{path}?{query}"),

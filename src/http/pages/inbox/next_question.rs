@@ -8,7 +8,7 @@ use super::rows::summary;
 use crate::http::Http;
 use crate::http::api::requests::inbox_filter::InboxFilter;
 use crate::http::pages::site::Site;
-use crate::http::pages::translations::{Translations, fill};
+use crate::http::pages::translations::fill;
 use crate::http::server::problem::Problem;
 use crate::store::RequestRow;
 
@@ -43,7 +43,7 @@ pub(crate) async fn next_question_line(
             break;
         }
     }
-    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let (texts, words) = (site.texts(), site.words());
     let what = words.action(answer.action);
     let more = format!("{count}{}", if open.more { "+" } else { "" });
     Ok(Some(html! {

@@ -7,7 +7,7 @@ use crate::http::pages::layout::visible;
 use crate::http::pages::request::deadline::duration_text;
 use crate::http::pages::site::Site;
 use crate::http::pages::site_texts::SiteTexts;
-use crate::http::pages::translations::{Translations, fill};
+use crate::http::pages::translations::fill;
 use crate::http::wire::brief::RequestBrief;
 use crate::http::wire::request::WireEffect;
 use crate::store::RequestRow;
@@ -34,27 +34,23 @@ pub(crate) fn summary(row: &RequestRow, texts: &SiteTexts) -> String {
     let first = calls.next().map(|first| visible(&first.summary));
     let (mut line, further) = (first.unwrap_or_default(), calls.count());
     if further > 0 {
-        let more = further.to_string();
-        line = format!("{line} {}", fill(texts.and_more, &[("count", &more)]));
+        line = format!("{line} {}", fill(texts.and_more, &[("count", &further)]));
     }
     line
 }
 
 pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now: Time) -> Markup {
-    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let (texts, words) = (site.texts(), site.words());
     let brief = RequestBrief::from_row(row, settings);
     let age = duration_text(now.since(row.created_at), words);
     let rule = row.spec.own_calls().find_map(|call| call.rule.as_deref());
     let mut counts = Vec::new();
     if brief.calls > 1 {
-        let text = fill(texts.calls, &[("count", &brief.calls.to_string())]);
+        let text = fill(texts.calls, &[("count", &brief.calls)]);
         counts.push(html! { (text) });
     }
     if brief.approvers.required > 1 {
-        let (have, required) = (
-            brief.approvals.to_string(),
-            brief.approvers.required.to_string(),
-        );
+        let (have, required) = (brief.approvals, brief.approvers.required);
         let text = fill(
             texts.have_approved,
             &[("have", &have), ("required", &required)],
@@ -65,7 +61,7 @@ pub(super) fn facts(site: &Site<'_>, row: &RequestRow, settings: &Settings, now:
         0 => {}
         1 => counts.push(html! { (texts.warning) }),
         count => {
-            let text = fill(texts.warnings, &[("count", &count.to_string())]);
+            let text = fill(texts.warnings, &[("count", &count)]);
             counts.push(html! { (text) });
         }
     }
@@ -121,7 +117,7 @@ pub(super) fn open_row(
     settings: &Settings,
     now: Time,
 ) -> Markup {
-    let (texts, words) = (site.texts(), Translations::for_language(site.language));
+    let words = site.words();
     let time_left = row.expires_at.map(|at| at.since(now));
     let is_urgent = time_left.is_some_and(|left| left <= super::list::URGENT_WITHIN);
     html! {
@@ -129,7 +125,7 @@ pub(super) fn open_row(
             @if let Some(left) = time_left {
                 p.left.urgent[is_urgent] {
                     @if is_urgent { span aria-hidden="true" { "▲ " } }
-                    (fill(texts.time_left, &[("time", &duration_text(left, words))]))
+                    (fill(words.time_left, &[("time", &duration_text(left, words))]))
                 }
             }
             (request_link(site, row, settings))

@@ -5,7 +5,6 @@
 //! Invariant: the script leaves each row in its place, and sends no decision.
 
 use axum::response::Response;
-use maud::{Markup, html};
 
 use crate::http::pages::follow;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
@@ -18,11 +17,6 @@ pub(crate) const OP: Op = Op {
 };
 
 pub(crate) const SCRIPT: &str = include_str!("inbox.js");
-
-#[must_use]
-pub(crate) fn script_tag(prefix: &str) -> Markup {
-    html! { script src=(format!("{prefix}/inbox.js")) defer {} }
-}
 
 pub(crate) async fn get_inbox_script() -> Response {
     follow::script_response(SCRIPT)

@@ -14,7 +14,7 @@ use crate::http::api::requests::decide::{FORM_PROBLEMS, store_decision};
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{View, invalid_form};
 use crate::http::pages::sign_in::session::see_other;
-use crate::http::server::body::PostRequest;
+use crate::http::server::body::{PostRequest, must_be_form};
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
@@ -91,10 +91,7 @@ async fn store_answer(
     link: &CurrentLink,
     posted: &PostRequest,
 ) -> Result<(), Problem> {
-    if !posted.is_form() {
-        let detail = "The body must be a form: application/x-www-form-urlencoded.";
-        return Err(Problem::new(Code::UnsupportedMediaType, detail));
-    }
+    must_be_form(&posted.headers)?;
     if posted.fields()?.get("digest").is_none_or(String::is_empty) {
         let detail = "the digest of the request as the page showed it";
         return Err(Problem::invalid_at("/digest", detail));

@@ -11,12 +11,12 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 use maud::{Markup, html};
 use std::sync::Arc;
-use url::form_urlencoded::byte_serialize;
 
 use super::language::Language;
 use super::layout::{utc_text, visible};
 use super::request::View;
 use super::request::texts::RequestTexts;
+use super::sign_in::next::sign_in_address;
 use super::translations::fill;
 use crate::http::Http;
 use crate::http::api::access;
@@ -80,9 +80,11 @@ async fn linked_request(
 pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
     let texts = view.texts;
     let user = visible(view.caller.user_id.as_str());
-    let email = link.email.as_deref().map(visible);
-    let person = match &email {
-        Some(email) => fill(texts.link_person, &[("user", &user), ("email", email)]),
+    let person = match &link.email {
+        Some(email) => fill(
+            texts.link_person,
+            &[("user", &user), ("email", &visible(email))],
+        ),
         None => user.clone(),
     };
     html! {
@@ -97,7 +99,7 @@ pub(crate) fn person_line(view: &View<'_>, link: &CurrentLink) -> Markup {
 /// Renders the last lines of the page: the time until which the link works, and the actions that
 /// need a key.
 pub(crate) fn expiry_lines(view: &View<'_>, link: &CurrentLink) -> Markup {
-    let until = utc_text(&link.expires_at.to_string());
+    let until = utc_text(&link.expires_at);
     html! {
         p { (fill(view.texts.link_until, &[("at", &until)])) }
         p { (view.texts.link_rest) " " (sign_in_link(&view.return_path, &view.prefix, view.texts)) }
@@ -119,6 +121,5 @@ pub(crate) fn sign_in_paragraph(next: &str, prefix: &str, language: Language) ->
 
 /// Renders a hyperlink to the sign-in page, which opens the path `next` after the sign-in.
 fn sign_in_link(next: &str, prefix: &str, texts: &RequestTexts) -> Markup {
-    let next: String = byte_serialize(next.as_bytes()).collect();
-    html! { a href=(format!("{prefix}/sign-in?next={next}")) { (texts.link_sign_in) } }
+    html! { a href=(sign_in_address(prefix, Some(next))) { (texts.link_sign_in) } }
 }

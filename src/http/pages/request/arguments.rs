@@ -129,7 +129,7 @@ fn is_unambiguous(text: &str) -> bool {
 /// Renders the exact text of a call's arguments. The class `exact` keeps right-to-left characters
 /// from reordering the text.
 pub(super) fn exact_text(view: &View<'_>, call: &RequestedCall, open: bool) -> Markup {
-    let count = call.arguments_text.chars().count().to_string();
+    let count = call.arguments_text.chars().count();
     html! {
         details.raw open[open] {
             summary { (fill(view.texts.exact_text, &[("count", &count)])) }

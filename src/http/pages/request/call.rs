@@ -8,11 +8,10 @@ use super::arguments;
 use super::kind::kind_part;
 use super::question::{decision_details, remaining_approvers, unquoted_text};
 use super::several;
-use super::time::time_tag;
-use crate::http::pages::layout::{visible, visible_lines};
+use crate::http::pages::layout::{time_tag, visible, visible_lines};
 use crate::http::pages::translations::fill;
 use crate::http::wire::decision::WireDecision;
-use crate::http::wire::request::{RequestedCall, WireRequestStatus, WireVerdict};
+use crate::http::wire::request::{RequestedCall, WireRequestStatus};
 use crate::task::request::RequestKind;
 
 pub(super) fn calls(view: &View<'_>) -> Markup {
@@ -52,7 +51,7 @@ fn context_calls(view: &View<'_>, context: &[&RequestedCall]) -> Markup {
                 @for call in context {
                     li {
                         span.exact { (visible(&call.summary)) }
-                        " " span.soft { (verdict(view, call.verdict)) }
+                        " " span.soft { (view.words.verdict(call.verdict)) }
                         div.agent { (arguments::exact_text(view, call, !call.warnings.is_empty())) }
                     }
                 }
@@ -77,17 +76,9 @@ pub(super) fn authorship(view: &View<'_>, call: &RequestedCall) -> String {
     {
         return view.texts.asks_exactly.to_owned();
     }
-    (kind_part(view.request.kind, view.words).authorship)(view.texts).to_owned()
-}
-
-pub(super) fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
-    match verdict {
-        WireVerdict::Allow => view.words.verdict_allow,
-        WireVerdict::Hold => view.words.verdict_hold,
-        WireVerdict::Deny => view.words.verdict_deny,
-        WireVerdict::Invalid => view.words.verdict_invalid,
-        WireVerdict::Human => view.words.verdict_human,
-    }
+    kind_part(view.request.kind, view.words)
+        .authorship
+        .to_owned()
 }
 
 /// Renders how many people have approved a call, and who else may approve it. Empty if one approval
@@ -107,22 +98,20 @@ pub(super) fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
         .map(|approval| approval.by.as_str())
         .collect();
     let names = remaining_approvers(view, &people);
-    let (have, required, missing_text) =
-        (have.to_string(), required.to_string(), missing.to_string());
     let text = if call.decision.is_some() || missing == 0 {
-        fill(
-            words.approvals_so_far,
-            &[("have", &have), ("required", &required)],
-        )
+        words.approvals_so_far
     } else {
-        let values = [
-            ("have", have.as_str()),
-            ("required", &required),
-            ("missing", &missing_text),
-            ("names", &names),
-        ];
-        fill(words.approvals_missing, &values)
+        words.approvals_missing
     };
+    let text = fill(
+        text,
+        &[
+            ("have", &have),
+            ("required", &required),
+            ("missing", &missing),
+            ("names", &names),
+        ],
+    );
     html! {
         div.approvals {
             strong { (words.approvals) } (words.colon) (text)

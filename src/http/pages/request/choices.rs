@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::View;
 use super::change::{self, ChangeField};
 use super::form::editable_text;
-use super::forms::{folded_form, form_with_digest, result_type_select, then_select};
+use super::forms::{folded_form, form_with_digest, reason_field, result_fields, then_select};
 use super::inputs::InputField;
 use super::several::call_number;
 use super::submitted::FormName;
@@ -115,17 +115,12 @@ fn call_fieldset(view: &View<'_>, call: &RequestedCall, can_edit: bool) -> Marku
             @if can_edit { div.more.more-edit { p { (edit_effect_text(view)) } (arguments_fields(view, FormName::Calls, call)) } }
             @if view.allows(Action::Respond) {
                 div.more.more-respond {
-                    (InputField::new(view, FormName::Calls, format!("call.{id}.result")).text_area(words.result_label, 3, "", true))
-                    (result_type_select(view, FormName::Calls, &format!("call.{id}.result_type"), "text"))
+                    (result_fields(view, FormName::Calls, &format!("call.{id}."), 3, "text"))
                 }
             }
-            div.more.more-reason { (comment_field(view, FormName::Calls, &format!("call.{id}.reason"))) }
+            div.more.more-reason { (reason_field(view, FormName::Calls, &format!("call.{id}.reason"))) }
         }
     }
-}
-
-fn comment_field(view: &View<'_>, form: FormName, name: &str) -> Markup {
-    InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
 }
 
 /// Renders the inputs for a call's arguments: one for the arguments as JSON and, if
@@ -161,7 +156,8 @@ fn json_field(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
         .unwrap_or(u32::MAX)
         .clamp(3, 16);
     let json = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
-    json.text_area(view.words.edit_label, rows, &text, true)
+    json.with_default(&text)
+        .text_area(view.words.edit_label, rows, true)
 }
 
 /// Renders the form that edits the arguments of the only open call. `None` if the number of open
@@ -182,7 +178,7 @@ pub(crate) fn change_form(view: &View<'_>) -> Option<Markup> {
             p.hint { (edit_effect_text(view)) }
             input type="hidden" name=(format!("call.{id}.action")) value="edit";
             (arguments_fields(view, FormName::Edit, call))
-            (comment_field(view, FormName::Edit, &format!("call.{id}.reason")))
+            (reason_field(view, FormName::Edit, &format!("call.{id}.reason")))
             // `formnovalidate` makes the browser send the form unchecked. Otherwise the browser
             // would refuse to send the form if a value that the agent wrote does not fit the
             // input's type.
@@ -209,9 +205,8 @@ pub(crate) fn supply_form(view: &View<'_>) -> Option<Markup> {
         let body = html! {
             p.hint { (words.respond_about) }
             input type="hidden" name=(format!("call.{id}.action")) value="respond";
-            (InputField::new(view, FormName::Supply, format!("call.{id}.result")).text_area(words.result_label, 4, "", true))
-            (result_type_select(view, FormName::Supply, &format!("call.{id}.result_type"), "text"))
-            (comment_field(view, FormName::Supply, &format!("call.{id}.reason")))
+            (result_fields(view, FormName::Supply, &format!("call.{id}."), 4, "text"))
+            (reason_field(view, FormName::Supply, &format!("call.{id}.reason")))
             button.second type="submit" { (words.respond_send) }
         };
         folded_form(

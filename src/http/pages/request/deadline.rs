@@ -5,23 +5,20 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-use super::time::time_tag;
+use crate::http::pages::layout::time_tag;
 use crate::http::pages::translations::{Translations, fill};
 use crate::task::time::Time;
 
 /// Renders a moment in UTC, with its distance from `now`.
 #[must_use]
 pub(crate) fn time_with_distance(at: Time, now: Time, words: &Translations) -> Markup {
-    let exact = at.to_string();
-    let distance = if at > now {
-        fill(
-            words.in_time,
-            &[("time", &duration_text(at.since(now), words))],
-        )
+    let (text, distance) = if at > now {
+        (words.in_time, at.since(now))
     } else {
-        fill(words.ago, &[("time", &duration_text(now.since(at), words))])
+        (words.ago, now.since(at))
     };
-    html! { (time_tag(&exact)) " (" (distance) ")" }
+    let distance = fill(text, &[("time", &duration_text(distance, words))]);
+    html! { (time_tag(&at)) " (" (distance) ")" }
 }
 
 /// Returns a duration in minutes, hours or days. It is rounded down, so that the page never
@@ -35,7 +32,7 @@ pub(crate) fn duration_text(time: Duration, words: &Translations) -> String {
         120..2880 => (words.hours, minutes / 60),
         _ => (words.days, minutes / 1440),
     };
-    fill(text, &[("count", &count.to_string())])
+    fill(text, &[("count", &count)])
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use maud::{Markup, html};
 
 use super::View;
-use super::forms::{form_with_digest, then_select};
+use super::forms::{folded_form, form_with_digest, reason_field, then_select};
 use super::inputs::InputField;
 use super::remember;
 use super::submitted::FormName;
@@ -28,7 +28,7 @@ pub(super) fn decide_form(view: &View<'_>) -> Option<Markup> {
     let name = same_path.then(|| field_name(call, "action"));
     let value = |word| same_path.then_some(word);
     let body = html! {
-        (InputField::new(view, FormName::Decide, field_name(call, "reason")).text_area(view.texts.comment, 1, "", false))
+        (InputField::new(view, FormName::Decide, field_name(call, "reason")).text_area(view.texts.comment, 1, false))
         div.bar {
             @if approve { button type="submit" name=[name.as_deref()] value=[value("approve")] { (approve_text(view)) } }
             @if reject {
@@ -79,7 +79,7 @@ fn approve_text(view: &View<'_>) -> String {
         (open, own) if open < own => texts.approve_rest,
         _ => words.approve_all,
     };
-    fill(text, &[("count", &open.to_string())])
+    fill(text, &[("count", &open)])
 }
 
 /// Returns the text of the button that rejects. If all calls are still open, the text names the
@@ -94,9 +94,7 @@ fn reject_text(view: &View<'_>) -> String {
         Then::CancelRoot => (texts.reject_cancel_root, texts.reject_all_cancel_root),
     };
     match view.open_calls().len() {
-        open if open == view.own_calls().len() && open > 1 => {
-            fill(several, &[("count", &open.to_string())])
-        }
+        open if open == view.own_calls().len() && open > 1 => fill(several, &[("count", &open)]),
         // Some calls already have answers and may run. The rule's consequence needs a rejection of
         // every call, so the button names no consequence.
         open if open < view.own_calls().len() => view.words.reject.to_owned(),
@@ -113,10 +111,10 @@ pub(super) fn reject_otherwise_form(view: &View<'_>) -> Option<Markup> {
         let body = html! {
             @if call.is_some() { input type="hidden" name=(field_name(call, "action")) value="reject"; }
             (then_select(view, FormName::Reject))
-            (InputField::new(view, FormName::Reject, field_name(call, "reason")).text_area(view.texts.comment, 2, "", false))
+            (reason_field(view, FormName::Reject, &field_name(call, "reason")))
             button.no type="submit" { (view.words.reject) }
         };
-        super::forms::folded_form(
+        folded_form(
             view,
             FormName::Reject,
             view.texts.reject_otherwise,

@@ -3,7 +3,6 @@
 use maud::{Markup, html};
 
 use super::View;
-use super::call::verdict;
 use super::deadline::time_with_distance;
 use super::headline::asked_by_agent;
 use super::kind::kind_part;
@@ -46,7 +45,7 @@ fn call_details(view: &View<'_>, call: &RequestedCall) -> Markup {
             @if runs {
                 dt { (words.tool) } dd.exact { (visible(&call.name)) }
                 dt { (words.effect) } dd { (effect(view, call.effect)) }
-                dt { (words.verdict) } dd { (verdict(view, call.verdict)) }
+                dt { (words.verdict) } dd { (words.verdict(call.verdict)) }
             }
             @if call.rule.is_some() || call.verdict != WireVerdict::Human {
                 dt { (words.rule) } dd { (call.rule.as_deref().map_or(words.no_rule.to_owned(), visible)) }

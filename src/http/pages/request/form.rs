@@ -100,8 +100,12 @@ pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
 }
 
-fn words() -> &'static Translations {
+pub(super) fn words() -> &'static Translations {
     Translations::for_language(Language::English)
+}
+
+fn texts() -> &'static RequestTexts {
+    RequestTexts::for_language(Language::English)
 }
 
 /// A JSON object under construction: names, and values as JSON text.
@@ -341,10 +345,7 @@ impl FormReader {
             return;
         };
         if rest != Action::Approve.as_str() {
-            self.errors.add(
-                "/rest",
-                RequestTexts::for_language(Language::English).not_approvable,
-            );
+            self.errors.add("/rest", texts().not_approvable);
             return;
         }
         for (name, text) in &mut self.fields {
@@ -383,10 +384,7 @@ impl FormReader {
                 None
             }
             (true, true, true) => {
-                self.errors.add(
-                    at,
-                    RequestTexts::for_language(Language::English).changed_twice,
-                );
+                self.errors.add(at, texts().changed_twice);
                 None
             }
             (true, false, true) => match change::arguments(&fields, &submitted) {

@@ -12,7 +12,7 @@ use super::form::default_form;
 use super::inputs::InputField;
 use super::kind::kind_part;
 use super::ordered::member_names_at;
-use super::question::{cancel_text, page_address, rule_text};
+use super::question::{cancel_text, page_address, then_text};
 use super::submitted::FormName;
 use super::{View, choices, decide, schema};
 use crate::http::pages::layout::{has_right_to_left, visible};
@@ -39,7 +39,7 @@ pub(crate) fn permitted_forms(view: &View<'_>) -> Vec<Markup> {
         forms.push(folded_form(
             view,
             FormName::Reject,
-            (part.decline)(view.texts),
+            part.decline,
             &reject_fields(view),
         ));
     }
@@ -86,7 +86,7 @@ pub(crate) fn form_with_digest(view: &View<'_>, path: &str, body: &Markup) -> Ma
 }
 
 pub(crate) fn reason_field(view: &View<'_>, form: FormName, name: &str) -> Markup {
-    InputField::new(view, form, name).text_area(view.texts.comment, 2, "", false)
+    InputField::new(view, form, name).text_area(view.texts.comment, 2, false)
 }
 
 /// Renders the field in which a person chooses the consequence of a rejection. For an approval
@@ -109,30 +109,39 @@ pub(crate) fn then_select(view: &View<'_>, form: FormName) -> Markup {
     .into_iter()
     .filter(|(value, _)| is_approval || *value != "continue")
     .collect();
-    let hint = is_approval.then(|| fill(words.then_rule, &[("then", rule_text(view))]));
+    let by_rule = then_text(view, view.row.spec.terms.on_reject);
+    let hint = is_approval.then(|| fill(words.then_rule, &[("then", &by_rule)]));
     let label = if view.request.kind == RequestKind::Confirmation {
         words.then_label_no
     } else {
         words.then_label
     };
-    InputField::new(view, form, "then").select(label, hint.as_deref(), &options, "")
+    InputField::new(view, form, "then").select(label, hint.as_deref(), &options)
 }
 
-pub(crate) fn result_type_select(
+/// Renders the field for a result, and the choice between text and JSON. The names of both fields
+/// begin with `prefix`.
+pub(super) fn result_fields(
     view: &View<'_>,
     form: FormName,
-    name: &str,
-    default: &str,
+    prefix: &str,
+    rows: u32,
+    default_type: &str,
 ) -> Markup {
     let words = view.words;
-    let options = [("text", words.result_text), ("json", words.result_json)];
-    InputField::new(view, form, name).select(words.result_type, None, &options, default)
+    let result = InputField::new(view, form, format!("{prefix}result"));
+    let kind = InputField::new(view, form, format!("{prefix}result_type"));
+    let kinds = [("text", words.result_text), ("json", words.result_json)];
+    html! {
+        (result.text_area(words.result_label, rows, true))
+        (kind.with_default(default_type).select(words.result_type, None, &kinds))
+    }
 }
 
 fn button_text(view: &View<'_>, single: &'static str, several: &str) -> String {
     match view.open_calls().len() {
         0 | 1 => single.to_owned(),
-        count => fill(several, &[("count", &count.to_string())]),
+        count => fill(several, &[("count", &count)]),
     }
 }
 
@@ -267,7 +276,6 @@ fn schema_fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[Strin
         return InputField::new(view, FormName::Answer, "result").text_area(
             view.words.response_json,
             6,
-            "",
             true,
         );
     };
@@ -295,7 +303,7 @@ pub(super) fn confirmation_fields(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
         p { (words.shown_to_model) }
-        (InputField::new(view, FormName::Answer, "comment").text_area(words.comment, 2, "", false))
+        (reason_field(view, FormName::Answer, "comment"))
         (then_select(view, FormName::Answer))
         div.bar {
             button type="submit" name="confirmed" value="true" { (words.confirm_yes) }
@@ -340,18 +348,11 @@ fn retention_text(view: &View<'_>) -> String {
         .as_ref()
         .and_then(|form| form.get("x-expires-in"))
         .and_then(Value::as_u64);
-    seconds.map_or_else(
-        || view.words.credentials_later.to_owned(),
-        |seconds| {
-            fill(
-                view.words.credentials_kept,
-                &[(
-                    "time",
-                    &duration_text(Duration::from_secs(seconds), view.words),
-                )],
-            )
-        },
-    )
+    let Some(seconds) = seconds else {
+        return view.words.credentials_later.to_owned();
+    };
+    let time = duration_text(Duration::from_secs(seconds), view.words);
+    fill(view.words.credentials_kept, &[("time", &time)])
 }
 
 /// Renders the fields for the result of an external tool: the fields of the result's schema, or a
@@ -364,24 +365,25 @@ pub(super) fn external_result_fields(view: &View<'_>) -> Markup {
         @if let Some(description) = visible_text(form, "description") { p { (description) } }
         @match form.filter(|form| schema::fields(form).is_some()) {
             Some(form) => (schema_fields(view, form, false, &[])),
-            None => (result_fields(view, if expects_json(form) { "json" } else { "text" })),
+            None => (result_fields(view, FormName::Answer, "", 6, result_type(form))),
         }
         button type="submit" { (words.external_send) }
     }
 }
 
-fn expects_json(form: Option<&Value>) -> bool {
+/// Returns the choice that fits a result with the schema `form`.
+fn result_type(form: Option<&Value>) -> &'static str {
     let word = form.and_then(|form| form.get("type"));
-    word.is_some_and(|word| word != "string")
+    if word.is_some_and(|word| word != "string") {
+        "json"
+    } else {
+        "text"
+    }
 }
 
 pub(super) fn reconcile_fields(view: &View<'_>) -> Markup {
-    html! { (result_fields(view, "text")) button type="submit" { (view.words.reconcile_send) } }
-}
-
-fn result_fields(view: &View<'_>, default: &str) -> Markup {
     html! {
-        (InputField::new(view, FormName::Answer, "result").text_area(view.words.result_label, 6, "", true))
-        (result_type_select(view, FormName::Answer, "result_type", default))
+        (result_fields(view, FormName::Answer, "", 6, "text"))
+        button type="submit" { (view.words.reconcile_send) }
     }
 }

@@ -203,18 +203,9 @@ fn expiry_text(row: &RequestRow, history: Option<&RequestHistory>, words: &Trans
             several_calls_text(history, &answers, words) + cancellation.unwrap_or(words.full_stop)
         }
         Some(history) if row.spec.kind == RequestKind::Reconcile && cancellation.is_none() => {
-            let status = answers
-                .first()
-                .map_or(CallStatus::Unknown, |(call, _)| history.call_status(*call));
-            single_call_text(
-                row,
-                if status == CallStatus::Waiting {
-                    CallStatus::Unknown
-                } else {
-                    status
-                },
-                words,
-            )
+            let status = answers.first().map(|(call, _)| history.call_status(*call));
+            let status = status.filter(|status| *status != CallStatus::Waiting);
+            single_call_text(row, status.unwrap_or(CallStatus::Unknown), words)
         }
         Some(history) => cancellation
             .unwrap_or_else(|| agent_informed_text(history, words))
@@ -253,34 +244,13 @@ fn withdrawn_headline(
 
 /// Returns the end of the headline for one call: the call's status.
 fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) -> String {
-    let tail = match status {
-        CallStatus::Ran => words.after_ran,
-        CallStatus::Failed(Some(code)) => {
-            return fill(words.after_failed_with, &[("status", &code.to_string())]);
+    match status {
+        CallStatus::Failed(Some(code)) => fill(words.after_failed_with, &[("status", &code)]),
+        CallStatus::Waiting if row.spec.kind == RequestKind::Reconcile => {
+            words.after_waiting_again.to_owned()
         }
-        CallStatus::Failed(None) => words.after_failed,
-        CallStatus::RanLate => words.after_ran_late,
-        CallStatus::FailedLate => words.after_failed_late,
-        CallStatus::Running => words.after_running,
-        CallStatus::Released => words.after_released,
-        CallStatus::Waiting if row.spec.kind == RequestKind::Reconcile => words.after_waiting_again,
-        CallStatus::Waiting => words.after_waiting,
-        CallStatus::AskedAgain => words.after_asked_again,
-        CallStatus::NeedsLogin => words.after_needs_login,
-        CallStatus::AwaitsResult => words.after_awaits_result,
-        CallStatus::AnsweredLater => words.after_answered_later,
-        CallStatus::Reconciling => words.after_reconciling,
-        CallStatus::Unknown => words.after_unknown,
-        CallStatus::Responded => words.after_responded,
-        CallStatus::Rejected => words.after_rejected,
-        CallStatus::Denied => words.after_denied,
-        CallStatus::Invalid => words.after_invalid,
-        CallStatus::Expired => words.after_expired,
-        CallStatus::Withdrawn => words.after_withdrawn,
-        CallStatus::Canceled => words.after_canceled,
-        CallStatus::Abandoned => words.after_abandoned,
-    };
-    tail.to_owned()
+        status => status_texts(status, words).0.to_owned(),
+    }
 }
 
 /// Returns the end of the headline for several calls: the number of calls in each status.
@@ -301,34 +271,36 @@ fn several_calls_text(
     }
     let parts: Vec<String> = counts
         .into_iter()
-        .map(|(status, count)| fill(count_text(status, words), &[("count", &count.to_string())]))
+        .map(|(status, count)| fill(status_texts(status, words).1, &[("count", &count)]))
         .collect();
     format!("{}{}", words.colon, parts.join(words.between))
 }
 
-fn count_text(status: CallStatus, words: &Translations) -> &'static str {
+/// Returns the end of the headline for one call with this status, and the text that counts the
+/// calls with this status.
+fn status_texts(status: CallStatus, words: &Translations) -> (&'static str, &'static str) {
     match status {
-        CallStatus::Ran => words.count_ran,
-        CallStatus::Failed(_) => words.count_failed,
-        CallStatus::RanLate => words.count_ran_late,
-        CallStatus::FailedLate => words.count_failed_late,
-        CallStatus::Running => words.count_running,
-        CallStatus::Released => words.count_released,
-        CallStatus::Waiting => words.count_waiting,
-        CallStatus::AskedAgain => words.count_asked_again,
-        CallStatus::NeedsLogin => words.count_needs_login,
-        CallStatus::AwaitsResult => words.count_awaits_result,
-        CallStatus::AnsweredLater => words.count_answered_later,
-        CallStatus::Reconciling => words.count_reconciling,
-        CallStatus::Unknown => words.count_unknown,
-        CallStatus::Responded => words.count_responded,
-        CallStatus::Rejected => words.count_rejected,
-        CallStatus::Denied => words.count_denied,
-        CallStatus::Invalid => words.count_invalid,
-        CallStatus::Expired => words.count_expired,
-        CallStatus::Withdrawn => words.count_withdrawn,
-        CallStatus::Canceled => words.count_canceled,
-        CallStatus::Abandoned => words.count_abandoned,
+        CallStatus::Ran => (words.after_ran, words.count_ran),
+        CallStatus::Failed(_) => (words.after_failed, words.count_failed),
+        CallStatus::RanLate => (words.after_ran_late, words.count_ran_late),
+        CallStatus::FailedLate => (words.after_failed_late, words.count_failed_late),
+        CallStatus::Running => (words.after_running, words.count_running),
+        CallStatus::Released => (words.after_released, words.count_released),
+        CallStatus::Waiting => (words.after_waiting, words.count_waiting),
+        CallStatus::AskedAgain => (words.after_asked_again, words.count_asked_again),
+        CallStatus::NeedsLogin => (words.after_needs_login, words.count_needs_login),
+        CallStatus::AwaitsResult => (words.after_awaits_result, words.count_awaits_result),
+        CallStatus::AnsweredLater => (words.after_answered_later, words.count_answered_later),
+        CallStatus::Reconciling => (words.after_reconciling, words.count_reconciling),
+        CallStatus::Unknown => (words.after_unknown, words.count_unknown),
+        CallStatus::Responded => (words.after_responded, words.count_responded),
+        CallStatus::Rejected => (words.after_rejected, words.count_rejected),
+        CallStatus::Denied => (words.after_denied, words.count_denied),
+        CallStatus::Invalid => (words.after_invalid, words.count_invalid),
+        CallStatus::Expired => (words.after_expired, words.count_expired),
+        CallStatus::Withdrawn => (words.after_withdrawn, words.count_withdrawn),
+        CallStatus::Canceled => (words.after_canceled, words.count_canceled),
+        CallStatus::Abandoned => (words.after_abandoned, words.count_abandoned),
     }
 }
 

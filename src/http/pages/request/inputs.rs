@@ -28,7 +28,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// Sets the agent's text, which the field shows if no text was submitted.
+    /// Sets the text or the choice that the field shows if none was submitted.
     pub(super) fn with_default(self, default: &'v str) -> Self {
         Self {
             default: Some(default),
@@ -91,8 +91,8 @@ impl<'v> InputField<'v> {
     }
 
     /// Renders a text field of several lines. `json` tells whether the text may be JSON.
-    pub(super) fn text_area(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
-        let text = self.submitted_text().unwrap_or(default);
+    pub(super) fn text_area(&self, label: &str, rows: u32, json: bool) -> Markup {
+        let text = self.shown_text().unwrap_or_default();
         let class = match json {
             true if self.name.ends_with(".arguments") => Some("typed exact"),
             true => Some("typed"),
@@ -114,9 +114,8 @@ impl<'v> InputField<'v> {
         label: &str,
         hint: Option<&str>,
         options: &[(&str, &str)],
-        default: &str,
     ) -> Markup {
-        let chosen = self.submitted_text().unwrap_or(default);
+        let chosen = self.shown_text().unwrap_or_default();
         html! {
             div.field {
                 label for=(self.id()) { (label) }
@@ -263,7 +262,7 @@ fn element_id(form: FormName, name: &str) -> String {
 fn mistake_text(view: &View<'_>, mistake: &FieldMistake) -> Markup {
     html! {
         @if !mistake.pointer.is_empty() { code { (visible(&mistake.pointer)) } " " }
-        (localized(view.words, &mistake.detail, view.words.translated(&mistake.detail)))
+        (localized(view.words, &mistake.detail))
     }
 }
 
@@ -327,9 +326,8 @@ fn part_label(view: &View<'_>, part: &str) -> String {
     let label = match part {
         "arguments" => words.edit_label,
         "result" | "result_type" => words.result_label,
-        "reason" => view.texts.comment,
+        "reason" | "comment" => view.texts.comment,
         "then" => words.then_label,
-        "comment" => words.comment,
         "action" => words.decision,
         "remember" => view.texts.remember_yes,
         other => return visible(other),

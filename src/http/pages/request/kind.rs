@@ -15,9 +15,9 @@ pub(crate) struct KindPart {
     /// A paragraph about the request, in addition to the agent's own words.
     pub about: Option<&'static str>,
     /// The sentence that says who wrote the arguments, and how they are used.
-    pub authorship: fn(&'static RequestTexts) -> &'static str,
+    pub authorship: &'static str,
     /// The text of the `<summary>` above the folded form for a rejection.
-    pub decline: fn(&'static RequestTexts) -> &'static str,
+    pub decline: &'static str,
     /// The heading of the form for a response.
     pub answer_head: &'static str,
     /// The fields of the form for a response.
@@ -29,21 +29,88 @@ pub(crate) struct KindPart {
     /// The text of the button that rejects several calls, with `{count}` for their number. `None`
     /// if `reject` is the text for any number of calls.
     pub reject_all: Option<&'static str>,
-    /// The beginning of the headline after a response.
+    /// The beginning of the headline after a response. A confirmation has it after a "no", and
+    /// `headline.rs` uses `head_confirmed` after a "yes".
     pub responded: &'static str,
     /// The beginning of the headline after a rejection.
     pub rejected: &'static str,
 }
 
 pub(crate) fn kind_part(kind: RequestKind, words: &Translations) -> KindPart {
+    let texts = RequestTexts::for_language(words.language);
     match kind {
-        RequestKind::Approval => approval(words),
-        RequestKind::Guidance => guidance(words),
-        RequestKind::Credentials => credentials(words),
-        RequestKind::Confirmation => confirmation(words),
-        RequestKind::ExternalResult => external_result(words),
-        RequestKind::Reconcile => reconcile(words),
-        RequestKind::Elicitation => elicitation(words),
+        RequestKind::Approval => KindPart {
+            heading: words.kind_approval,
+            authorship: texts.runs_exactly,
+            reject_head: words.reject_head,
+            reject: words.reject,
+            reject_all: Some(words.reject_all),
+            responded: words.head_supplied,
+            rejected: words.head_rejected,
+            ..guidance(words, texts)
+        },
+        RequestKind::Guidance => guidance(words, texts),
+        RequestKind::Credentials => KindPart {
+            heading: words.kind_credentials,
+            answer_head: words.credentials_head,
+            answer: forms::credential_fields,
+            responded: words.head_login,
+            ..guidance(words, texts)
+        },
+        RequestKind::Confirmation => KindPart {
+            heading: words.kind_confirmation,
+            answer: forms::confirmation_fields,
+            reject_head: words.decline_confirmation,
+            reject: words.confirm_no,
+            responded: words.head_refused,
+            rejected: words.head_refused,
+            ..guidance(words, texts)
+        },
+        RequestKind::ExternalResult => KindPart {
+            heading: words.kind_external_result,
+            about: Some(words.external_about),
+            answer_head: words.external_head,
+            answer: forms::external_result_fields,
+            responded: words.head_result,
+            ..guidance(words, texts)
+        },
+        RequestKind::Reconcile => KindPart {
+            heading: words.kind_reconcile,
+            about: Some(words.reconcile_about),
+            authorship: texts.sent_exactly,
+            decline: texts.give_up,
+            answer_head: words.reconcile_head,
+            answer: forms::reconcile_fields,
+            reject_head: words.give_up_head,
+            reject: words.give_up,
+            rejected: words.head_given_up,
+            ..guidance(words, texts)
+        },
+        RequestKind::Elicitation => KindPart {
+            heading: words.kind_elicitation,
+            about: Some(words.elicitation_about),
+            authorship: texts.sent_exactly,
+            answer_head: words.elicitation_head,
+            answer: forms::elicitation_fields,
+            ..guidance(words, texts)
+        },
+    }
+}
+
+/// Returns the texts for guidance. The other kinds differ from them in some texts.
+fn guidance(words: &Translations, texts: &RequestTexts) -> KindPart {
+    KindPart {
+        heading: words.kind_guidance,
+        about: None,
+        authorship: texts.asks_exactly,
+        decline: texts.decline,
+        answer_head: words.answer_head,
+        answer: forms::guidance_fields,
+        reject_head: words.decline_head,
+        reject: words.decline,
+        reject_all: None,
+        responded: words.head_answered,
+        rejected: words.head_declined,
     }
 }
 
@@ -57,119 +124,5 @@ pub(crate) fn status_while_asked(kind: RequestKind) -> CallStatus {
         RequestKind::Credentials => CallStatus::NeedsLogin,
         RequestKind::ExternalResult => CallStatus::AwaitsResult,
         RequestKind::Reconcile => CallStatus::Reconciling,
-    }
-}
-
-fn approval(words: &Translations) -> KindPart {
-    KindPart {
-        heading: words.kind_approval,
-        about: None,
-        authorship: |texts| texts.runs_exactly,
-        decline: |texts| texts.reject_otherwise,
-        answer_head: words.reconcile_head,
-        answer: forms::reconcile_fields,
-        reject_head: words.reject_head,
-        reject: words.reject,
-        reject_all: Some(words.reject_all),
-        responded: words.head_supplied,
-        rejected: words.head_rejected,
-    }
-}
-
-fn guidance(words: &Translations) -> KindPart {
-    KindPart {
-        heading: words.kind_guidance,
-        about: None,
-        authorship: |texts| texts.asks_exactly,
-        decline: |texts| texts.decline,
-        answer_head: words.answer_head,
-        answer: forms::guidance_fields,
-        reject_head: words.decline_head,
-        reject: words.decline,
-        reject_all: None,
-        responded: words.head_answered,
-        rejected: words.head_declined,
-    }
-}
-
-fn credentials(words: &Translations) -> KindPart {
-    KindPart {
-        heading: words.kind_credentials,
-        about: None,
-        authorship: |texts| texts.asks_exactly,
-        decline: |texts| texts.decline,
-        answer_head: words.credentials_head,
-        answer: forms::credential_fields,
-        reject_head: words.decline_head,
-        reject: words.decline,
-        reject_all: None,
-        responded: words.head_login,
-        rejected: words.head_declined,
-    }
-}
-
-/// The person answers with yes or no. After a "no", the headline begins with `responded`; after a
-/// "yes", `headline.rs` uses `head_confirmed` instead.
-fn confirmation(words: &Translations) -> KindPart {
-    KindPart {
-        heading: words.kind_confirmation,
-        about: None,
-        authorship: |texts| texts.asks_exactly,
-        decline: |texts| texts.decline,
-        answer_head: words.answer_head,
-        answer: forms::confirmation_fields,
-        reject_head: words.decline_confirmation,
-        reject: words.confirm_no,
-        reject_all: None,
-        responded: words.head_refused,
-        rejected: words.head_refused,
-    }
-}
-
-fn external_result(words: &Translations) -> KindPart {
-    KindPart {
-        heading: words.kind_external_result,
-        about: Some(words.external_about),
-        authorship: |texts| texts.asks_exactly,
-        decline: |texts| texts.decline,
-        answer_head: words.external_head,
-        answer: forms::external_result_fields,
-        reject_head: words.decline_head,
-        reject: words.decline,
-        reject_all: None,
-        responded: words.head_result,
-        rejected: words.head_declined,
-    }
-}
-
-fn reconcile(words: &Translations) -> KindPart {
-    KindPart {
-        heading: words.kind_reconcile,
-        about: Some(words.reconcile_about),
-        authorship: |texts| texts.sent_exactly,
-        decline: |texts| texts.give_up,
-        answer_head: words.reconcile_head,
-        answer: forms::reconcile_fields,
-        reject_head: words.give_up_head,
-        reject: words.give_up,
-        reject_all: None,
-        responded: words.head_answered,
-        rejected: words.head_given_up,
-    }
-}
-
-fn elicitation(words: &Translations) -> KindPart {
-    KindPart {
-        heading: words.kind_elicitation,
-        about: Some(words.elicitation_about),
-        authorship: |texts| texts.sent_exactly,
-        decline: |texts| texts.decline,
-        answer_head: words.elicitation_head,
-        answer: forms::elicitation_fields,
-        reject_head: words.decline_head,
-        reject: words.decline,
-        reject_all: None,
-        responded: words.head_answered,
-        rejected: words.head_declined,
     }
 }

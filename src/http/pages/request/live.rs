@@ -9,6 +9,7 @@ use super::kind::kind_part;
 use super::texts::RequestTexts;
 use super::timeline;
 use crate::http::pages::follow;
+use crate::http::pages::language::named_texts;
 use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
 use crate::task::request::RequestKind;
@@ -52,20 +53,17 @@ fn script(view: &View<'_>) -> Markup {
         {
             (follow::live_elements(words))
         }
-        (follow::script_tag(&view.prefix))
+        (follow::script_tag(&view.prefix, "follow.js"))
     }
 }
 
 pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
     let texts = RequestTexts::for_language(words.language);
-    macro_rules! named {
-        ($($name:ident)*) => { [$((stringify!($name), words.$name)),*] };
-    }
-    let named = named![
+    let shared = named_texts![words:
         by_agent by_result between colon has_expired was_withdrawn
         did_approve did_reject did_edit did_respond did_retry did_mixed
         has_approve has_reject has_edit has_respond has_retry has_mixed
-        less_than_a_minute minutes hours days
+        less_than_a_minute minutes hours days time_left
         live_running live_paused live_completed live_failed live_canceled
         live_follows live_reconnecting live_ended live_stopped live_reload live_cut
         meanwhile_decided meanwhile_answered
@@ -75,20 +73,12 @@ pub(crate) fn script_texts(words: &Translations) -> Map<String, Value> {
         outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
         outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown outcome_released
     ];
-    let times = [("time_left", texts.time_left), ("overdue", texts.overdue)];
+    let overdue = named_texts![texts: overdue];
     let kinds = RequestKind::ALL.map(|kind| {
-        (
-            format!("kind_{}", kind.as_str()),
-            kind_part(kind, words).heading,
-        )
+        let heading = kind_part(kind, words).heading;
+        (format!("kind_{}", kind.as_str()), Value::from(heading))
     });
-    named
-        .map(|(name, word)| (name.to_owned(), word))
-        .into_iter()
-        .chain(times.map(|(name, text)| (name.to_owned(), text)))
-        .chain(kinds)
-        .map(|(name, word)| (name, Value::from(word)))
-        .collect()
+    shared.into_iter().chain(overdue).chain(kinds).collect()
 }
 
 #[cfg(test)]

@@ -32,7 +32,6 @@ mod several;
 mod submitted;
 mod sum;
 pub(crate) mod texts;
-mod time;
 mod timeline;
 mod user_message;
 
@@ -63,6 +62,7 @@ use super::link::{self, CurrentLink};
 use super::sign_in::{sign_in_again, signed_in_bar};
 use super::site::Site;
 use super::translations::Translations;
+use super::unless_corrupt;
 use crate::engine::gate::AskerStatus;
 use crate::http::api::access;
 use crate::http::server::problem::{Problem, path_prefix};
@@ -71,7 +71,7 @@ use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequest
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::authorization::{may_decide, required_approvals};
-use crate::store::{ReadError, RequestRow};
+use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
@@ -170,11 +170,8 @@ impl<'a> View<'a> {
         language: Language,
         link: &'a CurrentLink,
     ) -> Result<Self, Problem> {
-        let view = Self::new(row, caller, &http.settings, language, http.clock.now());
-        let view = Self {
-            link: Some(link),
-            ..view
-        };
+        let mut view = Self::new(row, caller, &http.settings, language, http.clock.now());
+        view.link = Some(link);
         view.with_journal_facts(http).await
     }
 
@@ -288,28 +285,16 @@ impl<'a> View<'a> {
             WireRequestStatus::Pending => {}
         }
         let (row, terms) = (self.row, &self.row.spec.terms);
-        if self.link.is_some() {
-            let answered = row
-                .state()
-                .open_calls(&self.caller.user_id)
-                .next()
-                .is_none();
-            return match self.allows(action) {
-                _ if answered => Some(words.you_answered),
-                true => None,
-                false => Some(self.texts.link_no_answer),
-            };
-        }
-        if !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers) {
+        if self.link.is_none()
+            && !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers)
+        {
             return Some(words.for_others);
         }
-        if row
-            .state()
-            .open_calls(&self.caller.user_id)
-            .next()
-            .is_none()
-        {
+        if self.open_calls().is_empty() {
             return Some(words.you_answered);
+        }
+        if self.link.is_some() {
+            return (!self.allows(action)).then_some(self.texts.link_no_answer);
         }
         if self.allows_whole(action) {
             return None;
@@ -409,7 +394,7 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
         &tab_title(view, closed.as_deref()),
         &html! {
             @if view.link.is_none() { a.skip href="#content" { (view.site().texts().skip) } }
-            header { @match view.link { Some(link) => (link::person_line(view, link)), None => (view.site().nav_links(None)) } }
+            header { @match view.link { Some(link) => (link::person_line(view, link)), None => (view.site().nav_links(None, "")) } }
             div #content tabindex="-1" {
                 @if let Some(line) = &view.next_question { (line) }
                 @if let Some(submitted) = view.submitted { (inputs::mistake_list(view, submitted)) }
@@ -460,18 +445,13 @@ impl View<'_> {
         let mut history = RequestHistory::new(self.row);
         let mut after = self.row.asked_seq;
         for _ in 0..MAX_HISTORY_READS {
-            let items = match http
-                .store
-                .items(self.row.task_id, after, ITEMS_PER_READ)
-                .await
-            {
-                Ok(items) => items,
-                Err(ReadError::Corrupt(_)) => return Ok(()),
-                Err(error) => return Err(error.into()),
+            let read = http.store.items(self.row.task_id, after, ITEMS_PER_READ);
+            let Some(items) = unless_corrupt(read.await)? else {
+                return Ok(());
             };
             for (item, _) in &items {
                 history.apply(item);
-                self.timeline.apply(self.row, item);
+                self.timeline.apply(self.row, item, self.words);
             }
             match items.last() {
                 Some((item, _)) if !history.is_settled() => after = item.seq,

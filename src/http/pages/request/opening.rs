@@ -29,7 +29,7 @@ pub(super) fn heading(view: &View<'_>) -> String {
         1 => summary,
         count => fill(
             view.texts.and_more,
-            &[("summary", &summary), ("count", &(count - 1).to_string())],
+            &[("summary", &summary), ("count", &(count - 1))],
         ),
     }
 }
@@ -73,7 +73,7 @@ fn first_line(view: &View<'_>, is_open: bool) -> Markup {
 fn time_left(view: &View<'_>) -> Markup {
     let (texts, words) = (view.texts, view.words);
     let Some(at) = view.row.expires_at else {
-        return html! { span #standing { (texts.no_deadline) } };
+        return html! { span #standing { (words.no_deadline) } };
     };
     if at <= view.now {
         return html! { span #standing.urgent { (texts.overdue) } };
@@ -81,7 +81,7 @@ fn time_left(view: &View<'_>) -> Markup {
     let remaining = at.since(view.now);
     let is_urgent = remaining.as_secs() < 3600;
     html! {
-        time #standing.urgent[is_urgent] datetime=(at) data-left { (fill(texts.time_left, &[("time", &duration_text(remaining, words))])) }
+        time #standing.urgent[is_urgent] datetime=(at) data-left { (fill(words.time_left, &[("time", &duration_text(remaining, words))])) }
     }
 }
 

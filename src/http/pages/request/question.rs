@@ -8,13 +8,11 @@ use super::View;
 use super::headline::asked_by_agent;
 use super::ordered::member_names_at;
 use super::risk::warnings;
-use super::time::time_tag;
-use crate::http::pages::layout::{visible, visible_lines};
+use crate::http::pages::layout::{time_tag, visible, visible_lines};
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::wire::decision::{ThenAction, WireDecision};
 use crate::http::wire::raw_json::RawJson;
 use crate::http::wire::request::RequestedCall;
-use crate::task::decision::Then;
 use crate::task::request::RequestKind;
 
 /// Renders the agent's question in a box. For a call whose outcome is unknown, the known facts
@@ -187,7 +185,7 @@ pub(super) fn approver_names(view: &View<'_>) -> String {
         0 | 1 => names,
         count => fill(
             words.people_have_to,
-            &[("names", &names), ("count", &count.to_string())],
+            &[("names", &names), ("count", &count)],
         ),
     }
 }
@@ -235,9 +233,8 @@ pub(crate) fn decision_details(
 ) -> Markup {
     let words = view.words;
     let by = visible(&decision.by);
-    let via = decision.via.as_deref().map(visible);
-    let author = match &via {
-        Some(via) => fill(words.by_via, &[("user", &by), ("via", via)]),
+    let author = match &decision.via {
+        Some(via) => fill(words.by_via, &[("user", &by), ("via", &visible(via))]),
         None => fill(words.by, &[("user", &by)]),
     };
     let secret = view.request.kind == RequestKind::Credentials;
@@ -268,8 +265,9 @@ fn response_details(response: &Value, secret: bool, words: &Translations) -> Mar
     html! { dl { @for name in names { dt { (visible(name)) } dd { (words.sealed_value) } } } }
 }
 
-fn then_text(view: &View<'_>, then: ThenAction) -> &'static str {
-    match then {
+/// Describes the consequence of a rejection.
+pub(crate) fn then_text(view: &View<'_>, then: impl Into<ThenAction>) -> &'static str {
+    match then.into() {
         ThenAction::Continue => view.words.then_continue,
         ThenAction::Cancel => cancel_text(view),
         ThenAction::CancelRoot => view.words.then_cancel_root,
@@ -283,14 +281,5 @@ pub(crate) fn cancel_text(view: &View<'_>) -> &'static str {
         view.words.then_cancel
     } else {
         view.words.then_cancel_sub
-    }
-}
-
-/// Describes the rule's `on_reject`, the consequence of a rejection without `then`.
-pub(crate) fn rule_text(view: &View<'_>) -> &'static str {
-    match view.row.spec.terms.on_reject {
-        Then::Continue => view.words.then_continue,
-        Then::Cancel => cancel_text(view),
-        Then::CancelRoot => view.words.then_cancel_root,
     }
 }

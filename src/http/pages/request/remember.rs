@@ -35,7 +35,8 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
     if matches!(view.caller.door, Some(Door::Link | Door::Slack)) || view.required() > 1 {
         return None;
     }
-    let calls = open_call_specs(view);
+    let state = view.row.state();
+    let calls: Vec<&CallSpec> = state.open_calls(&view.caller.user_id).collect();
     let offers: Option<Vec<&Offer>> = calls.iter().map(|call| call.offer.as_deref()).collect();
     let offers = offers.filter(|offers| !offers.is_empty())?;
     let scopes: Vec<GrantScope> = [GrantScope::Task, GrantScope::Owner]
@@ -61,38 +62,24 @@ pub(super) fn remember_fields(view: &View<'_>) -> Option<Markup> {
             }
             (scope_select(view, &scopes))
             (duration_select(view, max_duration))
-            p { a href=(format!("{}/grants", view.prefix)) { (texts.remember_list) } }
+            p { a href=(format!("{}/grants", view.prefix)) { (view.site().texts().grants) } }
         }
     })
-}
-
-/// Returns the open calls as the request stores them, each with the standing decision that its rule
-/// offers (`offer`).
-fn open_call_specs<'v>(view: &'v View<'_>) -> Vec<&'v CallSpec> {
-    let open = view.open_calls();
-    let is_open = |call: &&CallSpec| {
-        let id = call.tool_call_id.to_string();
-        open.iter().any(|shown| shown.tool_call_id == id)
-    };
-    view.row.spec.own_calls().filter(is_open).collect()
 }
 
 /// Renders a sentence about the later calls that a standing decision about `call` would cover.
 fn covered_calls(view: &View<'_>, call: &CallSpec) -> Markup {
     let texts = view.texts;
-    let names = [
-        ("tool", visible(&call.name)),
-        ("rule", visible(call.rule.as_deref().unwrap_or_default())),
-    ];
-    let names = names.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let rule = visible(call.rule.as_deref().unwrap_or_default());
+    let about = |text| fill(text, &[("tool", &visible(&call.name)), ("rule", &rule)]);
     html! {
         @if let Some(offer) = call.offer.as_deref() {
             li {
                 @match &offer.when {
-                    Some(when) => { (fill(texts.remember_when, &names)) " " code { (visible(when)) } }
-                    None => (fill(texts.remember_same, &names)),
+                    Some(when) => { (about(texts.remember_when)) " " code { (visible(when)) } }
+                    None => (about(texts.remember_same)),
                 }
-                " · " (fill(texts.remember_uses, &[("count", &offer.uses.to_string())]))
+                " · " (fill(texts.remember_uses, &[("count", &offer.uses)]))
             }
         }
     }
@@ -116,12 +103,9 @@ fn scope_select(view: &View<'_>, scopes: &[GrantScope]) -> Markup {
         })
         .collect();
     let first = options.first().map_or("", |(value, _)| value);
-    InputField::new(view, FormName::Decide, "remember.for").select(
-        texts.remember_for,
-        None,
-        &options,
-        first,
-    )
+    InputField::new(view, FormName::Decide, "remember.for")
+        .with_default(first)
+        .select(texts.remember_for, None, &options)
 }
 
 fn duration_select(view: &View<'_>, max_duration: Duration) -> Markup {
@@ -135,12 +119,9 @@ fn duration_select(view: &View<'_>, max_duration: Duration) -> Markup {
         .map(|(value, text)| (value.as_str(), text.as_str()))
         .collect();
     let first = options.first().map_or("", |(value, _)| value);
-    InputField::new(view, FormName::Decide, "remember.expires_in").select(
-        view.texts.remember_time,
-        None,
-        &options,
-        first,
-    )
+    InputField::new(view, FormName::Decide, "remember.expires_in")
+        .with_default(first)
+        .select(view.texts.remember_time, None, &options)
 }
 
 fn time_text(time: Duration, view: &View<'_>) -> String {

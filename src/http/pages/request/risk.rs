@@ -38,9 +38,9 @@ pub(super) fn warnings(view: &View<'_>, call: &RequestedCall, number: Option<usi
             p.warning {
                 (words.warning) (words.colon)
                 @if let Some(number) = number {
-                    (fill(texts.call_number, &[("number", &number.to_string())])) (words.colon)
+                    (fill(texts.call_number, &[("number", &number)])) (words.colon)
                 }
-                (warning_subject(view, &warning.code)) (localized(words, &warning.detail, words.translated(&warning.detail)))
+                (warning_subject(view, &warning.code)) (localized(words, &warning.detail))
                 @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
             }
         }
@@ -75,7 +75,7 @@ fn risk(view: &View<'_>, own: &[(usize, &RequestedCall)]) -> Markup {
     html! {
         @if own.iter().any(|(_, call)| is_shell(call)) { p.risk.once { (texts.risk_shell) (view.words.full_stop) } }
         @if once > 0 && once < own.len() {
-            p.risk.once { (fill(texts.risk_once_several, &[("count", &once.to_string())])) }
+            p.risk.once { (fill(texts.risk_once_several, &[("count", &once)])) }
         } @else if once > 0 {
             p.risk.once { (texts.risk_once) }
         } @else if count_with(WireEffect::Idempotent) > 0 {

@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::http::pages::language::Language;
-use crate::http::pages::translations::Translations;
+use super::form::words;
+use super::question::value_text;
 use crate::http::server::json;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -121,13 +121,8 @@ fn field_value(property: &Map<String, Value>) -> Option<FieldValue> {
             input_type(property),
             property.get("maxLength").and_then(Value::as_u64),
         )),
-        "number" => Some(FieldValue::Number(
-            false,
-            number("minimum"),
-            number("maximum"),
-        )),
-        "integer" => Some(FieldValue::Number(
-            true,
+        word @ ("number" | "integer") => Some(FieldValue::Number(
+            word == "integer",
             number("minimum"),
             number("maximum"),
         )),
@@ -161,17 +156,10 @@ fn single_choice(values: &[Value]) -> Option<FieldValue> {
     if values.is_empty() || !(texts || plain) {
         return None;
     }
-    let shown = |value: &Value| {
-        value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned)
-    };
-    Some(FieldValue::SingleChoice(
-        values
-            .iter()
-            .map(|value| (shown(value), value.clone()))
-            .collect(),
-    ))
+    let choices = values
+        .iter()
+        .map(|value| (value_text(value), value.clone()));
+    Some(FieldValue::SingleChoice(choices.collect()))
 }
 
 /// Returns the `type` of the HTML input for the property's `format`; `None` without a known format.
@@ -199,10 +187,9 @@ impl Field {
     /// Fails if a chosen text is not one of the field's choices. The error is a sentence for a
     /// person.
     pub(super) fn list_json(&self, chosen: &[String]) -> Result<Option<String>, &'static str> {
-        let words = Translations::for_language(Language::English);
         let known = |text: &String| matches!(&self.value, FieldValue::MultipleChoice(all) if all.contains(text));
         if !chosen.iter().all(known) {
-            return Err(words.not_a_choice);
+            return Err(words().not_a_choice);
         }
         let is_present = self.required || !chosen.is_empty();
         Ok(is_present.then(|| Value::from(chosen).to_string()))
@@ -215,10 +202,9 @@ impl Field {
     /// Fails if a required field is empty, or if the text does not fit the field's kind of value.
     /// The error is a sentence for a person that names the expected value.
     pub(super) fn json(&self, submitted: &str) -> Result<Option<String>, &'static str> {
-        let words = Translations::for_language(Language::English);
         if submitted.is_empty() {
             return if self.required {
-                Err(words.value_required)
+                Err(words().value_required)
             } else {
                 Ok(None)
             };
@@ -230,30 +216,29 @@ impl Field {
             }
             FieldValue::Boolean => match submitted {
                 "true" | "false" => Ok(Some(submitted.to_owned())),
-                _ => Err(words.not_a_boolean),
+                _ => Err(words().not_a_boolean),
             },
-            FieldValue::MultipleChoice(_) => Err(words.not_a_choice),
+            FieldValue::MultipleChoice(_) => Err(words().not_a_choice),
             FieldValue::SingleChoice(values) => {
                 let chosen = values.iter().find(|(text, _)| text == submitted);
                 chosen
                     .map(|(_, value)| Some(value.to_string()))
-                    .ok_or(words.not_a_choice)
+                    .ok_or(words().not_a_choice)
             }
         }
     }
 }
 
 fn number_json(submitted: &str, is_integer: bool) -> Result<String, &'static str> {
-    let words = Translations::for_language(Language::English);
     if is_integer && submitted.chars().any(|c| !c.is_ascii_digit() && c != '-') {
-        return Err(words.not_an_integer);
+        return Err(words().not_an_integer);
     }
     match json::parse(submitted.as_bytes()) {
         Ok(Value::Number(_)) => Ok(submitted.to_owned()),
         Ok(_) | Err(_) => Err(if is_integer {
-            words.not_an_integer
+            words().not_an_integer
         } else {
-            words.not_a_number
+            words().not_a_number
         }),
     }
 }

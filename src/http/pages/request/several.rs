@@ -23,7 +23,7 @@ type NumberedCall<'v> = (usize, &'v RequestedCall);
 type ArgumentRow = BTreeMap<String, JsonNode>;
 
 /// The maximum number of columns for arguments. Each name of an argument takes one column. If the
-/// calls of a tool have more names together, [`summaries`] renders the table.
+/// calls of a tool have more names together, the table has their summaries instead.
 const MAX_ARGUMENT_COLUMNS: usize = 6;
 
 pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
@@ -42,8 +42,7 @@ pub(super) fn tables(view: &View<'_>, own: &[NumberedCall<'_>]) -> Markup {
     html! {
         @for (tool, calls) in &groups {
             section.call {
-                @let count = calls.len().to_string();
-                h2.quiet.exact { (fill(texts.calls_of, &[("tool", &visible(tool)), ("count", &count)])) }
+                h2.quiet.exact { (fill(texts.calls_of, &[("tool", &visible(tool)), ("count", &calls.len())])) }
                 @let authors: Vec<String> = calls.iter().map(|(_, call)| authorship(view, call)).collect();
                 @if authors.iter().all(|text| Some(text) == authors.first()) { p.by { (authors.first().map_or("", String::as_str)) } }
                 div.agent { (table(view, calls)) }
@@ -74,10 +73,7 @@ fn exact_call(view: &View<'_>, index: usize, call: &RequestedCall) -> Markup {
 
 /// Returns the name of a call on the page, such as "Call 3". `index` counts from 0.
 pub(super) fn call_number(view: &View<'_>, index: usize) -> String {
-    fill(
-        view.texts.call_number,
-        &[("number", &(index + 1).to_string())],
-    )
+    fill(view.texts.call_number, &[("number", &(index + 1))])
 }
 
 /// Returns the names of the columns, in the agent's order, and a row for each call. `None` if the
@@ -101,11 +97,14 @@ fn columns(calls: &[NumberedCall<'_>]) -> Option<(Vec<String>, Vec<ArgumentRow>)
     (names.len() <= MAX_ARGUMENT_COLUMNS && !names.is_empty()).then_some((names, rows))
 }
 
+/// Renders the calls of one tool as a table. If their arguments do not fit into columns, each row
+/// has the summary of a call in place of the arguments.
 fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
     let texts = view.texts;
-    let Some((names, rows)) = columns(calls) else {
-        return summaries(view, calls);
-    };
+    let columns = columns(calls);
+    let has_summaries = columns.is_none();
+    let (names, rows) =
+        columns.unwrap_or_else(|| (Vec::new(), vec![ArgumentRow::new(); calls.len()]));
     let schema = calls
         .first()
         .map_or(&Value::Null, |(_, call)| &call.parameters);
@@ -113,13 +112,20 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
         .iter()
         .map(|name| column_sum(name, schema, &rows))
         .collect();
-    let has_targets = has_several_targets(calls);
+    let has_targets = has_summaries || has_several_targets(calls);
+    let tool = calls.first().map_or("", |(_, call)| &call.name);
+    let label = if has_summaries {
+        texts.call.to_owned()
+    } else {
+        visible(tool)
+    };
     html! {
-        div.scroll tabindex="0" role="group" aria-label=(calls.first().map_or_else(String::new, |(_, call)| visible(&call.name))) {
+        div.scroll tabindex="0" role="group" aria-label=(label) {
             table.calls {
                 thead {
                     tr {
                         th scope="col" { (texts.number) }
+                        @if has_summaries { th scope="col" { (texts.call) } }
                         @for (name, sum) in names.iter().zip(&sums) { th.figure[sum.is_some()] scope="col" { (column_heading(schema, name)) } }
                         @if has_targets { th scope="col" { (texts.goes_to) } }
                         th scope="col" { (texts.state) }
@@ -129,6 +135,7 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
                     @for ((index, call), row) in calls.iter().zip(&rows) {
                         tr {
                             th scope="row" { (index + 1) }
+                            @if has_summaries { td.exact { (visible(&call.summary)) } }
                             @for (name, sum) in names.iter().zip(&sums) { (cell(row.get(name), sum.is_some())) }
                             @if has_targets { td.exact { (visible(&call.target)) } }
                             td { (call_state(view, call)) }
@@ -148,36 +155,6 @@ fn table(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
             }
         }
         @if !has_targets { p.by { (texts.goes_to) (view.words.colon) span.exact { (visible(calls.first().map_or("", |(_, call)| &call.target))) } } }
-    }
-}
-
-/// Renders the table for calls whose arguments do not fit into columns: each row has the summary of
-/// a call.
-fn summaries(view: &View<'_>, calls: &[NumberedCall<'_>]) -> Markup {
-    let texts = view.texts;
-    html! {
-        div.scroll tabindex="0" role="group" aria-label=(texts.call) {
-            table.calls {
-                thead {
-                    tr {
-                        th scope="col" { (texts.number) }
-                        th scope="col" { (texts.call) }
-                        th scope="col" { (texts.goes_to) }
-                        th scope="col" { (texts.state) }
-                    }
-                }
-                tbody {
-                    @for (index, call) in calls {
-                        tr {
-                            th scope="row" { (index + 1) }
-                            td.exact { (visible(&call.summary)) }
-                            td.exact { (visible(&call.target)) }
-                            td { (call_state(view, call)) }
-                        }
-                    }
-                }
-            }
-        }
     }
 }
 

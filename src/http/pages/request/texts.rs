@@ -18,8 +18,6 @@ texts! {
     agent_asks: "{agent} asks", "{agent} 请求";
     agent_asked: "{agent} asked", "{agent} 曾请求";
     task_of: "{user}’s task", "{user} 的任务";
-    time_left: "{time} left", "剩余 {time}";
-    no_deadline: "no deadline", "无期限";
     overdue: "too late", "已逾期";
     and_more: "{summary}, and {count} more", "{summary}，以及另外 {count} 项";
     no_rule_why: "No rule lets this run without a person.", "没有规则允许此操作在无人批准时执行。";
@@ -32,7 +30,6 @@ texts! {
     approval_permits_call_later: "If you approve, the agent may run the call itself when it asks again, within {time}.", "批准后，智能体在 {time} 内再次请求时可自行执行此调用。";
     user_wrote: "{user} wrote", "{user} 写道";
     whole_message: "the whole message", "完整消息";
-    image: "(an image)", "（图片）";
     // A single call.
     runs_exactly: "Written by the agent, not verified. Exactly this runs.", "由智能体撰写，未经核实，将原样执行。";
     sent_exactly: "Written by the agent, not verified. Exactly this was sent.", "由智能体撰写，未经核实，已原样发送。";
@@ -90,7 +87,6 @@ texts! {
     remember_task: "In this task, until the next message", "此任务，至下一条消息为止";
     remember_owner: "In every task of {user} with {agent}", "{user} 使用 {agent} 的所有任务";
     remember_time: "For how long", "有效时间";
-    remember_list: "What is not asked again", "不再询问的事项";
     retry: "Run it again…", "再次执行…";
     changed_twice: "changed both in the fields and as JSON: change one of them", "字段和 JSON 均被改动：请只改其中之一";
     not_approvable: "only \"approve\" can be used for the rest", "其余各项只能选择“批准”";
@@ -101,7 +97,6 @@ texts! {
     deadline: "Deadline", "期限";
     history: "History", "历史";
     past_asked: "Asked.", "已提问。";
-    past_decided: "{what} by {user}.", "{what}（{user}）。";
     past_expired: "No answer came in time.", "逾期无人答复。";
     past_withdrawn: "Withdrawn.", "已撤回。";
 }

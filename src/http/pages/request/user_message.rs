@@ -8,8 +8,9 @@ use super::{ITEMS_PER_READ, View};
 use crate::http::Http;
 use crate::http::pages::layout::{visible, visible_lines};
 use crate::http::pages::translations::fill;
+use crate::http::pages::unless_corrupt;
 use crate::http::server::problem::Problem;
-use crate::store::{ReadError, RequestRow};
+use crate::store::RequestRow;
 use crate::task::item::{Fact, FinishReason, Part, PartType};
 
 /// The maximum number of items of the root task's journal that [`load`] searches for the message.
@@ -39,11 +40,10 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMes
     let mut end = if row.task_id == row.root_task_id {
         row.asked_seq
     } else {
-        match http.store.task(row.root_task_id).await {
-            Ok(root) => root.map_or(0, |root| root.last_seq),
-            Err(ReadError::Corrupt(_)) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
+        let Some(root) = unless_corrupt(http.store.task(row.root_task_id).await)? else {
+            return Ok(None);
+        };
+        root.map_or(0, |root| root.last_seq)
     };
     let oldest = (end - MAX_SEARCHED_ITEMS).max(0);
     let mut is_gate_call = false;
@@ -52,10 +52,9 @@ pub(super) async fn load(http: &Http, row: &RequestRow) -> Result<Option<UserMes
         let mut found = None;
         let mut after = start;
         while after < end {
-            let items = match http.store.items(row.root_task_id, after, end - after).await {
-                Ok(items) => items,
-                Err(ReadError::Corrupt(_)) => return Ok(None),
-                Err(error) => return Err(error.into()),
+            let read = http.store.items(row.root_task_id, after, end - after);
+            let Some(items) = unless_corrupt(read.await)? else {
+                return Ok(None);
             };
             let Some((last, _)) = items.last() else { break };
             after = last.seq;
@@ -111,7 +110,7 @@ pub(super) fn message_figure(view: &View<'_>) -> Markup {
     let Some(message) = message.filter(|message| !message.is_context) else {
         return html! {};
     };
-    let text = message.text(view.texts.image);
+    let text = message.text(view.words.event_image);
     let beginning: String = text
         .lines()
         .take(MAX_UNFOLDED_LINES)
@@ -130,7 +129,7 @@ pub(super) fn context_figure(view: &View<'_>) -> Markup {
     let Some(message) = message.filter(|message| message.is_context) else {
         return html! {};
     };
-    let text = message.text(view.texts.image);
+    let text = message.text(view.words.event_image);
     if text.is_empty() {
         return html! {};
     }

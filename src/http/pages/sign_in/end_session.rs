@@ -9,10 +9,10 @@ use http::HeaderMap;
 use http::header::SET_COOKIE;
 
 use super::cookie;
-use super::session::see_other;
+use super::session::redirect;
 use crate::http::Http;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
-use crate::http::server::problem::{Problem, path_prefix};
+use crate::http::server::problem::Problem;
 
 pub(crate) const OP: Op = Op {
     id: "sign_out",
@@ -40,10 +40,7 @@ pub(crate) async fn sign_out(
     {
         http.store.end_session(&token.digest()).await?;
     }
-    let mut response = see_other(&format!(
-        "{}/sign-in",
-        path_prefix(&http.settings.public_url)
-    ));
+    let mut response = redirect(&http, "/sign-in");
     response
         .headers_mut()
         .insert(SET_COOKIE, cookie::clear(&http.settings.public_url)?);

@@ -9,5 +9,6 @@ pub(crate) mod page;
 pub(crate) mod session;
 pub(crate) mod show;
 pub(crate) mod start_session;
+mod texts;
 
 pub(crate) use self::page::{sign_in_again, signed_in_bar};

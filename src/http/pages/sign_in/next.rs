@@ -1,8 +1,9 @@
-//! Checks the path of the page that opens after the sign-in. The path must be one of this service,
-//! so that a link to the sign-in page cannot redirect to another site. A path that a browser and
-//! this service could read differently is refused.
+//! The path of the page that opens after the sign-in. The path must be one of this service, so that
+//! a link to the sign-in page cannot redirect to another site. A path that a browser and this
+//! service could read differently is refused.
 
 use url::Url;
+use url::form_urlencoded::byte_serialize;
 
 /// The maximum length of a path, in bytes.
 const MAX_PATH_BYTES: usize = 2048;
@@ -28,6 +29,19 @@ pub(crate) fn local_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let read = base.join(text).ok()?;
     let path = text.split(['?', '#']).next().unwrap_or_default();
     (read.origin() == base.origin() && read.path() == path).then_some(text)
+}
+
+/// Returns the address of the sign-in page. After the sign-in, the page opens the path `next`.
+#[must_use]
+pub(crate) fn sign_in_address(prefix: &str, next: Option<&str>) -> String {
+    let address = format!("{prefix}/sign-in");
+    match next {
+        Some(next) => {
+            let next: String = byte_serialize(next.as_bytes()).collect();
+            format!("{address}?next={next}")
+        }
+        None => address,
+    }
 }
 
 #[cfg(test)]

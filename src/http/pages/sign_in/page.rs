@@ -2,60 +2,12 @@
 //! submitted key.
 
 use maud::{Markup, html};
-use url::form_urlencoded::byte_serialize;
 
-use super::next;
+use super::next::{local_path, sign_in_address};
+use super::texts::SignInTexts;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout::{frame_in, visible};
 use crate::people::Caller;
-
-struct SignInTexts {
-    title: &'static str,
-    key: &'static str,
-    hint: &'static str,
-    submit: &'static str,
-    unknown_key: &'static str,
-    signed_in: &'static str,
-    is_signed_in: &'static str,
-    continue_to_page: &'static str,
-    sign_out: &'static str,
-    sign_in_as_other: &'static str,
-    not_needed: &'static str,
-    no_accounts: &'static str,
-}
-
-fn words(language: Language) -> &'static SignInTexts {
-    match language {
-        Language::English => &SignInTexts {
-            title: "Sign in",
-            key: "Key",
-            hint: "The key that the operator of this service gave you. You stay signed in for 12 hours in this browser.",
-            submit: "Sign in",
-            unknown_key: "This key is unknown. Check it and try again.",
-            signed_in: "Signed in as",
-            is_signed_in: "You are signed in",
-            continue_to_page: "Continue to the page you asked for",
-            sign_out: "Sign out",
-            sign_in_as_other: "Sign in as another user",
-            not_needed: "No sign-in is needed",
-            no_accounts: "This service has no accounts: everyone who reaches it is the user local. Close this page and continue.",
-        },
-        Language::Chinese => &SignInTexts {
-            title: "登录",
-            key: "密钥",
-            hint: "请输入本服务的管理员提供给您的密钥。在此浏览器中，登录状态保持 12 小时。",
-            submit: "登录",
-            unknown_key: "此密钥无效。请检查后重试。",
-            signed_in: "当前用户：",
-            is_signed_in: "您已登录",
-            continue_to_page: "前往您要访问的页面",
-            sign_out: "退出登录",
-            sign_in_as_other: "以其他用户身份登录",
-            not_needed: "无需登录",
-            no_accounts: "本服务未设置账户：所有访问者都是用户 local。请关闭此页面并继续。",
-        },
-    }
-}
 
 /// Renders the page that takes a key. `is_wrong_key` tells whether the key that was just submitted
 /// is unknown. `next` is the path to open after the sign-in, and `prefix` the path of `public_url`.
@@ -66,7 +18,7 @@ pub(crate) fn sign_in_form(
     prefix: &str,
     language: Language,
 ) -> Markup {
-    let words = words(language);
+    let words = SignInTexts::for_language(language);
     titled_page(
         words.title,
         language,
@@ -100,7 +52,7 @@ pub(crate) fn signed_in(
     prefix: &str,
     language: Language,
 ) -> Markup {
-    let words = words(language);
+    let words = SignInTexts::for_language(language);
     titled_page(
         words.is_signed_in,
         language,
@@ -123,13 +75,8 @@ pub(crate) fn sign_in_again(
     prefix: &str,
     language: Language,
 ) -> Markup {
-    let words = words(language);
-    let next = next::local_path(return_path, prefix)
-        .map(|next| byte_serialize(next.as_bytes()).collect::<String>());
-    let address = next.map_or_else(
-        || format!("{prefix}/sign-in"),
-        |next| format!("{prefix}/sign-in?next={next}"),
-    );
+    let words = SignInTexts::for_language(language);
+    let address = sign_in_address(prefix, local_path(return_path, prefix));
     html! {
         @if !caller.without_accounts {
             p { (identity(caller, words)) " " a href=(address) { (words.sign_in_as_other) } }
@@ -144,7 +91,7 @@ fn identity(caller: &Caller, words: &SignInTexts) -> Markup {
 /// Renders the page of a service without accounts, which says that no sign-in is needed.
 #[must_use]
 pub(crate) fn not_needed(language: Language) -> Markup {
-    let words = words(language);
+    let words = SignInTexts::for_language(language);
     titled_page(
         words.not_needed,
         language,
@@ -156,7 +103,7 @@ pub(crate) fn not_needed(language: Language) -> Markup {
 /// service key speaks for the user, there is no session to end, and so no button.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
-    let words = words(language);
+    let words = SignInTexts::for_language(language);
     html! {
         @if !caller.without_accounts {
             div lang=(language.tag()) {

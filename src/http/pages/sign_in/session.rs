@@ -5,7 +5,8 @@ use axum::response::{IntoResponse, Response};
 use http::header::{HeaderMap, LOCATION};
 use http::{HeaderValue, Method, StatusCode, Uri};
 
-use super::{cookie, next};
+use super::cookie;
+use super::next::{local_path, sign_in_address};
 use crate::http::Http;
 use crate::http::server::accept::wants_html;
 use crate::http::server::problem::{Problem, path_prefix};
@@ -51,14 +52,14 @@ pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
         "{prefix}{}",
         uri.path_and_query().map_or("/", |path| path.as_str())
     );
-    let query = match next::local_path(&requested, &prefix) {
-        Some(path) => format!(
-            "?next={}",
-            url::form_urlencoded::byte_serialize(path.as_bytes()).collect::<String>()
-        ),
-        None => String::new(),
-    };
-    see_other(&format!("{prefix}/sign-in{query}"))
+    see_other(&sign_in_address(&prefix, local_path(&requested, &prefix)))
+}
+
+/// Redirects to a page of this service. `path` is below the path of `public_url`.
+#[must_use]
+pub(crate) fn redirect(http: &Http, path: &str) -> Response {
+    let prefix = path_prefix(&http.settings.public_url);
+    see_other(&format!("{prefix}{path}"))
 }
 
 #[must_use]

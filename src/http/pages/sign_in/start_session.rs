@@ -49,12 +49,6 @@ pub(crate) struct SignIn {
     next: Option<String>,
 }
 
-impl std::fmt::Debug for SignIn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SignIn")
-    }
-}
-
 /// Sign in
 ///
 /// Takes the page's form. The response to an unknown key is the page again. Without accounts, the

@@ -8,13 +8,13 @@ use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::api::tasks::cancel::cancel;
-use crate::http::pages::sign_in::session::see_other;
+use crate::http::pages::sign_in::session::redirect;
 use crate::http::pages::site::Site;
 use crate::http::server::body::PostRequest;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::KeyHeader;
 use crate::http::server::path_id::Id;
-use crate::http::server::problem::{Code, Problem, path_prefix};
+use crate::http::server::problem::{Code, Problem};
 use crate::people::authorization::Command;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
@@ -47,8 +47,7 @@ pub(crate) async fn cancel_task_here(
     posted: PostRequest,
 ) -> Result<Response, Problem> {
     cancel(&http, &posted, id, async { Ok(()) }).await?;
-    let prefix = path_prefix(&http.settings.public_url);
-    Ok(see_other(&format!("{prefix}/tasks/{id}")))
+    Ok(redirect(&http, &format!("/tasks/{id}")))
 }
 
 /// Renders the form that cancels a task; `None` if the task has ended or the caller may not cancel

@@ -31,14 +31,6 @@ pub(crate) const OP: Op = Op {
     problems: &[Code::Invalid],
 };
 
-const STATUSES: [TaskStatus; 5] = [
-    TaskStatus::Running,
-    TaskStatus::Paused,
-    TaskStatus::Completed,
-    TaskStatus::Failed,
-    TaskStatus::Canceled,
-];
-
 /// The page of the tasks
 ///
 /// Shows the caller's root tasks, newest first; an admin sees the tasks of the whole tenant. Calls
@@ -98,7 +90,7 @@ fn tasks_page(
     let texts = site.texts();
     let address = format!("{}/tasks", site.prefix);
     site.page(
-        Some(NavPage::Tasks),
+        NavPage::Tasks,
         texts.tasks,
         &html! {
             h1 { (texts.tasks) }
@@ -144,7 +136,7 @@ fn filter_form(site: &Site<'_>, address: &str, filter: &TaskFilter, gates: &[Str
                     label for="status" { (texts.status) }
                     select #status name="status" {
                         option value="" { (texts.all) }
-                        @for status in STATUSES {
+                        @for status in TaskStatus::ALL {
                             option value=(status.as_str()) selected[statuses.contains(&status)] { (status_word(status, texts)) }
                         }
                     }
@@ -174,7 +166,7 @@ fn table(site: &Site<'_>, rows: &[TaskRow]) -> Markup {
         table.tasks {
             thead {
                 tr {
-                    th scope="col" { (texts.task) }
+                    th scope="col" { (site.words().task) }
                     th scope="col" { (texts.status) }
                     @if all { th scope="col" { (texts.owner) } }
                     th scope="col" { (texts.open) }
@@ -192,7 +184,7 @@ fn table(site: &Site<'_>, rows: &[TaskRow]) -> Markup {
                         td { (status_word(row.status, texts)) }
                         @if all { td { bdi { (visible(&row.user_id)) } } }
                         td { (row.open_requests) }
-                        td { (utc_text(&row.updated_at.to_string())) }
+                        td { (utc_text(&row.updated_at)) }
                     }
                 }
             }

@@ -12,22 +12,23 @@ use serde_json::Value;
 
 use super::cancel;
 use super::list::status_word;
-use super::timeline::{TaskTimeline, event_time};
+use super::timeline::TaskTimeline;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::pages::follow;
 use crate::http::pages::inbox::rows::{kind_word, summary};
-use crate::http::pages::layout::{force_left_to_right, visible};
+use crate::http::pages::layout::{force_left_to_right, time_tag, visible};
 use crate::http::pages::request::live::script_texts;
 use crate::http::pages::site::{NavPage, Site};
-use crate::http::pages::translations::{Translations, fill};
+use crate::http::pages::translations::fill;
+use crate::http::pages::unless_corrupt;
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL_BODY};
 use crate::http::server::params::TimelineQuery;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::Query;
-use crate::store::{ReadError, RequestRow, Subtree};
+use crate::store::{RequestRow, Subtree};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 
@@ -70,13 +71,9 @@ pub(crate) async fn get_task_page(
     let timeline = TaskTimeline::read(&site, &http, part, end).await?;
     let pending = match row.open_requests {
         0 => Vec::new(),
-        _ => match http.store.pending(root, id).await {
-            Ok(pending) => pending,
-            // If a question cannot be read, the page leaves out all questions. The timeline names
-            // the unreadable entry.
-            Err(ReadError::Corrupt(_)) => Vec::new(),
-            Err(error) => return Err(error.into()),
-        },
+        // If a question cannot be read, the page leaves out all questions. The timeline names the
+        // unreadable entry.
+        _ => unless_corrupt(http.store.pending(root, id).await)?.unwrap_or_default(),
     };
     let tree_size = http.store.tree_size(root).await?;
     let header = about(&site, &row, tree_size);
@@ -96,11 +93,11 @@ fn task_page(
 ) -> Response {
     let texts = site.texts();
     let (agent, status) = (visible(&row.agent), status_word(row.status, texts));
-    let title = fill(texts.task_title, &[("agent", &agent), ("status", status)]);
+    let title = fill(texts.task_title, &[("agent", &agent), ("status", &status)]);
     let address = format!("{}/tasks/{}", site.prefix, row.task_id);
     let is_followed = before.is_none() && !row.status.is_terminal();
     let page = site.page(
-        Some(NavPage::Tasks),
+        NavPage::Tasks,
         &force_left_to_right(title.clone()),
         &html! {
             h1 #headline { (title) }
@@ -110,7 +107,7 @@ fn task_page(
             h2 { (texts.timeline) }
             p {
                 @if let Some(first) = timeline.earlier_page {
-                    a href=(format!("{address}?before={first}")) { (fill(texts.earlier, &[("number", &first.to_string())])) }
+                    a href=(format!("{address}?before={first}")) { (fill(texts.earlier, &[("number", &first)])) }
                     " · "
                 }
                 a href=(address) { (if before.is_some() { texts.newest } else { texts.look_again }) }
@@ -130,18 +127,15 @@ fn task_page(
 /// subtree. If the whole tree has several tasks, also renders the number of tasks in the tree.
 fn about(site: &Site<'_>, row: &TaskRow, tree_size: i64) -> Markup {
     let texts = site.texts();
-    let (calls, tokens) = (
-        row.model_calls.to_string(),
-        row.usage.total_tokens.to_string(),
-    );
+    let (calls, tokens) = (row.model_calls, row.usage.total_tokens);
     html! {
         p.soft {
             bdi { (visible(&row.agent_path.join(" › "))) }
             " · " bdi { (fill(texts.for_user, &[("user", &visible(&row.user_id))])) }
             " · " bdi { (visible(&row.session_id)) }
-            " · " (texts.asked) " " (event_time(row.created_at))
+            " · " (texts.asked) " " (time_tag(&row.created_at))
             " · " (fill(texts.usage, &[("calls", &calls), ("tokens", &tokens)]))
-            @if tree_size > 1 { " · " (fill(texts.tree, &[("count", &tree_size.to_string())])) }
+            @if tree_size > 1 { " · " (fill(texts.tree, &[("count", &tree_size)])) }
         }
         @if row.task_id != row.root_task_id {
             p { a href=(format!("{}/tasks/{}", site.prefix, row.root_task_id)) { (texts.part_of) } }
@@ -168,7 +162,7 @@ fn questions(site: &Site<'_>, pending: &[RequestRow]) -> Markup {
 /// Renders the section in which the script `pages/follow.js` shows later events. Without the
 /// script, the section stays hidden.
 fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address: &str) -> Markup {
-    let words = Translations::for_language(site.language);
+    let words = site.words();
     html! {
         section #live hidden
             data-events=(format!("{}/v1/tasks/{}/events", site.prefix, row.task_id))
@@ -180,6 +174,6 @@ fn live_section(site: &Site<'_>, row: &TaskRow, timeline: &TaskTimeline, address
             h2 { (site.texts().live_head) }
             (follow::live_elements(words))
         }
-        (follow::script_tag(&site.prefix))
+        (follow::script_tag(&site.prefix, "follow.js"))
     }
 }

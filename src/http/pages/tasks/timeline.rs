@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use crate::http::Http;
 use crate::http::pages::inbox::rows::kind_word;
-use crate::http::pages::layout::{utc_text, visible, visible_lines};
+use crate::http::pages::layout::{time_tag, visible, visible_lines};
 use crate::http::pages::site::Site;
 use crate::http::pages::translations::{Translations, fill};
 use crate::http::server::problem::Problem;
@@ -18,8 +18,7 @@ use crate::task::failure::Failure;
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, Part as MessagePart, PartType, ToolResult, Turn};
 use crate::task::status::{RequestStatus, TaskStatus};
-use crate::task::time::Time;
-use crate::task::verdict::{Judgement, Verdict};
+use crate::task::verdict::Judgement;
 
 /// The number of consecutive event numbers that one page covers.
 const EVENTS_PER_PAGE: i64 = 200;
@@ -111,8 +110,8 @@ fn unreadable_entry(site: &Site<'_>, number: i64) -> Markup {
 }
 
 fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
+    let words = site.words();
     let (line, parts) = if event.item.seq == 1 {
-        let words = Translations::for_language(site.language);
         (html! { (words.event_created) }, html! {})
     } else {
         fact_entry(site, &event.item.fact)
@@ -120,9 +119,9 @@ fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
     html! {
         li.below[!event.of_root] {
             p {
-                span.soft { "#" (event.number) " " (event_time(event.item.at)) } " "
+                span.soft { "#" (event.number) " " (time_tag(&event.item.at)) } " "
                 @if event.agent_path.len() > 1 {
-                    bdi { (visible(&event.agent_path.join(" › "))) } (Translations::for_language(site.language).colon)
+                    bdi { (visible(&event.agent_path.join(" › "))) } (words.colon)
                 }
                 (line)
             }
@@ -131,14 +130,9 @@ fn event_entry(site: &Site<'_>, event: &Event) -> Markup {
     }
 }
 
-pub(super) fn event_time(at: Time) -> Markup {
-    let exact = at.to_string();
-    html! { time datetime=(exact) { (utc_text(&exact)) } }
-}
-
 /// Renders a fact: its line, and the parts below the line.
 fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
-    let words = Translations::for_language(site.language);
+    let words = site.words();
     let nothing = || html! {};
     match fact {
         Fact::TaskStatus {
@@ -154,7 +148,7 @@ fn fact_entry(site: &Site<'_>, fact: &Fact) -> (Markup, Markup) {
         Fact::Judged { judgement, .. } => (judgement_line(site, judgement), nothing()),
         Fact::InterventionRequested(asked) => {
             let kind = kind_word(asked.kind, site.texts());
-            let line = fill(words.event_asked, &[("kind", kind)]);
+            let line = fill(words.event_asked, &[("kind", &kind)]);
             (
                 html! { (line) " " (review_link(site, asked.request_id)) },
                 nothing(),
@@ -216,8 +210,7 @@ fn start_line(words: &Translations, name: &str, attempt: u32) -> Markup {
     } else {
         words.event_started
     };
-    let (tool, count) = (visible(name), attempt.to_string());
-    html! { bdi { (fill(text, &[("tool", &tool), ("count", &count)])) } }
+    html! { bdi { (fill(text, &[("tool", &visible(name)), ("count", &attempt)])) } }
 }
 
 fn review_link(site: &Site<'_>, request: RequestId) -> Markup {
@@ -254,16 +247,9 @@ fn answer_box(words: &Translations, turn: &Turn) -> Markup {
 }
 
 fn judgement_line(site: &Site<'_>, judgement: &Judgement) -> Markup {
-    let words = Translations::for_language(site.language);
-    let verdict = match judgement.verdict {
-        Verdict::Allow => words.verdict_allow,
-        Verdict::Hold => words.verdict_hold,
-        Verdict::Deny => words.verdict_deny,
-        Verdict::Invalid => words.verdict_invalid,
-        Verdict::Human => words.verdict_human,
-    };
+    let verdict = site.words().verdict(judgement.verdict);
     html! {
-        (fill(site.texts().judged, &[("verdict", verdict)]))
+        (fill(site.texts().judged, &[("verdict", &verdict)]))
         @if let Some(rule) = &judgement.rule {
             " · " bdi { (fill(site.texts().by_rule, &[("rule", &visible(rule))])) }
         }
@@ -272,7 +258,7 @@ fn judgement_line(site: &Site<'_>, judgement: &Judgement) -> Markup {
 }
 
 fn decision_line(site: &Site<'_>, decision: &Decision, request: RequestId) -> Markup {
-    let words = Translations::for_language(site.language);
+    let words = site.words();
     let what = words.action(decision.action);
     let door = match decision.door {
         Some(Door::Link) => Some(site.texts().by_link),
@@ -281,7 +267,7 @@ fn decision_line(site: &Site<'_>, decision: &Decision, request: RequestId) -> Ma
     };
     let user = visible(&decision.by);
     html! {
-        bdi { (fill(words.event_decided, &[("what", what), ("user", &user)])) }
+        bdi { (fill(words.event_decided, &[("what", &what), ("user", &user)])) }
         @if let Some(door) = door { " (" (door) ")" }
         " " (review_link(site, request))
     }
@@ -290,7 +276,7 @@ fn decision_line(site: &Site<'_>, decision: &Decision, request: RequestId) -> Ma
 fn tool_result_entry(words: &Translations, line: &str, result: &ToolResult) -> (Markup, Markup) {
     let outcome = words.outcome(result.outcome);
     let tool = visible(&result.name);
-    let line = fill(line, &[("tool", &tool), ("outcome", outcome)]);
+    let line = fill(line, &[("tool", &tool), ("outcome", &outcome)]);
     let parts = html! {
         @if !result.content.is_empty() { (labeled_box(words.by_result, &quote(words, &result.content))) }
     };
@@ -319,6 +305,6 @@ fn truncate(text: &str) -> String {
 fn truncation_note(words: &Translations, text: &str) -> Markup {
     let count = text.chars().count();
     html! {
-        @if count > MAX_TEXT_CHARS { p.soft { (fill(words.live_cut, &[("count", &count.to_string())])) } }
+        @if count > MAX_TEXT_CHARS { p.soft { (fill(words.live_cut, &[("count", &count)])) } }
     }
 }
