@@ -152,12 +152,12 @@ impl Relay {
             self.feed.take_outgoing();
             self.partial_deltas.clear();
             self.feed.publish_unknown_commits();
-            let poll = async {
+            let missed_commits = async {
                 // The next connection is opened at once, unless this one has just been opened.
                 sleep_until(began + POLL_INTERVAL).await;
                 self.poll_last_events().await;
             };
-            if stop.run_until_cancelled(poll).await.is_none() {
+            if stop.run_until_cancelled(missed_commits).await.is_none() {
                 return;
             }
         }

@@ -89,6 +89,23 @@ async fn is_alive_and_not_ready(served: &Served) {
     }
 }
 
+/// Asserts that a client which asks for an event stream is told to reconnect, and that a POST with
+/// the same header is refused.
+async fn streams_end_at_once(served: &Served) {
+    let stream = [("host", "localhost"), ("accept", "text/event-stream")];
+    let ended = served.exchange("GET", "/v1/events", &stream, "").await;
+    assert_eq!(
+        (ended.status, ended.text.as_str()),
+        (200, "retry: 1000\n\n")
+    );
+    assert_eq!(ended.header("content-type"), "text/event-stream");
+    let post = served.exchange("POST", "/v1/tasks", &stream, INPUT).await;
+    assert_eq!(post.status, 503, "{}", post.text);
+    let foreign = [("host", "probe.internal"), stream[1]];
+    let foreign = served.exchange("GET", "/v1/events", &foreign, "").await;
+    assert_eq!(foreign.status, 403, "{}", foreign.text);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn service_that_waits_for_its_database_lives_is_not_ready_and_ends_on_sigterm() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -96,6 +113,7 @@ async fn service_that_waits_for_its_database_lives_is_not_ready_and_ends_on_sigt
         let folder = Folder::new();
         let mut served = Served::starting(folder.path(), SMALL, &url(database));
         is_alive_and_not_ready(&served).await;
+        streams_end_at_once(&served).await;
         assert!(served.terminate().success());
         let log = served.log();
         assert!(

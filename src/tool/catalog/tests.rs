@@ -449,7 +449,7 @@ fn tool_that_is_not_configured_takes_any_object_once_under_a_name_of_128_letters
         ..open
     };
     let configured = open.prepare("t", &mut Mistakes::default()).unwrap();
-    assert_eq!(spec.definition, configured.spec.definition);
+    assert_eq!(spec.definition, configured.0.spec.definition);
     assert!(Catalog::unconfigured(&"x".repeat(128)).is_some());
     for name in ["", "a b", "é", "a\n", "a*", &"x".repeat(129)] {
         assert!(Catalog::unconfigured(name).is_none(), "{name:?}");

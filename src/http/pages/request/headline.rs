@@ -244,12 +244,12 @@ fn withdrawn_headline(
 
 /// Returns the end of the headline for one call: the call's status.
 fn single_call_text(row: &RequestRow, status: CallStatus, words: &Translations) -> String {
-    match status {
-        CallStatus::Failed(Some(code)) => fill(words.after_failed_with, &[("status", &code)]),
-        CallStatus::Waiting if row.spec.kind == RequestKind::Reconcile => {
-            words.after_waiting_again.to_owned()
-        }
-        status => status_texts(status, words).0.to_owned(),
+    if let CallStatus::Failed(Some(code)) = status {
+        fill(words.after_failed_with, &[("status", &code)])
+    } else if status == CallStatus::Waiting && row.spec.kind == RequestKind::Reconcile {
+        words.after_waiting_again.to_owned()
+    } else {
+        status_texts(status, words).0.to_owned()
     }
 }
 
