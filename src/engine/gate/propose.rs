@@ -25,7 +25,7 @@ use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::store::{CommitError, Listener};
 use crate::task::call_state::{AttemptStart, CallState, Phase};
-use crate::task::change::{AskerPresence, Guard, Journal, KeyedCall, NewTask};
+use crate::task::change::{AskerPresence, Committed, Guard, Journal, KeyedCall, NewTask};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{
     Fact, FinishReason, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
@@ -40,22 +40,20 @@ pub(super) enum Proposed {
     /// The proposal continues the call of this task.
     Continues(TaskId),
     /// The proposal is a new call, which is stored and driven in the background.
-    Stored(GateDrive),
+    Stored(Arc<AskerGuard>, GateDrive),
     /// The call is allowed. The gate has `record: held`, so the call is counted and not stored.
     Counted(Box<TaskSession>),
 }
 
+/// A driver of a gate call in the background. Its first commit is durable.
 pub(super) struct GateDrive {
-    pub task: TaskId,
-    /// A listener for the commits of this process, from the call's first commit on.
+    pub first_commit: Committed,
+    /// A listener for the commits of this process, from the driver's first commit on.
     pub listener: Listener,
-    pub guard: AskerGuard,
     /// Returns the session when the driver has ended. `None` if the driver lost the task or has
     /// left facts unstored, because its session may then differ from the journal.
     pub end: JoinHandle<Option<TaskSession>>,
 }
-
-type DriveHandle = (Listener, JoinHandle<Option<TaskSession>>);
 
 impl Engine {
     /// Returns the gate called `name`. If `name` is `None`, returns the only gate that is open to
@@ -138,23 +136,12 @@ impl Engine {
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
         session.key_if_held = key.filter(|_| !is_keyed);
-        let task = session.task_id();
-        let mut guard = AskerGuard::new(self, task);
-        if session.own.asker.is_some() {
-            guard.set_present();
-        }
+        let guard = AskerGuard::new(self, session.task_id());
         session.ask = Some(ask);
-        let (drive, mut guard) = self.drive_unsaved(session, guard, open).await?;
-        if let Some((listener, end)) = drive {
-            return Ok(Proposed::Stored(GateDrive {
-                task,
-                listener,
-                guard,
-                end,
-            }));
+        if let Some(drive) = self.drive_unsaved(session, &guard, open).await? {
+            return Ok(Proposed::Stored(guard, drive));
         }
         // Another proposal with the same idempotency key was stored first.
-        guard.mark_answered();
         let known = self.known_by_key(caller, agent, proposal).await?;
         known
             .map(Proposed::Continues)
@@ -309,25 +296,25 @@ impl Engine {
         }
     }
 
-    /// Like [`Engine::drive_asked`], for a task that is not stored yet. The background work holds
+    /// Like [`AskerGuard::drive`], for a task that is not stored yet. The background work holds
     /// `guard` and `open` until the first commit, even if the client leaves earlier. If `guard`
     /// were dropped earlier, it could not end the presence in the task's row, because the row would
     /// not exist yet. If `open` were dropped earlier, another proposal could count the user's
     /// pending calls without this call.
     async fn drive_unsaved(
-        self: &Arc<Self>,
+        &self,
         session: TaskSession,
-        guard: AskerGuard,
+        guard: &Arc<AskerGuard>,
         open: Option<OpenCallGuard>,
-    ) -> Result<(Option<DriveHandle>, AskerGuard), Refusal> {
-        let engine = Arc::clone(self);
+    ) -> Result<Option<GateDrive>, Refusal> {
+        let guard = Arc::clone(guard);
         let stored = self.drivers.spawn(async move {
-            let drive = engine.drive_asked(session).await;
+            let driven = guard.drive(session).await;
             drop(open);
-            (drive, guard)
+            driven
         });
-        let (drive, guard) = stored.await.map_err(|_| Refusal::Internal)?;
-        Ok((unless_conflict(drive)?.flatten(), guard))
+        let driven = stored.await.map_err(|_| Refusal::Internal)?;
+        Ok(unless_conflict(driven)?.flatten())
     }
 
     /// Drives a gate call in the background. Returns as soon as the first commit is durable.
@@ -338,12 +325,16 @@ impl Engine {
     pub(super) async fn drive_asked(
         self: &Arc<Self>,
         mut session: TaskSession,
-    ) -> Result<Option<DriveHandle>, CommitError> {
+    ) -> Result<Option<GateDrive>, CommitError> {
         let listener = self.store.listen_locally(session.own.row.root_task_id);
         let first_commit = session.expect_commit();
         let end = self.drivers.spawn(Arc::clone(self).drive(session));
-        let committed = wait_for_first_commit(first_commit).await?;
-        Ok(committed.then_some((listener, end)))
+        let first_commit = wait_for_first_commit(first_commit).await?;
+        Ok(first_commit.map(|first_commit| GateDrive {
+            first_commit,
+            listener,
+            end,
+        }))
     }
 }
 

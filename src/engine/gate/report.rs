@@ -89,10 +89,10 @@ impl Engine {
             }
             session.idempotency = key.map(|key| key.row(caller, &session, None));
             let driven = self.drive_asked(session).await;
-            let Some((_, drive)) = unless_conflict(driven)?.flatten() else {
+            let Some(drive) = unless_conflict(driven)?.flatten() else {
                 continue;
             };
-            let session = match drive.await.ok().flatten() {
+            let session = match drive.end.await.ok().flatten() {
                 Some(session) => session,
                 None => self.load_call(caller, task).await?,
             };
