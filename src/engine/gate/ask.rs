@@ -63,9 +63,6 @@ struct Waiter<'w> {
     continues: bool,
     /// Whether the session of the current round comes from a driver that this ask has started.
     own_drive: bool,
-    /// The time at which this ask's reservation of the call's result ends. `None` if this ask has
-    /// reserved nothing, or if the commit of the reservation is known to have failed.
-    reservation_end: Option<Instant>,
 }
 
 /// The result of one round of an ask. A round looks at the call and, if needed, waits for a change.
@@ -133,7 +130,6 @@ impl Engine {
                 by_key: by_key || named,
                 continues,
                 own_drive: false,
-                reservation_end: None,
             };
             let answer = match proposed {
                 Proposed::Counted(session) => Some(self.answer_counted(*session, gate).await?),
@@ -286,9 +282,9 @@ impl Waiter<'_> {
         let gets_result = self.own_drive || self.by_key;
         if !gets_result {
             // A released call counts as delivered, but the holder of its permit is still answered.
-            // So is an ask whose own reservation may be the stored one.
-            let is_holder = call.permit.is_some()
-                || self.reservation_end.is_some_and(|end| Instant::now() < end);
+            // So is an ask whose reservation was stored although its answer was lost.
+            let is_holder =
+                call.permit.is_some() || until.is_some_and(|until| self.guard.owns(until));
             if let Some(until) = until.filter(|until| *until > session.now && !is_holder) {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
@@ -306,12 +302,7 @@ impl Waiter<'_> {
             // next ask gets the result at once.
             session = match self.store_presence(session, PRESENCE_GRACE).await {
                 Ok(session) => session,
-                Err(error) => {
-                    if error == CommitError::Unknown {
-                        self.reservation_end = Some(Instant::now() + PRESENCE_GRACE);
-                    }
-                    return round_after_error(error);
-                }
+                Err(error) => return round_after_error(error),
             };
         }
         let delivery = is_undelivered.then(|| Delivery::new(Arc::clone(&self.guard), session));
