@@ -58,7 +58,7 @@ struct Waiter<'w> {
     ask: (Uuid, String),
     /// Whether the client names the call by key or id. Every ask that names the call gets the
     /// call's result. Of the asks that do not name the call, only a single ask gets the result.
-    by_key: bool,
+    is_named: bool,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
     /// Whether the session of the current round comes from a driver that this ask has started.
@@ -110,12 +110,12 @@ impl Engine {
         for _ in 0..MAX_TRIES {
             let ask = (self.ids.fresh(), runner.clone());
             let known = self.find_known_call(caller, &agent, proposal).await?;
-            let by_key = known.is_some();
+            let has_own_key = matches!(proposal.identity, Identity::Key { attach: false, .. });
+            let is_named = known.is_some() || has_own_key;
             let proposed = match known {
                 Some(task) => Proposed::Continues(task),
                 None => self.propose(caller, &agent, proposal, ask.clone()).await?,
             };
-            let named = matches!(proposal.identity, Identity::Key { attach: false, .. });
             let waiter = |guard, listener, continues| Waiter {
                 engine: self,
                 caller,
@@ -127,7 +127,7 @@ impl Engine {
                 local_commits: Some(listener),
                 replica_commits: None,
                 ask,
-                by_key: by_key || named,
+                is_named,
                 continues,
                 own_drive: false,
             };
@@ -224,10 +224,9 @@ impl Waiter<'_> {
 
     async fn round(&mut self, session: TaskSession) -> Result<Round, GateRefusal> {
         self.guard.resolve_presence(&session);
-        // A repetition gets its permit again by the runner's name. An ask that continues a call
-        // without naming it is no repetition, so it does not get the permit of an earlier ask.
-        let is_repetition = self.by_key || !self.continues;
-        let runner = if is_repetition { &self.ask.1 } else { "" };
+        // A runner gets its permit again by its name, but only for its own call. An ask that
+        // continues an equal call does not get the permit of an earlier ask.
+        let runner = if self.has_own_call() { &self.ask.1 } else { "" };
         let viewer = Viewer::Asker(self.ask.0, runner);
         let call = self.engine.gate_call(&session, viewer).await?;
         match (call.state, call.decision) {
@@ -254,11 +253,17 @@ impl Waiter<'_> {
         }
     }
 
+    /// Whether the call is the client's own: the client names it, or this ask has proposed it. A
+    /// call that is only equal to the proposal may belong to another ask.
+    fn has_own_call(&self) -> bool {
+        self.is_named || !self.continues
+    }
+
     /// Whether another ask waits for this unsettled call or has its permit. The other ask came
-    /// after this ask was compared with the call. Always `false` if the client names the call, if
-    /// this ask proposed the call, or if this ask has stored its own presence.
+    /// after this ask was compared with the call. Always `false` if the call is the client's own,
+    /// or if this ask has stored its presence.
     fn is_taken(&self, session: &TaskSession, call: &GateCall) -> bool {
-        if self.by_key || !self.continues || self.guard.has_presence() {
+        if self.has_own_call() || self.guard.has_presence() {
             return false;
         }
         let until = session.own.row.asker_until;
@@ -279,7 +284,7 @@ impl Waiter<'_> {
     ) -> Result<Round, GateRefusal> {
         let until = session.own.row.asker_until;
         let is_undelivered = until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED);
-        let gets_result = self.own_drive || self.by_key;
+        let gets_result = self.own_drive || self.is_named;
         if !gets_result {
             // A released call counts as delivered, but the holder of its permit is still answered.
             // So is an ask whose reservation was stored although its answer was lost.
@@ -361,7 +366,8 @@ impl Waiter<'_> {
                 return round_after_error(error);
             }
             // The commit has also stored the proposal's key, so the key names the call from now on.
-            self.by_key |= self.continues && matches!(self.proposal.identity, Identity::Key { .. });
+            self.is_named |=
+                self.continues && matches!(self.proposal.identity, Identity::Key { .. });
         } else if is_leaving {
             self.record_key(&mut session);
             let left = self
@@ -420,7 +426,7 @@ impl Waiter<'_> {
     /// If the proposal has a new idempotency key, and continues an equal stored call, adds the key
     /// to the next commit.
     fn record_key(&self, session: &mut TaskSession) {
-        if !self.by_key && self.continues {
+        if !self.has_own_call() {
             let key = self.engine.gate_key(&self.agent.name, self.proposal);
             session.idempotency = key.map(|key| key.row(self.caller, session, None));
         }
@@ -439,7 +445,7 @@ impl Waiter<'_> {
         let settled = call.state == GateState::Settled;
         Round::Answer(Box::new(GateAnswer {
             call,
-            replayed: self.by_key && self.continues,
+            replayed: self.is_named && self.continues,
             raw: self.engine.raw_result(self.guard.task).filter(|_| settled),
             delivery,
         }))
