@@ -341,15 +341,15 @@ impl Waiter<'_> {
         }
     }
 
-    /// Handles a call that cannot start yet. Stores that the asker is present, and waits for a
-    /// change of the call. Once the time of this ask is over, answers the asker with the pending
-    /// call. The asker then counts as absent, unless it asks again by itself (`returns_within`).
+    /// Handles a call that cannot start yet. Stores that the asker is present, shows the request
+    /// that the call waits for, and waits for a change of the call. Once the time of this ask is
+    /// over, answers the asker with the pending call. The asker then counts as absent, unless it
+    /// asks again by itself (`returns_within`).
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
-        self.proposal.progress.show(call.request.clone());
         let until = session.own.row.asker_until;
         let is_over = self.is_over();
         let returns = !self.proposal.returns_within.is_zero();
@@ -382,6 +382,7 @@ impl Waiter<'_> {
             self.guard.forget_presence();
             return Ok(self.answer(call, None));
         }
+        self.proposal.progress.show(call.request);
         self.pause().await
     }
 

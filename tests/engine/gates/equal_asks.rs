@@ -138,6 +138,24 @@ async fn asker_that_leaves_while_its_call_changes_keeps_its_call() {
     assert_eq!(until, Some(Time(0)));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_of_a_call_is_shown_once_the_presence_of_its_asker_is_stored() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let engine = harness.engine(8);
+    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+    let mut other = harness.fixture.holding(TASKS, task.0).await;
+    let again = proposal("refund", &refund(1), LONG);
+    let progress = again.progress.clone();
+    let asking = asking_by(&engine, again);
+    until_blocked(&harness, 1).await;
+    assert!(progress.request().is_none());
+    other.execute("rollback").await.unwrap();
+    let is_shown = async || progress.request().is_some();
+    until("the request is shown", is_shown).await;
+    assert!(harness.journal(task).await.row.asker_until > Some(Time(0)));
+    asking.abort();
+}
+
 /// Waits until no ask of this engine waits or changes its call.
 async fn until_idle(engine: &Arc<Engine>) {
     let is_idle = async || Arc::strong_count(engine) == 1;
