@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::Store;
 use super::db::Sql;
 use super::relay::{Disconnected, TIMEOUT};
+use crate::world::{NoRandomness, random_bytes};
 
 /// Takes the lock if it is free. An earlier session of this process may still hold the lock, or a
 /// read may hold it for a moment. A session without the parameter of this process belongs to a
@@ -44,11 +45,13 @@ pub(super) struct AskerLock {
 }
 
 impl AskerLock {
-    pub(super) fn new() -> Self {
-        Self {
-            key: crate::world::random_bytes().map_or(0, i64::from_ne_bytes),
+    /// Gives this process a new number. There is no other number to fall back to: of two processes
+    /// with the same number, the presences of one would last as long as the other one lives.
+    pub(super) fn new() -> Result<Self, NoRandomness> {
+        Ok(Self {
+            key: i64::from_ne_bytes(random_bytes()?),
             is_held: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Returns the parameter that each session of this process has.
