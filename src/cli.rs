@@ -273,14 +273,10 @@ fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> u8 {
         Ok(config) => config,
         Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
     };
-    let mut pong = None;
-    let sent = run_to_end(async {
-        pong = app::ping(&config, name).await?;
-        Ok(())
-    });
-    if let Err(error) = sent {
-        return print_error(FAILED, format!("{error:#}"));
-    }
+    let pong = match run_to_end(app::ping(&config, name)) {
+        Ok(pong) => pong,
+        Err(error) => return print_error(FAILED, format!("{error:#}")),
+    };
     let Some(pong) = pong else {
         let known = config.notify.to.iter();
         let known: Vec<_> = known.map(|entry| format!("`{}`", entry.name)).collect();
@@ -311,16 +307,12 @@ fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> u8 {
     }
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-}
-
 /// Runs `work` to its end. Does not wait for threads that are still blocked, for example in name
 /// resolution.
-fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = runtime()?;
+fn run_to_end<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let done = runtime.block_on(work);
     runtime.shutdown_background();
     done

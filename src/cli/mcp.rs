@@ -61,16 +61,9 @@ fn lock(options: &LockOptions, environment: &Environment) -> Result<u8, (u8, Str
         ));
     }
     let headers = headers(&options.header, environment).map_err(wrong)?;
-    let mut reviewed = None;
     let only = options.server.as_deref();
-    let outcome = run_to_end(async {
-        reviewed = Some(app::review_mcp_tools(&config, only, &headers).await?);
-        Ok(())
-    });
-    outcome.map_err(|error| (FAILED, format!("{error:#}")))?;
-    let Some(reviewed) = reviewed else {
-        return Ok(FAILED);
-    };
+    let reviewed = run_to_end(app::review_mcp_tools(&config, only, &headers))
+        .map_err(|error| (FAILED, format!("{error:#}")))?;
     if print(&reviewed.text) != OK {
         return Ok(FAILED);
     }
