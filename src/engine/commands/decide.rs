@@ -272,7 +272,9 @@ impl Engine {
             return Ok(());
         }
         session.resume_if_unblocked();
-        push_judgements(session, new_judgements);
+        for (call, judgement) in new_judgements {
+            session.push_judgement(call, judgement);
+        }
         Ok(())
     }
 
@@ -410,19 +412,4 @@ fn stored_damage(
 ) -> Option<Failure> {
     let unreadable = agent_failure.filter(|why| why.code == FailureCode::Integrity);
     request_damage(session, request).or_else(|| unreadable.cloned())
-}
-
-fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement)>) {
-    for (tool_call_id, judgement) in judgements {
-        let Some(state) = session.own.progress.call(tool_call_id) else {
-            continue;
-        };
-        let (effect, performer) = (state.effect, state.performer);
-        session.push(Fact::Judged {
-            tool_call_id,
-            judgement,
-            effect,
-            performer,
-        });
-    }
 }

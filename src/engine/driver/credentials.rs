@@ -97,14 +97,7 @@ impl<'e> Driver<'e> {
                 None => {
                     let reason =
                         format!("the configuration has no credential {name} for this agent");
-                    let (effect, performer) = (state.effect, state.performer);
-                    let judgement = Judgement::invalid(reason);
-                    self.session.push(Fact::Judged {
-                        tool_call_id: *id,
-                        judgement,
-                        effect,
-                        performer,
-                    });
+                    self.session.push_judgement(*id, Judgement::invalid(reason));
                 }
             }
         }

@@ -27,9 +27,7 @@ use crate::store::{CommitError, Listener};
 use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{AskerPresence, Committed, Guard, Journal, KeyedCall, NewTask};
 use crate::task::id::{CallId, TaskId};
-use crate::task::item::{
-    Fact, FinishReason, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
-};
+use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::status::TaskStatus;
 use crate::task::text::as_sentence;
 use crate::task::tool_spec::{Effect, ToolKind};
@@ -158,24 +156,17 @@ impl Engine {
         let ask = self.ids.fresh();
         let state = session.own.progress.calls.first().cloned();
         let state = state.ok_or(Refusal::Internal)?;
+        let id = state.call.tool_call_id;
         session.push(Fact::ToolStarted {
-            tool_call_id: state.call.tool_call_id,
-            name: state.call.name.clone(),
+            tool_call_id: id,
+            name: state.call.name,
             digest: String::new(),
             attempt: 1,
             timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
             replica: AttemptStart::replica_of_asker(ask, ""),
             grant: None,
         });
-        session.push(Fact::ToolResult(ToolResult {
-            tool_call_id: state.call.tool_call_id,
-            name: state.call.name,
-            outcome: Outcome::Released,
-            content: String::new(),
-            http_status: None,
-            suspect: false,
-            reported: false,
-        }));
+        session.settle_calls(vec![(id, Outcome::Released, String::new())]);
         let call = self.gate_call(&session, Viewer::Asker(ask, "")).await?;
         Ok(GateAnswer {
             call: GateCall {
