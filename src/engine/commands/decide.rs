@@ -311,7 +311,7 @@ impl Engine {
             ));
         }
         let name = state.call.name.as_str();
-        let now = self.verdict_on(session, agent, (name, text)).await;
+        let now = self.verdict(session, agent, (name, text)).await;
         let refused = |detail: String| invalid(&format!("/decisions/{call}/arguments"), detail);
         let (approves, new_judgement) = self
             .judgement_after_edit(caller, session, &open.spec, request, &now)

@@ -62,7 +62,7 @@ impl Engine {
                 continue;
             };
             let now = self
-                .verdict_on(session, agent, (asked.name.as_str(), text))
+                .verdict(session, agent, (asked.name.as_str(), text))
                 .await;
             let judged = self.judgement_after_edit(caller, session, spec, asked, &now);
             if let Err(detail) = judged {

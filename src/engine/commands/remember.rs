@@ -88,7 +88,8 @@ impl Engine {
             let (Some(agent), Some(state), Some(spec)) = (agent, state, spec) else {
                 return Err(Refusal::Internal);
             };
-            let now = self.verdict(session, agent, state).await;
+            let judged = (state.call.name.as_str(), state.arguments_text());
+            let now = self.verdict(session, agent, judged).await;
             let shown_basis = spec.offer.as_deref().map(|offer| offer.basis.as_str());
             let offer = now
                 .offer

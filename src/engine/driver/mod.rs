@@ -10,7 +10,7 @@ mod elicit;
 mod finish;
 mod grants;
 mod hand_over;
-mod judge;
+pub(in crate::engine) mod judge;
 mod limits;
 mod model_turn;
 mod open_requests;

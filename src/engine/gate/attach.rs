@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Identity, Proposal};
 use crate::agent::Gate;
+use crate::engine::driver::judge::parse_arguments;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
@@ -53,8 +54,7 @@ pub(super) enum Caution {
 /// parsed: such a call never runs, so equal calls need not be found.
 pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     let text = proposal.arguments_text.as_str();
-    let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
-    let value = arguments::parse(if is_blank { "{}" } else { text }).ok()?;
+    let value = parse_arguments(text)?;
     let identity = match proposal.identity {
         Identity::Bytes => format!("bytes\0{}\0{text}", proposal.tool),
         Identity::Value | Identity::Key { .. } | Identity::New | Identity::Call(_) => {

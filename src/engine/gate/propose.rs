@@ -17,6 +17,7 @@ use crate::agent::gate::Record;
 use crate::agent::{Agent, Gate};
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::submit::{unless_conflict, wait_for_first_commit};
+use crate::engine::driver::judge::denied_again;
 use crate::engine::driver::{Driver, Stop};
 use crate::engine::session::TaskSession;
 use crate::engine::session::task_draft::unsaved_row;
@@ -352,14 +353,7 @@ fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> R
     };
     let is_held = judgement.verdict != Verdict::Allow;
     let judgement = match caution {
-        Caution::Reject { call, reason } => Judgement {
-            reason: Some(reason.map_or_else(
-                || "A human has rejected this same call.".to_owned(),
-                |reason| format!("A human has rejected this same call. Reason: {reason}"),
-            )),
-            repeats: Some(call),
-            ..Judgement::new(Verdict::Deny)
-        },
+        Caution::Reject { call, reason } => denied_again(call, reason.as_deref()),
         Caution::Notice(_) if !is_held => return Ok(()),
         Caution::Notice(notice) | Caution::Hold(notice) if is_held => Judgement {
             reason: Some(match &judgement.reason {
