@@ -14,7 +14,7 @@ use super::attach::is_equal_json;
 use super::call::{GateCall, GateDecision, GateState, Viewer};
 use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE, present_until};
 use super::propose::Proposed;
-use super::{DEFAULT_SESSION, GateRefusal, Identity, Proposal};
+use super::{GateRefusal, Identity, Proposal};
 use crate::agent::Agent;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES, Refusal};
@@ -172,7 +172,7 @@ impl Engine {
         let same = row.tenant == caller.tenant
             && caller.user_id.is(&row.user_id)
             && row.agent == agent.name
-            && row.session_id == proposal.session_id.as_deref().unwrap_or(DEFAULT_SESSION)
+            && row.session_id == proposal.session()
             && session.own.progress.calls.first().is_some_and(|state| {
                 let (name, text) = (&state.call.name, &state.call.arguments_text);
                 *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)

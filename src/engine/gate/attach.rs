@@ -104,14 +104,13 @@ impl Engine {
         let keys = [EQUAL_PREFIX, NAMED_PREFIX].map(|prefix| format!("{prefix}{hash}"));
         let max_age = gate.use_within.max(gate.no_lasts);
         let since = time_before(self.clock.now(), max_age + CLOCK_SKEW);
-        let session = proposal.session_id.as_deref();
         let found = self
             .store
             .equal_calls(
                 &caller.tenant,
                 name,
                 &caller.user_id,
-                session.unwrap_or(super::DEFAULT_SESSION),
+                proposal.session(),
                 &call.tool,
                 &keys,
                 since,

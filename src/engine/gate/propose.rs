@@ -12,7 +12,7 @@ use super::attach::{Caution, EarlierCalls, keyed_call};
 use super::call::{GateCall, Viewer};
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
-use super::{DEFAULT_SESSION, GateAnswer, GateRefusal, Identity, KEY_PATH, Proposal};
+use super::{GateAnswer, GateRefusal, Identity, KEY_PATH, Proposal};
 use crate::agent::gate::Record;
 use crate::agent::{Agent, Gate};
 use crate::engine::commands::IdempotencyKey;
@@ -20,16 +20,14 @@ use crate::engine::commands::submit::{unless_conflict, wait_for_first_commit};
 use crate::engine::driver::judge::denied_again;
 use crate::engine::driver::{Driver, Stop};
 use crate::engine::session::TaskSession;
-use crate::engine::session::task_draft::unsaved_row;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::store::{CommitError, Listener};
 use crate::task::call_state::{AttemptStart, CallState, Phase};
-use crate::task::change::{AskerPresence, Committed, Guard, Journal, KeyedCall, NewTask};
+use crate::task::change::{AskerPresence, Committed, Guard, KeyedCall};
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
-use crate::task::status::TaskStatus;
 use crate::task::text::as_sentence;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
@@ -85,7 +83,7 @@ impl Engine {
         let Identity::Key { key, .. } = &proposal.identity else {
             return None;
         };
-        let session = proposal.session_id.as_deref().unwrap_or(DEFAULT_SESSION);
+        let session = proposal.session();
         let same = json!([gate, proposal.tool, session, proposal.arguments_text]);
         Some(IdempotencyKey {
             path: KEY_PATH.to_owned(),
@@ -198,27 +196,8 @@ impl Engine {
     /// Builds the task of a proposed call without storing the task. The last fact of the task is
     /// the turn with the call.
     fn unsaved_call(&self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
-        let task_id = TaskId(self.ids.fresh());
-        let session_id = proposal.session_id.clone();
-        let new = NewTask {
-            tenant: caller.tenant.clone(),
-            user_id: caller.user_id.to_string(),
-            session_id: session_id.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
-            agent: agent.name.clone(),
-            agent_version: agent.version.clone(),
-            parent: None,
-            agent_path: vec![agent.name.clone()],
-            metadata: proposal.metadata.clone(),
-            call: None,
-        };
-        let mut session = TaskSession::new(Journal {
-            row: unsaved_row(task_id, task_id, &new),
-            items: Vec::new(),
-            now: self.clock.now(),
-            history_uncertain_until: self.store.history_uncertain_until(),
-        });
-        session.own.guard = Some(Guard::New(Box::new(new)));
-        session.own.push_status(TaskStatus::Running, session.now);
+        let (session_id, metadata) = (proposal.session().to_owned(), proposal.metadata.clone());
+        let mut session = self.unsaved_root(caller, agent, session_id, metadata);
         let redactor = self.catalog.redactor();
         session.push(Fact::UserMessage {
             items: vec![Part {
@@ -231,7 +210,7 @@ impl Engine {
         });
         // A gateway reports an outcome by the id of the call. The store can look a call up only by
         // the id of the call's task. So the call gets the id of its task.
-        let tool_call_id = CallId(task_id.0);
+        let tool_call_id = CallId(session.task_id().0);
         let text = proposal.arguments_text.as_str();
         session.push(Fact::AssistantMessage(Turn {
             turn: 1,
