@@ -319,11 +319,10 @@ fn http_settings(
 }
 
 fn engine_settings(config: &Config) -> engine::Settings {
-    let defaults = engine::Settings::default();
+    let lease = failpoint::lease_duration();
     engine::Settings {
         max_running: config.server.max_running as usize,
-        lease: failpoint::lease_duration().unwrap_or(defaults.lease),
-        ..defaults
+        lease: lease.unwrap_or(engine::Settings::default().lease),
     }
 }
 

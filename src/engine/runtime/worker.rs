@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::leases::Lease;
 use super::lone_drive::LoneDrive;
 use crate::engine::commands::expire;
+use crate::engine::recovery::damaged_task::reading_kills_processes;
 use crate::engine::{Engine, Refusal};
 use crate::failpoint;
 use crate::store::{ClaimedTask, Drive, ReadError, UpgradeCursor};
@@ -212,7 +213,7 @@ impl Engine {
                 Drive::Takeover => drivers.extend(
                     lease().map(|lease| engine.take_over_again(task, lease, slot(), None).boxed()),
                 ),
-                Drive::Alone if self.reading_kills_processes(fruitless) => {
+                Drive::Alone if reading_kills_processes(fruitless) => {
                     drivers.extend(lease().map(|lease| engine.end_unread(task, lease).boxed()));
                 }
                 Drive::Alone => {
