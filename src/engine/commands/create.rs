@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Accepted, FieldError, IdempotencyKey, Refusal, TaskInput};
+use super::{Accepted, IdempotencyKey, Refusal, TaskInput};
 use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
@@ -30,10 +30,7 @@ impl Engine {
             .agents
             .find(name, &caller.tenant, &caller.user_id, &caller.groups)
             .ok_or_else(|| {
-                Refusal::Invalid(vec![FieldError {
-                    pointer: "/agent".to_owned(),
-                    detail: "the name of an agent that is open to you".to_owned(),
-                }])
+                Refusal::invalid("/agent", "the name of an agent that is open to you")
             })?;
         let session_id = task.session_id;
         let session_id = session_id.unwrap_or_else(|| self.ids.fresh().to_string());

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::decision_input::{DecisionInput, invalid, validate};
+use super::decision_input::{DecisionInput, validate};
 use super::valid_decision::{JudgedEdit, ValidDecision};
 use super::{Accepted, IdempotencyKey, MAX_TRIES, Refusal};
 use crate::agent::Agent;
@@ -305,14 +305,15 @@ impl Engine {
         };
         if state.attempts > 0 {
             let detail = "`approve` or `reject`: this call has been sent, and is known by its key with these arguments";
-            return Err(invalid(
-                &format!("/decisions/{call}/action"),
-                detail.to_owned(),
+            return Err(Refusal::invalid(
+                format!("/decisions/{call}/action"),
+                detail,
             ));
         }
         let name = state.call.name.as_str();
         let now = self.verdict(session, agent, (name, text)).await;
-        let refused = |detail: String| invalid(&format!("/decisions/{call}/arguments"), detail);
+        let refused =
+            |detail: String| Refusal::invalid(format!("/decisions/{call}/arguments"), detail);
         let (approves, new_judgement) = self
             .judgement_after_edit(caller, session, &open.spec, request, &now)
             .map_err(refused)?;

@@ -137,12 +137,12 @@ pub(crate) fn validate(
             }
             check_whole_action(spec, &allowed, *action)?;
             if then.is_some() && *action != Action::Reject {
-                return Err(invalid("/then", "only beside a reject".to_owned()));
+                return Err(Refusal::invalid("/then", "only beside a reject"));
             }
             if let Some(requested) = remember {
                 let misfit = |call| grant_misfit(caller, spec, call, *action, *requested);
                 if let Some((place, detail)) = spec.own_calls().find_map(misfit) {
-                    return Err(invalid(place, detail));
+                    return Err(Refusal::invalid(place, detail));
                 }
             }
             let response = read_response(spec, *action, response.as_ref())?;
@@ -183,7 +183,7 @@ fn check_whole_action(
         let word = action.as_str();
         detail = format!("{detail}; `{word}` is about one call and belongs inside `decisions`");
     }
-    Err(invalid("/action", detail))
+    Err(Refusal::invalid("/action", detail))
 }
 
 fn per_call(
@@ -193,8 +193,8 @@ fn per_call(
     replies: &BTreeMap<String, CallReply>,
 ) -> Result<ValidDecision, Refusal> {
     if !spec.kind.properties().decides_calls {
-        let detail = "this kind of request has one call: say `action`".to_owned();
-        return Err(invalid("/decisions", detail));
+        let detail = "this kind of request has one call: say `action`";
+        return Err(Refusal::invalid("/decisions", detail));
     }
     let (mut errors, mut by_call, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
@@ -285,13 +285,13 @@ fn read_response(
         action == Action::Respond && spec.kind.properties().response == ResponseKind::Form;
     match (is_wanted, response) {
         (false, None) => Ok(None),
-        (false, Some(_)) => Err(invalid(
+        (false, Some(_)) => Err(Refusal::invalid(
             "/response",
-            "nothing is filled in with this answer".to_owned(),
+            "nothing is filled in with this answer",
         )),
-        (true, None) => Err(invalid(
+        (true, None) => Err(Refusal::invalid(
             "/response",
-            "what is filled in, by the request's `form`".to_owned(),
+            "what is filled in, by the request's `form`",
         )),
         (true, Some(text)) => {
             let form = spec
@@ -348,8 +348,8 @@ fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Resu
         && matches!(content, ResponseKind::Result | ResponseKind::FormResult);
     match (is_wanted, result) {
         (false, None) => Ok(()),
-        (false, Some(_)) => Err(invalid("/result", "no result with this answer".to_owned())),
-        (true, None) => Err(invalid("/result", "the result".to_owned())),
+        (false, Some(_)) => Err(Refusal::invalid("/result", "no result with this answer")),
+        (true, None) => Err(Refusal::invalid("/result", "the result")),
         (true, Some(text)) => {
             let Some(form) = spec
                 .form
@@ -392,13 +392,6 @@ fn one_of(actions: &[Action]) -> String {
     } else {
         format!("one of: {}", words.join(", "))
     }
-}
-
-pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
-    Refusal::Invalid(vec![FieldError {
-        pointer: pointer.to_owned(),
-        detail,
-    }])
 }
 
 fn violations_at(at: &str, misfits: SchemaViolations) -> Refusal {

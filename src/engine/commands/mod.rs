@@ -187,6 +187,17 @@ pub enum ConflictCode {
 }
 
 impl Refusal {
+    /// Refuses a body with one error.
+    pub(in crate::engine) fn invalid(
+        pointer: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self::Invalid(vec![FieldError {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        }])
+    }
+
     /// Refuses a command on the task of `row`.
     fn conflict(row: &TaskRow, code: ConflictCode) -> Self {
         Self::Conflict {

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use super::Refusal;
-use super::decision_input::invalid;
 use super::valid_decision::ValidDecision;
 use crate::agent::Agent;
 use crate::engine::Engine;
@@ -96,7 +95,7 @@ impl Engine {
                 .filter(|offer| Some(offer.basis.as_str()) == shown_basis);
             let (Some(offer), Some(rule)) = (offer, now.rule) else {
                 let detail = "nothing: the rule does not offer it for this call any more";
-                return Err(invalid(&place, detail.to_owned()));
+                return Err(Refusal::invalid(place, detail));
             };
             let grant = Grant {
                 grant_id: GrantId(self.ids.fresh()),

@@ -24,8 +24,8 @@ pub(in crate::engine) use self::presence::AwaitedCalls;
 pub use self::presence::Delivery;
 pub use self::read_call::AskerStatus;
 pub use self::report::{OutcomeReport, ReportedOutcome};
+use super::Refusal;
 use super::runtime::Locked;
-use super::{FieldError, Refusal};
 use crate::store::RequestRow;
 use crate::task::id::TaskId;
 
@@ -139,14 +139,5 @@ pub enum GateRefusal {
 impl From<crate::store::ReadError> for GateRefusal {
     fn from(error: crate::store::ReadError) -> Self {
         Self::Command(error.into())
-    }
-}
-
-impl GateRefusal {
-    fn invalid(pointer: &str, detail: &str) -> Self {
-        Self::Command(Refusal::Invalid(vec![FieldError {
-            pointer: pointer.to_owned(),
-            detail: detail.to_owned(),
-        }]))
     }
 }

@@ -63,14 +63,14 @@ impl Engine {
         &self,
         caller: &Caller,
         name: Option<&str>,
-    ) -> Result<Arc<Agent>, GateRefusal> {
+    ) -> Result<Arc<Agent>, Refusal> {
         let mut open = self.agents.gates().filter(|(agent, _)| {
             name.is_none_or(|name| name == agent.name)
                 && agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups)
         });
         match (open.next(), open.next()) {
             (Some((agent, _)), None) => Ok(Arc::clone(agent)),
-            _ => Err(GateRefusal::invalid(
+            _ => Err(Refusal::invalid(
                 "/gate",
                 "the name of a gate that is open to you",
             )),
