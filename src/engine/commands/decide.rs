@@ -237,9 +237,7 @@ impl Engine {
         )
         .await?;
         for (call, text) in input.edits() {
-            let Some(agent) = agent else {
-                return Err(Refusal::Internal);
-            };
+            let agent = agent.ok_or(Refusal::Internal)?;
             let (judged, judgement) = self
                 .judge_edit(caller, session, agent, open, call, text)
                 .await?;
@@ -248,9 +246,7 @@ impl Engine {
         }
         let shown = match (&input.response, open.spec.kind) {
             (Some(response), RequestKind::Credentials) => {
-                let Some(agent) = agent else {
-                    return Err(Refusal::Internal);
-                };
+                let agent = agent.ok_or(Refusal::Internal)?;
                 let (sealed, names) = self.seal(session, agent, &open.spec, response)?;
                 session.credentials.push(sealed);
                 Some(names)

@@ -294,13 +294,9 @@ fn read_response(
             "what is filled in, by the request's `form`",
         )),
         (true, Some(text)) => {
-            let form = spec
-                .form
-                .as_ref()
-                .and_then(|form| CompiledSchema::closed(form).ok());
-            let Some(form) = form else {
-                return Err(Refusal::Internal);
-            };
+            let form = spec.form.as_ref();
+            let form = form.and_then(|form| CompiledSchema::closed(form).ok());
+            let form = form.ok_or(Refusal::Internal)?;
             let value = arguments::read(text.reveal(), &form)
                 .map_err(|misfits| violations_at("/response", misfits))?;
             if spec.kind == RequestKind::Credentials {
@@ -358,9 +354,7 @@ fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Resu
             else {
                 return Ok(());
             };
-            let Ok(form) = CompiledSchema::open(form) else {
-                return Err(Refusal::Internal);
-            };
+            let form = CompiledSchema::open(form).map_err(|_| Refusal::Internal)?;
             let fits = |value: Value| form.check(&value);
             serde_json::from_str(text)
                 .map_err(|_| SchemaViolations::single("", "a JSON value"))
