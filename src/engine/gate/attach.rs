@@ -19,7 +19,7 @@ use crate::people::Caller;
 use crate::store::EqualCall;
 use crate::task::call_state::{AttemptStart, Phase};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, KeyedCall};
-use crate::task::id::TaskId;
+use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Outcome, newest_decisions};
 use crate::task::rejections::json_equality_key;
 use crate::task::request::format_sha256;
@@ -45,7 +45,7 @@ pub(super) enum Caution {
     Notice(String),
     /// A person has rejected an equal call before, so the new call is denied.
     Reject {
-        call: crate::task::id::CallId,
+        call: CallId,
         reason: Option<String>,
     },
 }
@@ -372,20 +372,9 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
         start.is_run_by_asker()
             && (state.is_attempt_over || session.now >= start.ends_at(Duration::ZERO))
     };
-    let may_start = match &state.phase {
-        Phase::Approved(_) => true,
-        Phase::Started(start) => state.effect.is_repeatable() && is_over(start),
-        Phase::New
-        | Phase::Allowed
-        | Phase::Held(_)
-        | Phase::Human(_)
-        | Phase::ServerAsks
-        | Phase::AwaitsDecision(_)
-        | Phase::Settled(..)
-        | Phase::OutcomeUnknown(_)
-        | Phase::Delegated(_)
-        | Phase::Done(_) => false,
-    };
+    let may_start = matches!(state.phase, Phase::Approved(_))
+        || (state.effect.is_repeatable()
+            && matches!(&state.phase, Phase::Started(start) if is_over(start)));
     let is_delivered = session.own.row.asker_until == Some(ASKER_UNTIL_DELIVERED);
     is_delivered && state.performer == ToolKind::External && may_start
 }
