@@ -318,15 +318,6 @@ fn http_settings(
     }
 }
 
-fn engine_settings(config: &Config) -> engine::Settings {
-    let defaults = engine::Settings::default();
-    engine::Settings {
-        max_running: config.server.max_running as usize,
-        lease: failpoint::lease_duration().unwrap_or(defaults.lease),
-        ..defaults
-    }
-}
-
 /// The parts of an engine that depend on the configuration alone.
 struct Components {
     models: BTreeMap<String, Arc<dyn ModelClient>>,
@@ -384,6 +375,7 @@ impl Components {
         clock: &Arc<dyn Clock>,
         ids: &Arc<dyn Ids>,
     ) -> Arc<Engine> {
+        let lease = failpoint::lease_duration();
         Engine::new(EngineParts {
             store: store.clone(),
             agents: Arc::clone(&self.agents),
@@ -394,7 +386,10 @@ impl Components {
             sealer: config.sealer(),
             clock: Arc::clone(clock),
             ids: Arc::clone(ids),
-            settings: engine_settings(config),
+            settings: engine::Settings {
+                max_running: config.server.max_running as usize,
+                lease: lease.unwrap_or(engine::Settings::default().lease),
+            },
         })
     }
 }

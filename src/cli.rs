@@ -131,27 +131,30 @@ pub fn run_with(
             return u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR);
         }
     };
-    match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+    let ended = match cli.command.unwrap_or(Command::Serve(cli.serve)) {
         Command::Serve(options) => serve(&options, environment),
         Command::Check(common) => check(&common, environment),
         Command::Migrate(common) => migrate(&common, environment),
         Command::Init { file } => init(&file),
-        Command::Schema { markdown: true } => print(&config::page::markdown()),
+        Command::Schema { markdown: true } => Ok(print(&config::page::markdown())),
         Command::Schema { markdown: false } => {
-            match serde_json::to_string_pretty(&config::schema::schema()) {
-                Ok(text) => print(&format!("{text}\n")),
-                Err(error) => print_error(FAILED, error),
-            }
+            serde_json::to_string_pretty(&config::schema::schema())
+                .map(|text| print(&format!("{text}\n")))
+                .map_err(|error| (FAILED, error.to_string()))
         }
-        Command::Openapi => print(&app::openapi()),
+        Command::Openapi => Ok(print(&app::openapi())),
         Command::Health(common) => health(&common, environment),
         Command::Notify { name, common } => notify(&name, &common, environment),
         Command::Mcp(command) => mcp::run(&command, environment),
-        Command::Gate(command) => gate::run(command, environment),
-        Command::Guard => app::guard(),
-        Command::Version => print(&format!("holdpoint {}\n", env!("CARGO_PKG_VERSION"))),
-    }
+        Command::Gate(command) => Ok(gate::run(command, environment)),
+        Command::Guard => Ok(app::guard()),
+        Command::Version => Ok(print(&format!("holdpoint {}\n", env!("CARGO_PKG_VERSION")))),
+    };
+    ended.unwrap_or_else(|(code, why)| print_error(code, why))
 }
+
+/// The exit code and the error message of a command that failed.
+type Failure = (u8, String);
 
 fn print(text: &str) -> u8 {
     let mut out = std::io::stdout().lock();
@@ -218,23 +221,23 @@ struct Loaded {
     note: Option<&'static str>,
 }
 
-/// Loads the configuration. The error text lists every mistake.
-fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, String> {
-    let (source, note) = source(common, environment)?;
+/// Loads the configuration. The error message lists every mistake.
+fn load(common: &CommonOptions, environment: &Environment) -> Result<Loaded, Failure> {
+    let (source, note) = source(common, environment).map_err(|why| (USAGE_ERROR, why))?;
     match config::load(source, environment, &flags(common), app::check) {
         Ok((config, report)) => Ok(Loaded {
             config,
             report,
             note,
         }),
-        Err(report) => Err(format!(
-            "{}{report}",
-            note.map(|note| format!("{note}\n")).unwrap_or_default()
-        )),
+        Err(report) => {
+            let note = note.map(|note| format!("{note}\n")).unwrap_or_default();
+            Err((USAGE_ERROR, format!("{note}{report}")))
+        }
     }
 }
 
-fn load_and_report(common: &CommonOptions, environment: &Environment) -> Result<Config, String> {
+fn load_and_report(common: &CommonOptions, environment: &Environment) -> Result<Config, Failure> {
     let Loaded {
         config,
         report,
@@ -248,40 +251,25 @@ fn load_and_report(common: &CommonOptions, environment: &Environment) -> Result<
     Ok(config)
 }
 
-fn check(common: &CommonOptions, environment: &Environment) -> u8 {
-    match load_and_report(common, environment) {
-        Ok(config) => {
-            let gates = match config.gates.len() {
-                0 => String::new(),
-                count => format!(" gates: {count},"),
-            };
-            let mut lines = vec![format!(
-                "The configuration is valid. Agents: {},{gates} tools: {}, rules: {}.",
-                config.agents.len(),
-                config.tools.len(),
-                config.policy.len()
-            )];
-            lines.extend(config.recipient_lines());
-            print(&(lines.join("\n") + "\n"))
-        }
-        Err(mistakes) => print_error(USAGE_ERROR, mistakes),
-    }
+fn check(common: &CommonOptions, environment: &Environment) -> Result<u8, Failure> {
+    let config = load_and_report(common, environment)?;
+    let gates = match config.gates.len() {
+        0 => String::new(),
+        count => format!(" gates: {count},"),
+    };
+    let mut lines = vec![format!(
+        "The configuration is valid. Agents: {},{gates} tools: {}, rules: {}.",
+        config.agents.len(),
+        config.tools.len(),
+        config.policy.len()
+    )];
+    lines.extend(config.recipient_lines());
+    Ok(print(&(lines.join("\n") + "\n")))
 }
 
-fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> u8 {
-    let config = match load_and_report(common, environment) {
-        Ok(config) => config,
-        Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
-    };
-    let mut pong = None;
-    let sent = run_to_end(async {
-        pong = app::ping(&config, name).await?;
-        Ok(())
-    });
-    if let Err(error) = sent {
-        return print_error(FAILED, format!("{error:#}"));
-    }
-    let Some(pong) = pong else {
+fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> Result<u8, Failure> {
+    let config = load_and_report(common, environment)?;
+    let Some(pong) = run_to_end(app::ping(&config, name))? else {
         let known = config.notify.to.iter();
         let known: Vec<_> = known.map(|entry| format!("`{}`", entry.name)).collect();
         let known = if known.is_empty() {
@@ -289,10 +277,8 @@ fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> u8 {
         } else {
             format!("known are {}", known.join(", "))
         };
-        return print_error(
-            USAGE_ERROR,
-            format!("no entry of `notify.to` has the name `{name}`; {known}"),
-        );
+        let why = format!("no entry of `notify.to` has the name `{name}`; {known}");
+        return Err((USAGE_ERROR, why));
     };
     let milliseconds = pong.took.as_millis();
     let answer = match (pong.status, pong.problem) {
@@ -305,51 +291,38 @@ fn notify(name: &str, common: &CommonOptions, environment: &Environment) -> u8 {
         (None, problem) => format!("no answer in {milliseconds} ms: {problem}"),
     };
     if pong.problem.is_empty() {
-        print(&format!("{name}: {answer}\n"))
+        Ok(print(&format!("{name}: {answer}\n")))
     } else {
-        print_error(FAILED, format!("{name}: {answer}"))
+        Err((FAILED, format!("{name}: {answer}")))
     }
-}
-
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
 }
 
 /// Runs `work` to its end. Does not wait for threads that are still blocked, for example in name
 /// resolution.
-fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = runtime()?;
+fn run_to_end<T>(work: impl Future<Output = anyhow::Result<T>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| (FAILED, error.to_string()))?;
     let done = runtime.block_on(work);
     runtime.shutdown_background();
-    done
+    done.map_err(|error| (FAILED, format!("{error:#}")))
 }
 
-fn serve(options: &Serve, environment: &Environment) -> u8 {
+fn serve(options: &Serve, environment: &Environment) -> Result<u8, Failure> {
     let Loaded {
         config,
         report,
         note,
-    } = match load(&options.common, environment) {
-        Ok(loaded) => loaded,
-        Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
-    };
+    } = load(&options.common, environment)?;
     let config = Config {
         log_mcp_stderr: options.log_mcp_stderr,
         ..config
     };
-    if let Err(mistake) = failpoint::arm(
-        environment
-            .variable("HOLDPOINT_FAILPOINTS")
-            .unwrap_or_default(),
-    ) {
-        return print_error(USAGE_ERROR, mistake);
-    }
-    let metrics = match app::start_log(options.log_format, config.log.as_deref()) {
-        Ok(metrics) => metrics,
-        Err(error) => return print_error(FAILED, error),
-    };
+    let points = environment.variable("HOLDPOINT_FAILPOINTS");
+    failpoint::arm(points.unwrap_or_default()).map_err(|mistake| (USAGE_ERROR, mistake))?;
+    let metrics = app::start_log(options.log_format, config.log.as_deref())
+        .map_err(|error| (FAILED, error.to_string()))?;
     let options = ServeOptions {
         note,
         warnings: report.warnings,
@@ -359,30 +332,22 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
         },
     };
     match run_to_end(app::serve(config, options, metrics)) {
-        Ok(()) => OK,
         // If the log's filter leaves out even errors, the error is printed instead.
-        Err(error) if !tracing::enabled!(tracing::Level::ERROR) => {
-            print_error(FAILED, format!("{error:#}"))
+        Err((code, why)) if tracing::enabled!(tracing::Level::ERROR) => {
+            tracing::error!("{why}");
+            Ok(code)
         }
-        Err(error) => {
-            tracing::error!("{error:#}");
-            FAILED
-        }
+        ended => ended.map(|()| OK),
     }
 }
 
-fn migrate(common: &CommonOptions, environment: &Environment) -> u8 {
-    let config = match load_and_report(common, environment) {
-        Ok(config) => config,
-        Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
-    };
-    match run_to_end(app::migrate(&config)) {
-        Ok(()) => print("The database has the tables of this version.\n"),
-        Err(error) => print_error(FAILED, format!("{error:#}")),
-    }
+fn migrate(common: &CommonOptions, environment: &Environment) -> Result<u8, Failure> {
+    let config = load_and_report(common, environment)?;
+    run_to_end(app::migrate(&config))?;
+    Ok(print("The database has the tables of this version.\n"))
 }
 
-fn init(file: &Path) -> u8 {
+fn init(file: &Path) -> Result<u8, Failure> {
     let written = std::fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -390,7 +355,7 @@ fn init(file: &Path) -> u8 {
     match written.and_then(|mut open| open.write_all(SMALLEST.as_bytes())) {
         Ok(()) => {
             let name = file.display();
-            print(&format!(
+            Ok(print(&format!(
                 "\
 Wrote {name}. Now:
 
@@ -402,31 +367,27 @@ Then create a task. The agent's call of its tool is held; `pending` in the answe
 
   curl -s http://127.0.0.1:8080/v1/tasks -H 'Content-Type: application/json' -d '{{\"input\": \"Where is order 17?\"}}'
 "
-            ))
+            )))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => print_error(
-            USAGE_ERROR,
-            format!(
-                "{}: the file exists already and was not changed",
-                file.display()
-            ),
-        ),
-        Err(error) => print_error(FAILED, format!("{}: {error}", file.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            let file = file.display();
+            let why = format!("{file}: the file exists already and was not changed");
+            Err((USAGE_ERROR, why))
+        }
+        Err(error) => Err((FAILED, format!("{}: {error}", file.display()))),
     }
 }
 
-fn health(common: &CommonOptions, environment: &Environment) -> u8 {
-    let config = match load(common, environment) {
-        Ok(loaded) => loaded.config,
-        Err(mistakes) => return print_error(USAGE_ERROR, mistakes),
-    };
+fn health(common: &CommonOptions, environment: &Environment) -> Result<u8, Failure> {
+    let config = load(common, environment)?.config;
     let Some(address) = config.server.address() else {
-        return print_error(USAGE_ERROR, "`server.listen` is not an address");
+        let why = "`server.listen` is not an address";
+        return Err((USAGE_ERROR, why.to_owned()));
     };
     match readyz_status(reachable(address)) {
-        Ok(200) => OK,
-        Ok(status) => print_error(FAILED, format!("not ready: the service answered {status}")),
-        Err(error) => print_error(FAILED, format!("not ready: {error}")),
+        Ok(200) => Ok(OK),
+        Ok(status) => Err((FAILED, format!("not ready: the service answered {status}"))),
+        Err(error) => Err((FAILED, format!("not ready: {error}"))),
     }
 }
 

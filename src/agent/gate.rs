@@ -205,15 +205,10 @@ impl From<&Gate> for PinnedGateSettings {
 
 impl PinnedGateSettings {
     pub(crate) fn apply_to(self, current: &Gate) -> Gate {
-        let Self {
-            use_within,
-            run_within,
-            report,
-        } = self;
         Gate {
-            use_within,
-            run_within,
-            report,
+            use_within: self.use_within,
+            run_within: self.run_within,
+            report: self.report,
             ..current.clone()
         }
     }

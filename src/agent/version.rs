@@ -47,16 +47,8 @@ pub(crate) fn definition<'a>(
     tools: impl IntoIterator<Item = UnexpandedTool>,
     sub_agents: impl IntoIterator<Item = (&'a str, Value)>,
 ) -> String {
-    let settings: Map<String, Value> = match settings {
-        Value::Object(members) => members.clone(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Map::new()
-        }
-    };
-    let settings: Map<String, Value> = settings
-        .into_iter()
-        .filter(|(key, _)| !UNPINNED_KEYS.contains(&key.as_str()))
-        .collect();
+    let mut settings = settings.as_object().cloned().unwrap_or_default();
+    settings.retain(|key, _| !UNPINNED_KEYS.contains(&key.as_str()));
     let described = |value: &Value| {
         value
             .get("description")
@@ -205,16 +197,6 @@ struct StoredTool {
     parameters: Value,
 }
 
-fn parse(
-    definition: &str,
-    expander: &VariableExpander,
-) -> Result<StoredDefinition, DefinitionError> {
-    let mut definition: Value =
-        serde_json::from_str(definition).map_err(|_| DefinitionError::Damaged)?;
-    expander.expand_all(&mut definition)?;
-    serde_json::from_value(definition).map_err(|_| DefinitionError::Damaged)
-}
-
 /// Reads an agent from its definition, with each `${…}` expanded. The agent has the default limits
 /// and admits every caller. The digest of the definition is not checked.
 ///
@@ -225,12 +207,15 @@ pub(crate) fn read(
     definition: &str,
     expander: &VariableExpander,
 ) -> Result<Agent, DefinitionError> {
+    let damaged = |_| DefinitionError::Damaged;
+    let mut value: Value = serde_json::from_str(definition).map_err(damaged)?;
+    expander.expand_all(&mut value)?;
     let StoredDefinition {
         name,
         agent,
         mut tools,
         sub_agents,
-    } = parse(definition, expander)?;
+    } = serde_json::from_value(value).map_err(damaged)?;
     if agent.gate.is_none() && agent.model.is_none() {
         return Err(DefinitionError::Damaged);
     }

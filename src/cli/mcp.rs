@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{
-    CommonOptions, FAILED, OK, USAGE_ERROR, flags, print, print_error, run_to_end, source,
-};
+use super::{CommonOptions, FAILED, Failure, OK, USAGE_ERROR, flags, print, run_to_end, source};
 use crate::app::{self, ReviewResult};
 use crate::config::environment::Environment;
 use crate::config::{self, McpConfig};
@@ -37,15 +35,8 @@ pub(super) struct LockOptions {
     common: CommonOptions,
 }
 
-pub(super) fn run(command: &Mcp, environment: &Environment) -> u8 {
+pub(super) fn run(command: &Mcp, environment: &Environment) -> Result<u8, Failure> {
     let Mcp::Lock(options) = command;
-    match lock(options, environment) {
-        Ok(code) => code,
-        Err((code, why)) => print_error(code, why),
-    }
-}
-
-fn lock(options: &LockOptions, environment: &Environment) -> Result<u8, (u8, String)> {
     let wrong = |why: String| (USAGE_ERROR, why);
     let (source, _) = source(&options.common, environment).map_err(wrong)?;
     let loaded = config::load_mcp(source, environment, &flags(&options.common));
@@ -61,16 +52,8 @@ fn lock(options: &LockOptions, environment: &Environment) -> Result<u8, (u8, Str
         ));
     }
     let headers = headers(&options.header, environment).map_err(wrong)?;
-    let mut reviewed = None;
     let only = options.server.as_deref();
-    let outcome = run_to_end(async {
-        reviewed = Some(app::review_mcp_tools(&config, only, &headers).await?);
-        Ok(())
-    });
-    outcome.map_err(|error| (FAILED, format!("{error:#}")))?;
-    let Some(reviewed) = reviewed else {
-        return Ok(FAILED);
-    };
+    let reviewed = run_to_end(app::review_mcp_tools(&config, only, &headers))?;
     if print(&reviewed.text) != OK {
         return Ok(FAILED);
     }
@@ -84,7 +67,7 @@ fn finish(
     options: &LockOptions,
     config: &McpConfig,
     reviewed: &ReviewResult,
-) -> Result<u8, (u8, String)> {
+) -> Result<u8, Failure> {
     let file = config.path.display();
     if !reviewed.differs {
         return Ok(print(&format!("{file} is up to date.\n")));
@@ -102,7 +85,7 @@ fn finish(
     )))
 }
 
-fn confirm_write(path: &Path) -> Result<bool, (u8, String)> {
+fn confirm_write(path: &Path) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         let why = "nothing was written: there is no terminal to ask at; read the differences, then pass --yes";
         return Err((FAILED, why.to_owned()));

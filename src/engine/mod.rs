@@ -51,10 +51,6 @@ pub struct Settings {
     /// The duration of a lease. The worker renews its leases whenever a third of this time has
     /// passed.
     pub lease: Duration,
-    /// The number of lost leases after which a task fails. A lost lease counts only if the task got
-    /// no new item during the lease, and if the lease began with a lone drive (a drive beside which
-    /// the process drives no other task).
-    pub takeovers: i32,
 }
 
 impl Default for Settings {
@@ -62,7 +58,6 @@ impl Default for Settings {
         Self {
             max_running: 64,
             lease: Duration::from_secs(30),
-            takeovers: 5,
         }
     }
 }

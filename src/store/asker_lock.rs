@@ -4,9 +4,9 @@
 //! Each process has a random number, new at each start. The Postgres session of its relay
 //! (`relay.rs`) holds the advisory lock with this number, and Postgres releases the lock when the
 //! session ends. A commit that stores for how long an asker waits also stores the number, in
-//! `asker_owner`. A read of `asker_until` (see `sql.rs`) tries the lock, and returns 0 if no
-//! session holds it. The process itself reads its own presences as stored: each of its sessions has
-//! the number as a parameter.
+//! `asker_owner`. Another process that reads an `asker_until` that is not over (see `sql.rs`) tries
+//! the lock, and reads 0 if no session holds it. The process itself reads its own presences as
+//! stored: each of its sessions has the number as a parameter.
 //!
 //! While the relay has no connection, the presences of this process count as ended for other
 //! replicas. They count again once the relay holds its lock again. Commits that this process makes
@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::Store;
 use super::db::Sql;
 use super::relay::{Disconnected, TIMEOUT};
+use crate::world::{NoRandomness, random_bytes};
 
 /// Takes the lock if it is free. An earlier session of this process may still hold the lock, or a
 /// read may hold it for a moment. A session without the parameter of this process belongs to a
@@ -44,11 +45,13 @@ pub(super) struct AskerLock {
 }
 
 impl AskerLock {
-    pub(super) fn new() -> Self {
-        Self {
-            key: crate::world::random_bytes().map_or(0, i64::from_ne_bytes),
+    /// Gives this process a new number. There is no other number to fall back to: of two processes
+    /// with the same number, the presences of one would last as long as the other one lives.
+    pub(super) fn new() -> Result<Self, NoRandomness> {
+        Ok(Self {
+            key: i64::from_ne_bytes(random_bytes()?),
             is_held: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Returns the parameter that each session of this process has.

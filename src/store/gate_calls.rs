@@ -42,7 +42,7 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
        " (now 9) " as moment
   from (
     (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from unnest($6::text[]) as k (call_key)
-          cross join lateral (select t.task_id, t.status, t.call_key, " (asker_until) ", t.updated_at
+          cross join lateral (select t.task_id, t.status, t.call_key, " (asker_until "true") ", t.updated_at
                from agent_task t
               where t.tenant = $1 and t.agent = $2 and t.user_id = p.user_id and t.session_id = $4 and t.call_tool = $5
                 and t.call_key = k.call_key
@@ -54,7 +54,7 @@ select c.user_id, c.task_id, c.status, c.call_key, c.asker_until, c.updated_at,
     (select y.* from " (people 1 3 10) " p cross join lateral (select p.user_id, x.* from (select r.root_task_id, r.kind from intervention_request r
               where r.tenant = $1 and r.gate = $2 and r.gate_user = p.user_id and r.status = 'pending'
               order by r.request_id desc limit $8) q
-          cross join lateral (select t.task_id, t.status, t.call_key, " (asker_until) ", t.updated_at
+          cross join lateral (select t.task_id, t.status, t.call_key, " (asker_until "true") ", t.updated_at
                from agent_task t
               where t.task_id = q.root_task_id and t.session_id = $4 and t.call_tool = $5 and t.status = 'Paused'
                 and t.call_key <> all($6::text[])

@@ -44,7 +44,7 @@ pub(super) async fn open(
     let uncertain_until = UncertainUntil::default();
     let connection_failures = Arc::new(ConnectionFailures::default());
     let outage = Outage::new(settings, Arc::clone(&clock));
-    let asker_lock = AskerLock::new();
+    let asker_lock = AskerLock::new()?;
     let (engine, lock) = match settings.address() {
         Some(Address::Postgres(url)) => (
             postgres(

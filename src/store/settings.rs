@@ -9,7 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use crate::secret::Secret;
 use crate::task::units::duration_text;
-use crate::world::Mistakes;
+use crate::world::{Mistakes, NoRandomness};
 
 /// The database that keeps the service's state.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -205,6 +205,9 @@ pub enum OpenError {
     /// A migration failed, with the error of the database or of the migrator.
     #[error("a migration failed: {0}")]
     Migration(String),
+    /// The system provides no random number by which the database could know this process.
+    #[error(transparent)]
+    NoRandomness(#[from] NoRandomness),
 }
 
 #[cfg(test)]

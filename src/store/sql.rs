@@ -53,9 +53,11 @@ impl Sql {
 ///   subquery also returns the non-ASCII spellings whose key (the folded form) is not stored yet.
 ///   These may belong to other people, so the caller must drop the rows of other people;
 /// - `(spelled t n k)`: after an expression, the condition that its value is in `(people t n k)`;
-/// - `(asker_until)`: the column of the task `t`; 0 if the process that stored the presence is gone
-///   (see `asker_lock.rs`);
-/// - `(task)`, `(request)`: the columns of a task or of a request that several statements read;
+/// - `(asker_until "c")`: the column of the task `t`; 0 if the process that stored the presence is
+///   gone (see `asker_lock.rs`). In a row for which the condition `c` is false, the column is as
+///   stored;
+/// - `(task)`, `(request)`: the columns of a task or of a request that several statements read. The
+///   status item `s` must be in the row from which the columns of the task are read;
 /// - `(first_of_changes)`: the rest of a statement that returns the number of a change's first
 ///   event. The statement must begin with a recursive common table expression `back`. The first
 ///   query of `back` must select one or several events of the change, with the columns root,
@@ -87,19 +89,26 @@ macro_rules! sql {
     (@pg [$($out:tt)*] (spelled $tenant:literal $names:literal $keys:literal) $($rest:tt)*) => {
         sql!(@pg [$($out)* "= any(array",] (people $tenant $names $keys) ")" $($rest)*)
     };
-    (@pg [$($out:tt)*] (asker_until) $($rest:tt)*) => {
+    (@pg [$($out:tt)*] (asker_until $condition:literal) $($rest:tt)*) => {
+        // Postgres evaluates the branches of a `case` in order, but the operands of `or` in any
+        // order. So the lock is tried only for a presence of another process that is not over.
+        //
         // A running older version writes `asker_until` but no owner. So an earlier owner may
         // stand beside the mark that the result was delivered.
-        sql!(@pg [$($out)* "case when t.asker_owner is null or t.asker_until = 9223372036854775807
+        sql!(@pg [$($out)* "case when not ", $condition, " or t.asker_owner is null or t.asker_until = 9223372036854775807
                 or t.asker_owner::text = current_setting('holdpoint.process', true) then t.asker_until
+            when t.asker_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint then 0
             when pg_try_advisory_xact_lock_shared(t.asker_owner) then 0 else t.asker_until end as asker_until",] $($rest)*)
     };
-    (@lite [$($out:tt)*] (asker_until) $($rest:tt)*) => { sql!(@lite [$($out)* "t.asker_until",] $($rest)*) };
+    (@lite [$($out:tt)*] (asker_until $condition:literal) $($rest:tt)*) => {
+        sql!(@lite [$($out)* "t.asker_until",] $($rest)*)
+    };
     (@$engine:ident [$($out:tt)*] (task) $($rest:tt)*) => {
         sql!(@$engine [$($out)* "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id,
             t.session_id, t.agent, t.agent_version, t.agent_path, t.metadata, t.status, t.version, t.last_seq, t.busy,
             t.open_requests, t.prompt_tokens, t.completion_tokens, t.total_tokens, t.model_calls, t.lease_owner,
-            t.lease_until, (t.phase = 'parked' and t.wake_at is null) as parked, ",] (asker_until) ", t.takeovers,
+            t.lease_until, (t.phase = 'parked' and t.wake_at is null) as parked, ",]
+            (asker_until "(s.seq is not null)") ", t.takeovers,
             t.fruitless, t.next_event, t.created_at, t.updated_at, s.body as status_body" $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (request) $($rest:tt)*) => {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, EqualCall};
+use holdpoint::store::{CommitError, EqualCall, Store};
 use holdpoint::task::change::{
     ASKER_UNTIL_DELIVERED, AskerPresence, Counters, Guard, IdempotencyRow, KeyedCall, LeaseChange,
     TaskChange,
@@ -108,6 +108,21 @@ async fn presence_is_stored_with_its_process_while_the_asker_waits() {
         fixture.write(waits).await.unwrap();
         assert_eq!(fixture.number(owners).await, 1);
     }
+}
+
+#[tokio::test]
+async fn presence_that_is_over_is_read_without_the_lock_of_its_process() {
+    let fixture = StoreFixture::postgres().await;
+    let has_lock = async || fixture.store.ends_presence();
+    until("the process holds its lock", has_lock).await;
+    let other = Store::open(&fixture.settings, fixture.clock.clone());
+    let other = other.await.unwrap();
+    let id = propose(&fixture, CALL).await;
+    let over = presence(&fixture, id, AskerPresence::PresentFor(Duration::ZERO)).await;
+    let at = fixture.write(over).await.unwrap().at;
+    assert_eq!(asker_until(&fixture, id).await, Some(at));
+    let row = other.task(id).await.unwrap().unwrap();
+    assert_eq!(row.asker_until, Some(Time(0)));
 }
 
 fn key(task_id: TaskId) -> IdempotencyRow {

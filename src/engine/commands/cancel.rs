@@ -33,20 +33,16 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         for _ in 0..MAX_TRIES {
             let mut session = self.load_for(caller, task, Command::Cancel).await?;
-            let accepted = Accepted::without_events(task, session.own.row.root_task_id, false);
-            match session.own.row.status {
+            let row = &session.own.row;
+            let accepted = Accepted::without_events(task, row.root_task_id, false);
+            match row.status {
                 TaskStatus::Canceled if key.is_none() => {
                     self.wait_until_unsendable(&session.subtree(), session.now)
                         .await;
                     return Ok(accepted);
                 }
                 TaskStatus::Completed | TaskStatus::Failed => {
-                    let code = ConflictCode::TaskFinal;
-                    return Err(Refusal::Conflict {
-                        code,
-                        task_id: task,
-                        status: session.own.row.status,
-                    });
+                    return Err(Refusal::conflict(row, ConflictCode::TaskFinal));
                 }
                 TaskStatus::Running | TaskStatus::Paused => {
                     session.cancel();

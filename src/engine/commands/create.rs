@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Accepted, FieldError, IdempotencyKey, Refusal, TaskInput};
+use super::{Accepted, IdempotencyKey, Refusal, TaskInput};
+use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
 use crate::engine::session::task_draft::unsaved_row;
@@ -29,35 +30,11 @@ impl Engine {
             .agents
             .find(name, &caller.tenant, &caller.user_id, &caller.groups)
             .ok_or_else(|| {
-                Refusal::Invalid(vec![FieldError {
-                    pointer: "/agent".to_owned(),
-                    detail: "the name of an agent that is open to you".to_owned(),
-                }])
+                Refusal::invalid("/agent", "the name of an agent that is open to you")
             })?;
-        let task_id = TaskId(self.ids.fresh());
-        let new = NewTask {
-            tenant: caller.tenant.clone(),
-            user_id: caller.user_id.to_string(),
-            session_id: task
-                .session_id
-                .unwrap_or_else(|| self.ids.fresh().to_string()),
-            agent: agent.name.clone(),
-            agent_version: agent.version.clone(),
-            parent: None,
-            agent_path: vec![agent.name.clone()],
-            metadata: task.metadata,
-            call: None,
-        };
-        let (now, history_uncertain_until) =
-            (self.clock.now(), self.store.history_uncertain_until());
-        let mut session = TaskSession::new(Journal {
-            row: unsaved_row(task_id, task_id, &new),
-            items: Vec::new(),
-            now,
-            history_uncertain_until,
-        });
-        session.own.guard = Some(Guard::New(Box::new(new)));
-        session.own.push_status(TaskStatus::Running, session.now);
+        let session_id = task.session_id;
+        let session_id = session_id.unwrap_or_else(|| self.ids.fresh().to_string());
+        let mut session = self.unsaved_root(caller, agent, session_id, task.metadata);
         session.push(Fact::UserMessage {
             items: task.items,
             user_context: task.user_context,
@@ -73,5 +50,36 @@ impl Engine {
             Some(key) => self.replay(caller, key).await?.ok_or(Refusal::Unavailable),
             None => Err(Refusal::Internal),
         }
+    }
+
+    /// Returns a new task of the caller that is not stored yet, with its status as the only item.
+    pub(in crate::engine) fn unsaved_root(
+        &self,
+        caller: &Caller,
+        agent: &Agent,
+        session_id: String,
+        metadata: String,
+    ) -> TaskSession {
+        let task_id = TaskId(self.ids.fresh());
+        let new = NewTask {
+            tenant: caller.tenant.clone(),
+            user_id: caller.user_id.to_string(),
+            session_id,
+            agent: agent.name.clone(),
+            agent_version: agent.version.clone(),
+            parent: None,
+            agent_path: vec![agent.name.clone()],
+            metadata,
+            call: None,
+        };
+        let mut session = TaskSession::new(Journal {
+            row: unsaved_row(task_id, task_id, &new),
+            items: Vec::new(),
+            now: self.clock.now(),
+            history_uncertain_until: self.store.history_uncertain_until(),
+        });
+        session.own.guard = Some(Guard::New(Box::new(new)));
+        session.own.push_status(TaskStatus::Running, session.now);
+        session
     }
 }

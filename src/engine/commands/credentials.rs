@@ -8,7 +8,6 @@ use std::iter;
 
 use serde_json::{Map, Value};
 
-use super::decision_input::invalid;
 use crate::agent::Agent;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
@@ -106,10 +105,8 @@ impl Engine {
             Some((call, _)) => {
                 let detail =
                     "arguments without a value that is kept secret: no call is run with one";
-                Err(invalid(
-                    &format!("{}/arguments", pointer("/decisions", &call)),
-                    detail.to_owned(),
-                ))
+                let place = format!("{}/arguments", pointer("/decisions", &call));
+                Err(Refusal::invalid(place, detail))
             }
             None => Ok(()),
         }

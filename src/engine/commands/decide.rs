@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::decision_input::{DecisionInput, invalid, validate};
+use super::decision_input::{DecisionInput, validate};
 use super::valid_decision::{JudgedEdit, ValidDecision};
 use super::{Accepted, IdempotencyKey, MAX_TRIES, Refusal};
 use crate::agent::Agent;
@@ -237,9 +237,7 @@ impl Engine {
         )
         .await?;
         for (call, text) in input.edits() {
-            let Some(agent) = agent else {
-                return Err(Refusal::Internal);
-            };
+            let agent = agent.ok_or(Refusal::Internal)?;
             let (judged, judgement) = self
                 .judge_edit(caller, session, agent, open, call, text)
                 .await?;
@@ -248,9 +246,7 @@ impl Engine {
         }
         let shown = match (&input.response, open.spec.kind) {
             (Some(response), RequestKind::Credentials) => {
-                let Some(agent) = agent else {
-                    return Err(Refusal::Internal);
-                };
+                let agent = agent.ok_or(Refusal::Internal)?;
                 let (sealed, names) = self.seal(session, agent, &open.spec, response)?;
                 session.credentials.push(sealed);
                 Some(names)
@@ -272,7 +268,9 @@ impl Engine {
             return Ok(());
         }
         session.resume_if_unblocked();
-        push_judgements(session, new_judgements);
+        for (call, judgement) in new_judgements {
+            session.push_judgement(call, judgement);
+        }
         Ok(())
     }
 
@@ -303,14 +301,15 @@ impl Engine {
         };
         if state.attempts > 0 {
             let detail = "`approve` or `reject`: this call has been sent, and is known by its key with these arguments";
-            return Err(invalid(
-                &format!("/decisions/{call}/action"),
-                detail.to_owned(),
+            return Err(Refusal::invalid(
+                format!("/decisions/{call}/action"),
+                detail,
             ));
         }
         let name = state.call.name.as_str();
-        let now = self.verdict_on(session, agent, (name, text)).await;
-        let refused = |detail: String| invalid(&format!("/decisions/{call}/arguments"), detail);
+        let now = self.verdict(session, agent, (name, text)).await;
+        let refused =
+            |detail: String| Refusal::invalid(format!("/decisions/{call}/arguments"), detail);
         let (approves, new_judgement) = self
             .judgement_after_edit(caller, session, &open.spec, request, &now)
             .map_err(refused)?;
@@ -410,19 +409,4 @@ fn stored_damage(
 ) -> Option<Failure> {
     let unreadable = agent_failure.filter(|why| why.code == FailureCode::Integrity);
     request_damage(session, request).or_else(|| unreadable.cloned())
-}
-
-fn push_judgements(session: &mut TaskSession, judgements: Vec<(CallId, Judgement)>) {
-    for (tool_call_id, judgement) in judgements {
-        let Some(state) = session.own.progress.call(tool_call_id) else {
-            continue;
-        };
-        let (effect, performer) = (state.effect, state.performer);
-        session.push(Fact::Judged {
-            tool_call_id,
-            judgement,
-            effect,
-            performer,
-        });
-    }
 }

@@ -147,12 +147,12 @@ pub(crate) fn validate(
             }
             check_whole_action(spec, &allowed, *action)?;
             if then.is_some() && *action != Action::Reject {
-                return Err(invalid("/then", "only beside a reject".to_owned()));
+                return Err(Refusal::invalid("/then", "only beside a reject"));
             }
             if let Some(requested) = remember {
                 let misfit = |call| grant_misfit(caller, spec, call, *action, *requested);
                 if let Some((place, detail)) = spec.own_calls().find_map(misfit) {
-                    return Err(invalid(place, detail));
+                    return Err(Refusal::invalid(place, detail));
                 }
             }
             let response = read_response(spec, *action, response.as_ref())?;
@@ -192,7 +192,7 @@ fn check_whole_action(
     if of_calls.contains(&action) {
         detail = format!("{detail}; {}", DecisionBody::per_call_hint(action));
     }
-    Err(invalid("/action", detail))
+    Err(Refusal::invalid("/action", detail))
 }
 
 fn per_call(
@@ -202,8 +202,8 @@ fn per_call(
     replies: &BTreeMap<String, CallReply>,
 ) -> Result<ValidDecision, Refusal> {
     if !spec.kind.properties().decides_calls {
-        let detail = "this kind of request has one call: say `action`".to_owned();
-        return Err(invalid("/decisions", detail));
+        let detail = "this kind of request has one call: say `action`";
+        return Err(Refusal::invalid("/decisions", detail));
     }
     let (mut errors, mut by_call, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
@@ -294,22 +294,18 @@ fn read_response(
         action == Action::Respond && spec.kind.properties().response == ResponseKind::Form;
     match (is_wanted, response) {
         (false, None) => Ok(None),
-        (false, Some(_)) => Err(invalid(
+        (false, Some(_)) => Err(Refusal::invalid(
             "/response",
-            "nothing is filled in with this answer".to_owned(),
+            "nothing is filled in with this answer",
         )),
-        (true, None) => Err(invalid(
+        (true, None) => Err(Refusal::invalid(
             "/response",
-            "what is filled in, by the request's `form`".to_owned(),
+            "what is filled in, by the request's `form`",
         )),
         (true, Some(text)) => {
-            let form = spec
-                .form
-                .as_ref()
-                .and_then(|form| CompiledSchema::closed(form).ok());
-            let Some(form) = form else {
-                return Err(Refusal::Internal);
-            };
+            let form = spec.form.as_ref();
+            let form = form.and_then(|form| CompiledSchema::closed(form).ok());
+            let form = form.ok_or(Refusal::Internal)?;
             let value = arguments::read(text.reveal(), &form)
                 .map_err(|misfits| violations_at("/response", misfits))?;
             if spec.kind == RequestKind::Credentials {
@@ -357,8 +353,8 @@ fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Resu
         && matches!(content, ResponseKind::Result | ResponseKind::FormResult);
     match (is_wanted, result) {
         (false, None) => Ok(()),
-        (false, Some(_)) => Err(invalid("/result", "no result with this answer".to_owned())),
-        (true, None) => Err(invalid("/result", "the result".to_owned())),
+        (false, Some(_)) => Err(Refusal::invalid("/result", "no result with this answer")),
+        (true, None) => Err(Refusal::invalid("/result", "the result")),
         (true, Some(text)) => {
             let Some(form) = spec
                 .form
@@ -367,9 +363,7 @@ fn read_result(spec: &RequestSpec, action: Action, result: Option<&str>) -> Resu
             else {
                 return Ok(());
             };
-            let Ok(form) = CompiledSchema::open(form) else {
-                return Err(Refusal::Internal);
-            };
+            let form = CompiledSchema::open(form).map_err(|_| Refusal::Internal)?;
             let fits = |value: Value| form.check(&value);
             serde_json::from_str(text)
                 .map_err(|_| SchemaViolations::single("", "a JSON value"))
@@ -401,13 +395,6 @@ fn one_of(actions: &[Action]) -> String {
     } else {
         format!("one of: {}", words.join(", "))
     }
-}
-
-pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
-    Refusal::Invalid(vec![FieldError {
-        pointer: pointer.to_owned(),
-        detail,
-    }])
 }
 
 fn violations_at(at: &str, misfits: SchemaViolations) -> Refusal {

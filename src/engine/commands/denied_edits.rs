@@ -4,7 +4,7 @@
 //! arguments are refused only if they hold a secret.
 
 use super::Refusal;
-use super::decision_input::{DecisionInput, invalid};
+use super::decision_input::DecisionInput;
 use crate::agent::Agent;
 use crate::engine::Engine;
 use crate::engine::session::TaskSession;
@@ -62,12 +62,12 @@ impl Engine {
                 continue;
             };
             let now = self
-                .verdict_on(session, agent, (asked.name.as_str(), text))
+                .verdict(session, agent, (asked.name.as_str(), text))
                 .await;
             let judged = self.judgement_after_edit(caller, session, spec, asked, &now);
             if let Err(detail) = judged {
                 let place = format!("{}/arguments", pointer("/decisions", &call));
-                return Err(invalid(&place, detail));
+                return Err(Refusal::invalid(place, detail));
             }
         }
         Ok(())

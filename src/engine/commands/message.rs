@@ -40,15 +40,13 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         for _ in 0..MAX_TRIES {
             let mut session = self.load_for(caller, task, Command::Message).await?;
-            let conflict = |code| Refusal::Conflict {
-                code,
-                task_id: task,
-                status: session.own.row.status,
-            };
-            match session.own.row.status {
-                TaskStatus::Running => return Err(conflict(ConflictCode::TaskRunning)),
+            let row = &session.own.row;
+            match row.status {
+                TaskStatus::Running => {
+                    return Err(Refusal::conflict(row, ConflictCode::TaskRunning));
+                }
                 TaskStatus::Paused if !message.supersede => {
-                    return Err(conflict(ConflictCode::TaskPaused));
+                    return Err(Refusal::conflict(row, ConflictCode::TaskPaused));
                 }
                 TaskStatus::Paused
                 | TaskStatus::Completed

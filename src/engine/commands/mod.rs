@@ -186,6 +186,28 @@ pub enum ConflictCode {
     NotAConversation,
 }
 
+impl Refusal {
+    /// Refuses a body with one error.
+    pub(in crate::engine) fn invalid(
+        pointer: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self::Invalid(vec![FieldError {
+            pointer: pointer.into(),
+            detail: detail.into(),
+        }])
+    }
+
+    /// Refuses a command on the task of `row`.
+    fn conflict(row: &TaskRow, code: ConflictCode) -> Self {
+        Self::Conflict {
+            code,
+            task_id: row.task_id,
+            status: row.status,
+        }
+    }
+}
+
 impl From<ReadError> for Refusal {
     fn from(error: ReadError) -> Self {
         match error {
@@ -241,11 +263,7 @@ impl Engine {
             });
         }
         if session.own.is_gate_call() && command != Command::Cancel {
-            return Err(Refusal::Conflict {
-                code: ConflictCode::NotAConversation,
-                task_id: task,
-                status: row.status,
-            });
+            return Err(Refusal::conflict(row, ConflictCode::NotAConversation));
         }
         Ok(session)
     }

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use super::Refusal;
-use super::decision_input::invalid;
 use super::valid_decision::ValidDecision;
 use crate::agent::Agent;
 use crate::engine::Engine;
@@ -88,14 +87,15 @@ impl Engine {
             let (Some(agent), Some(state), Some(spec)) = (agent, state, spec) else {
                 return Err(Refusal::Internal);
             };
-            let now = self.verdict(session, agent, state).await;
+            let judged = (state.call.name.as_str(), state.arguments_text());
+            let now = self.verdict(session, agent, judged).await;
             let shown_basis = spec.offer.as_deref().map(|offer| offer.basis.as_str());
             let offer = now
                 .offer
                 .filter(|offer| Some(offer.basis.as_str()) == shown_basis);
             let (Some(offer), Some(rule)) = (offer, now.rule) else {
                 let detail = "nothing: the rule does not offer it for this call any more";
-                return Err(invalid(&place, detail.to_owned()));
+                return Err(Refusal::invalid(place, detail));
             };
             let grant = Grant {
                 grant_id: GrantId(self.ids.fresh()),

@@ -33,13 +33,9 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         for _ in 0..MAX_TRIES {
             let mut session = self.load_for(caller, task, Command::Retry).await?;
-            if session.own.row.status != TaskStatus::Failed {
-                let code = ConflictCode::TaskNotFailed;
-                return Err(Refusal::Conflict {
-                    code,
-                    task_id: task,
-                    status: session.own.row.status,
-                });
+            let row = &session.own.row;
+            if row.status != TaskStatus::Failed {
+                return Err(Refusal::conflict(row, ConflictCode::TaskNotFailed));
             }
             session.own.push_status(TaskStatus::Running, session.now);
             if let Some(accepted) = self.submit_with_key(caller, session, key).await? {

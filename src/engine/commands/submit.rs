@@ -9,6 +9,7 @@ use crate::engine::session::{FirstCommit, TaskSession};
 use crate::failpoint;
 use crate::people::Caller;
 use crate::store::CommitError;
+use crate::task::change::Committed;
 
 impl Engine {
     /// Commits a command's facts and drives the task in the background. Returns once the first
@@ -24,11 +25,11 @@ impl Engine {
         let is_gate_call = self.is_root_at_gate(&session.own.row);
         let first_commit = session.expect_commit();
         self.drivers.spawn(Arc::clone(self).drive(session));
-        let committed = match unless_conflict(wait_for_first_commit(first_commit).await)? {
-            Some(false) => return Err(Refusal::Internal),
-            committed => committed.is_some(),
+        let Some(first_commit) = unless_conflict(wait_for_first_commit(first_commit).await)? else {
+            return Ok(None);
         };
-        Ok(committed.then_some(Accepted {
+        first_commit.ok_or(Refusal::Internal)?;
+        Ok(Some(Accepted {
             task_id,
             root,
             replayed: false,
@@ -54,18 +55,16 @@ impl Engine {
     }
 }
 
-/// Waits for the session's first commit. Returns `false` if the driver ended without a commit.
+/// Waits for the session's first commit. Returns `None` if the driver ended without a commit.
 pub(in crate::engine) async fn wait_for_first_commit(
     first_commit: FirstCommit,
-) -> Result<bool, CommitError> {
-    match first_commit.await {
-        Ok(committed) => {
-            committed?;
-            failpoint::reach("submit.committed");
-            Ok(true)
-        }
-        Err(_) => Ok(false),
-    }
+) -> Result<Option<Committed>, CommitError> {
+    let Ok(committed) = first_commit.await else {
+        return Ok(None);
+    };
+    let committed = committed?;
+    failpoint::reach("submit.committed");
+    Ok(Some(committed))
 }
 
 /// Replaces the error by `None` if another commit came first or the database refused the change.

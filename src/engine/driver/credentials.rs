@@ -42,10 +42,6 @@ impl<'e> Driver<'e> {
             .merged_with(&self.credentials().await?.redactor()))
     }
 
-    pub(crate) async fn redact(&mut self, text: &str) -> Result<String, Stop> {
-        Ok(self.redactor().await?.redact(text).into_owned())
-    }
-
     /// Redacts the model's answer. Marks each call whose arguments held a secret.
     pub(crate) async fn redact_answer(&mut self, answer: Answer) -> Result<Answer, Stop> {
         let redactor = self.redactor().await?;
@@ -97,14 +93,7 @@ impl<'e> Driver<'e> {
                 None => {
                     let reason =
                         format!("the configuration has no credential {name} for this agent");
-                    let (effect, performer) = (state.effect, state.performer);
-                    let judgement = Judgement::invalid(reason);
-                    self.session.push(Fact::Judged {
-                        tool_call_id: *id,
-                        judgement,
-                        effect,
-                        performer,
-                    });
+                    self.session.push_judgement(*id, Judgement::invalid(reason));
                 }
             }
         }

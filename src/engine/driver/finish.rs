@@ -23,22 +23,18 @@ impl Engine {
     ) -> Result<bool, Stop> {
         self.reopen(session).await?;
         let ends_tree = session.own.progress.ending == Some(Then::CancelRoot);
+        let complete = |session: &mut TaskSession, text| {
+            session.push(Fact::TaskStatus {
+                status: TaskStatus::Completed,
+                error: None,
+                output: Some(text),
+            });
+        };
         match ending {
-            Ending::Completed(text) => {
-                let (status, output) = (TaskStatus::Completed, Some(text));
-                session.push(Fact::TaskStatus {
-                    status,
-                    error: None,
-                    output,
-                });
-            }
+            Ending::Completed(text) => complete(session, text),
             Ending::Settled => {
-                let output = Some(last_result(&session.own.items).unwrap_or_default());
-                session.push(Fact::TaskStatus {
-                    status: TaskStatus::Completed,
-                    error: None,
-                    output,
-                });
+                let text = last_result(&session.own.items).unwrap_or_default();
+                complete(session, text);
             }
             Ending::Failed(failure) => session.own.fail(failure, session.now),
             Ending::Canceled => session.own.push_status(TaskStatus::Canceled, session.now),

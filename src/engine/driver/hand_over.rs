@@ -13,7 +13,7 @@ use crate::task::asker::startable_since;
 use crate::task::call_state::{AttemptStart, CallState, Phase};
 use crate::task::change::{AskerPresence, LeaseChange};
 use crate::task::id::CallId;
-use crate::task::item::{Fact, Outcome, ToolResult, newest_decisions};
+use crate::task::item::{Fact, Outcome, newest_decisions};
 use crate::task::step::AskerState;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolKind;
@@ -122,7 +122,7 @@ impl Driver<'_> {
         );
         self.session.push(Fact::ToolStarted {
             tool_call_id: id,
-            name: name.clone(),
+            name,
             digest,
             attempt: state.attempts + 1,
             timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
@@ -133,15 +133,8 @@ impl Driver<'_> {
         // the permit.
         self.session.own.asker = Some(AskerPresence::Delivered);
         if gate.report == Report::Optional {
-            self.session.push(Fact::ToolResult(ToolResult {
-                tool_call_id: id,
-                name,
-                outcome: Outcome::Released,
-                content: RELEASED_TEXT.to_owned(),
-                http_status: None,
-                suspect: false,
-                reported: false,
-            }));
+            let released = (id, Outcome::Released, RELEASED_TEXT.to_owned());
+            self.session.settle_calls(vec![released]);
             return Ok(true);
         }
         let wake_in = Some(gate.run_within);

@@ -69,7 +69,8 @@ impl Driver<'_> {
         if let Some(rejection) = self.earlier_rejection(state) {
             return Ok(rejection);
         }
-        let judgement = self.engine.verdict(self.session, self.agent, state).await;
+        let call = (state.call.name.as_str(), state.arguments_text());
+        let judgement = self.engine.verdict(self.session, self.agent, call).await;
         let judgement = self.allow_if_granted(state, judgement, judged_at).await?;
         Ok(self.hold_if_uncertain(state, judgement))
     }
@@ -86,33 +87,10 @@ impl Driver<'_> {
         if state.approval.is_some() || state.performer.properties().asks_person {
             return None;
         }
-        let text = state.arguments_text();
-        // A tool treats an empty text as an empty object.
-        let arguments =
-            arguments::parse(if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
-                "{}"
-            } else {
-                text
-            })
-            .ok()?;
-        let rejected = self
-            .session
-            .own
-            .progress
-            .rejections
-            .find(&state.call.name, &arguments)?;
-        let text = "A human has rejected this same call.".to_owned();
-        let reason = Some(
-            rejected
-                .reason
-                .as_ref()
-                .map_or(text.clone(), |reason| format!("{text} Reason: {reason}")),
-        );
-        Some(Judgement {
-            reason,
-            repeats: Some(rejected.call),
-            ..Judgement::new(Verdict::Deny)
-        })
+        let arguments = parse_arguments(state.arguments_text())?;
+        let rejections = &self.session.own.progress.rejections;
+        let rejected = rejections.find(&state.call.name, &arguments)?;
+        Some(denied_again(rejected.call, rejected.reason.as_deref()))
     }
 
     /// Holds an allowed call if its tool is in quarantine (see `Quarantine`) and no person has
@@ -373,21 +351,10 @@ impl Engine {
             .or_else(|| other_tool(agent, name).map(Cow::Owned))
     }
 
-    /// Judges a call without the task's history: by its arguments, the policy, and the review of
-    /// its tool's definition. A call whose tool is not offered is invalid.
+    /// Judges a call of the tool `name` with the arguments `text` without the task's history: by
+    /// the arguments, the policy, and the review of the tool's definition. A call whose tool is not
+    /// offered is invalid.
     pub(in crate::engine) async fn verdict(
-        &self,
-        session: &TaskSession,
-        agent: &Agent,
-        state: &CallState,
-    ) -> Judgement {
-        let call = (state.call.name.as_str(), state.arguments_text());
-        self.verdict_on(session, agent, call).await
-    }
-
-    /// Like [`Engine::verdict`], but judges the arguments `text` for the tool `name` instead of a
-    /// journaled call.
-    pub(in crate::engine) async fn verdict_on(
         &self,
         session: &TaskSession,
         agent: &Agent,
@@ -486,6 +453,26 @@ fn restrict_if_changed(judgement: Judgement, change: Option<DefinitionChange>) -
             }
         }
         Verdict::Deny | Verdict::Invalid | Verdict::Human => judgement,
+    }
+}
+
+/// Parses the arguments of a call. A tool treats an empty text as an empty object. Returns `None`
+/// for arguments with which no call runs.
+pub(in crate::engine) fn parse_arguments(text: &str) -> Option<Value> {
+    let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
+    arguments::parse(if is_blank { "{}" } else { text }).ok()
+}
+
+/// Denies a call that equals `call`, which a person has rejected for this reason.
+pub(in crate::engine) fn denied_again(call: CallId, reason: Option<&str>) -> Judgement {
+    let text = "A human has rejected this same call.";
+    Judgement {
+        reason: Some(match reason {
+            Some(reason) => format!("{text} Reason: {reason}"),
+            None => text.to_owned(),
+        }),
+        repeats: Some(call),
+        ..Judgement::new(Verdict::Deny)
     }
 }
 

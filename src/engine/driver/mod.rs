@@ -10,7 +10,7 @@ mod elicit;
 mod finish;
 mod grants;
 mod hand_over;
-mod judge;
+pub(in crate::engine) mod judge;
 mod limits;
 mod model_turn;
 mod open_requests;
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 pub(crate) use self::delta_stream::DeltaStream;
 pub(crate) use self::stop::Stop;
 use super::Engine;
-use super::recovery::damaged_task::no_progress;
+use super::recovery::damaged_task::{is_out_of_takeovers, no_progress};
 use super::session::TaskSession;
 use crate::agent::Agent;
 use crate::task::change::LeaseChange;
@@ -82,7 +82,7 @@ impl Engine {
             Ok(agent) => agent,
             Err(failure) => return self.finish_without_agent(session, failure).await,
         };
-        if self.is_out_of_takeovers(session.own.row.fruitless)
+        if is_out_of_takeovers(session.own.row.fruitless)
             && session.own.progress.status == Some(TaskStatus::Running)
         {
             return self.finish(session, Ending::Failed(no_progress())).await;

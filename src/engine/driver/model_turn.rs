@@ -57,7 +57,8 @@ impl Driver<'_> {
             }
             Err(error) => {
                 tracing::warn!(task = %self.session.task_id(), model = %self.agent.model, status = error.attempt_end.status, reason = error.attempt_end.reason, "the model failed");
-                let detail = self.redact(&error.detail).await?;
+                let redactor = self.redactor().await?;
+                let detail = redactor.redact(&error.detail);
                 let failure = Failure::new(FailureCode::ModelFailed, detail);
                 self.finish(Ending::Failed(failure)).await?;
             }

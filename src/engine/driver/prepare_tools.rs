@@ -24,7 +24,7 @@ impl Driver<'_> {
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(super) async fn refresh_tools(&mut self, calls: &[CallId]) -> Result<(), Stop> {
-        let stale = self.stale_tools(calls, |_| None);
+        let stale = self.stale_tools(calls, false);
         if !stale.is_empty() {
             self.compare_tools(stale).await?;
         }
@@ -38,13 +38,7 @@ impl Driver<'_> {
     /// # Errors
     /// `Lost` when the service goes down before the database answers.
     pub(super) async fn prepare_tools(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
-        let stale = self.stale_tools(calls, |approved| {
-            Some(if approved {
-                StartReason::Approved
-            } else {
-                StartReason::Allowed
-            })
-        });
+        let stale = self.stale_tools(calls, true);
         if stale.is_empty() {
             return Ok(true);
         }
@@ -54,20 +48,18 @@ impl Driver<'_> {
         Ok(are_ready)
     }
 
-    /// Returns the calls whose tools must be compared again. If the calls do not start now, `start`
-    /// returns `None`. Otherwise, `start` returns the reason why a call may start, which
-    /// [`Tool::is_stale`] needs. The argument of `start` is `true` for a call that a person has
-    /// approved, and `false` for any other call.
-    fn stale_tools(
-        &self,
-        calls: &[CallId],
-        start: impl Fn(bool) -> Option<StartReason>,
-    ) -> Vec<StaleTool> {
+    /// Returns the calls whose tools must be compared again. `start_now` says whether the calls
+    /// start now, which decides how recent a comparison must be (see [`Tool::is_stale`]).
+    fn stale_tools(&self, calls: &[CallId], start_now: bool) -> Vec<StaleTool> {
         let stale = calls.iter().filter_map(|id| {
             let state = self.session.own.progress.call(*id)?;
             let entry = self.offered(&state.call.name)?;
             let tool = entry.tool.as_ref()?;
-            let start = start(state.approval.is_some());
+            let reason = match state.approval {
+                Some(_) => StartReason::Approved,
+                None => StartReason::Allowed,
+            };
+            let start = start_now.then_some(reason);
             tool.is_stale(start).then(|| (*id, start, Arc::clone(tool)))
         });
         stale.collect()

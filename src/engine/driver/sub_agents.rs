@@ -58,14 +58,7 @@ impl Driver<'_> {
                 let reason = limit.unwrap_or_else(|| {
                     format!("the agent {name:?} is gone from the configuration")
                 });
-                let (effect, performer, judgement) =
-                    (state.effect, state.performer, Judgement::invalid(reason));
-                self.session.push(Fact::Judged {
-                    tool_call_id: *id,
-                    judgement,
-                    effect,
-                    performer,
-                });
+                self.session.push_judgement(*id, Judgement::invalid(reason));
                 continue;
             };
             self.start_sub_agent(&state, sub, known);

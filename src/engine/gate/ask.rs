@@ -5,15 +5,16 @@
 //! ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::attach::is_equal_json;
 use super::call::{GateCall, GateDecision, GateState, Viewer};
-use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE};
+use super::presence::{AskerGuard, Delivery, PRESENCE_GRACE, present_until};
 use super::propose::Proposed;
-use super::{DEFAULT_SESSION, GateRefusal, Identity, Proposal};
+use super::{GateRefusal, Identity, Proposal};
 use crate::agent::Agent;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES, Refusal};
@@ -43,11 +44,10 @@ struct Waiter<'w> {
     caller: &'w Caller,
     proposal: &'w Proposal,
     agent: &'w Agent,
-    task: TaskId,
     end: Instant,
     /// The time after which this ask starts no approved call; `None` if there is no such time.
     claim_until: Option<Instant>,
-    guard: AskerGuard,
+    guard: Arc<AskerGuard>,
     /// Listens to the commits of this process. The listener is opened before the first read, so
     /// that no commit is missed. The first `pause` turns this listener into `replica_commits`.
     local_commits: Option<Listener>,
@@ -58,14 +58,11 @@ struct Waiter<'w> {
     ask: (Uuid, String),
     /// Whether the client names the call by key or id. Every ask that names the call gets the
     /// call's result. Of the asks that do not name the call, only a single ask gets the result.
-    by_key: bool,
+    is_named: bool,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
     /// Whether the session of the current round comes from a driver that this ask has started.
     own_drive: bool,
-    /// The time at which this ask's reservation of the call's result ends. `None` if this ask has
-    /// reserved nothing, or if the commit of the reservation is known to have failed.
-    reservation_end: Option<Instant>,
 }
 
 /// The result of one round of an ask. A round looks at the call and, if needed, waits for a change.
@@ -113,40 +110,37 @@ impl Engine {
         for _ in 0..MAX_TRIES {
             let ask = (self.ids.fresh(), runner.clone());
             let known = self.find_known_call(caller, &agent, proposal).await?;
-            let by_key = known.is_some();
+            let has_own_key = matches!(proposal.identity, Identity::Key { attach: false, .. });
+            let is_named = known.is_some() || has_own_key;
             let proposed = match known {
                 Some(task) => Proposed::Continues(task),
                 None => self.propose(caller, &agent, proposal, ask.clone()).await?,
             };
-            let named = matches!(proposal.identity, Identity::Key { attach: false, .. });
-            let waiter = |task, guard, listener, continues| Waiter {
+            let waiter = |guard, listener, continues| Waiter {
                 engine: self,
                 caller,
                 proposal,
                 agent: &agent,
-                task,
                 end,
                 claim_until,
                 guard,
                 local_commits: Some(listener),
                 replica_commits: None,
                 ask,
-                by_key: by_key || named,
+                is_named,
                 continues,
                 own_drive: false,
-                reservation_end: None,
             };
             let answer = match proposed {
                 Proposed::Counted(session) => Some(self.answer_counted(*session, gate).await?),
                 Proposed::Continues(task) => {
-                    let (guard, listener) =
-                        (AskerGuard::new(self, task), self.store.listen_locally(task));
-                    let waiter = waiter(task, guard, listener, true);
+                    let guard = AskerGuard::new(self, task);
+                    let waiter = waiter(guard, self.store.listen_locally(task), true);
                     waiter.wait_for_verdict(None).await?
                 }
-                Proposed::Stored(stored) => {
-                    let mut waiter = waiter(stored.task, stored.guard, stored.listener, false);
-                    let session = waiter.wait_for_drive(stored.end).await;
+                Proposed::Stored(guard, drive) => {
+                    let mut waiter = waiter(guard, drive.listener, false);
+                    let session = waiter.wait_for_drive(drive.end).await;
                     waiter.wait_for_verdict(session).await?
                 }
             };
@@ -178,7 +172,7 @@ impl Engine {
         let same = row.tenant == caller.tenant
             && caller.user_id.is(&row.user_id)
             && row.agent == agent.name
-            && row.session_id == proposal.session_id.as_deref().unwrap_or(DEFAULT_SESSION)
+            && row.session_id == proposal.session()
             && session.own.progress.calls.first().is_some_and(|state| {
                 let (name, text) = (&state.call.name, &state.call.arguments_text);
                 *name == proposal.tool && is_equal_json(text, &proposal.arguments_text)
@@ -216,7 +210,7 @@ impl Waiter<'_> {
                 Some(session) => session,
                 None => self
                     .engine
-                    .load(self.task)
+                    .load(self.guard.task)
                     .await?
                     .ok_or(Refusal::NotFound)?,
             };
@@ -229,16 +223,16 @@ impl Waiter<'_> {
     }
 
     async fn round(&mut self, session: TaskSession) -> Result<Round, GateRefusal> {
-        // A repetition gets its permit again by the runner's name. An ask that continues a call
-        // without naming it is no repetition, so it does not get the permit of an earlier ask.
-        let is_repetition = self.by_key || !self.continues;
-        let runner = if is_repetition { &self.ask.1 } else { "" };
+        self.guard.resolve_presence(&session);
+        // A runner gets its permit again by its name, but only for its own call. An ask that
+        // continues an equal call does not get the permit of an earlier ask.
+        let runner = if self.has_own_call() { &self.ask.1 } else { "" };
         let viewer = Viewer::Asker(self.ask.0, runner);
         let call = self.engine.gate_call(&session, viewer).await?;
         match (call.state, call.decision) {
             (GateState::Settled, _) => self.answer_settled(session, call).await,
             (GateState::Started, GateDecision::Allow) => {
-                self.guard.mark_answered();
+                self.guard.forget_presence();
                 Ok(self.answer(call, None))
             }
             _ if self.is_taken(&session, &call) => Ok(Round::TakenByOther),
@@ -259,11 +253,17 @@ impl Waiter<'_> {
         }
     }
 
+    /// Whether the call is the client's own: the client names it, or this ask has proposed it. A
+    /// call that is only equal to the proposal may belong to another ask.
+    fn has_own_call(&self) -> bool {
+        self.is_named || !self.continues
+    }
+
     /// Whether another ask waits for this unsettled call or has its permit. The other ask came
-    /// after this ask was compared with the call. Always `false` if the client names the call, if
-    /// this ask proposed the call, or if this ask has stored its own presence.
+    /// after this ask was compared with the call. Always `false` if the call is the client's own,
+    /// or if this ask has stored its presence.
     fn is_taken(&self, session: &TaskSession, call: &GateCall) -> bool {
-        if self.by_key || !self.continues || self.guard.is_present() {
+        if self.has_own_call() || self.guard.has_presence() {
             return false;
         }
         let until = session.own.row.asker_until;
@@ -283,13 +283,13 @@ impl Waiter<'_> {
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
         let until = session.own.row.asker_until;
-        let gets_result = self.own_drive || self.by_key;
-        let mut reserved = false;
+        let is_undelivered = until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED);
+        let gets_result = self.own_drive || self.is_named;
         if !gets_result {
             // A released call counts as delivered, but the holder of its permit is still answered.
-            // So is an ask whose own reservation may be the stored one.
-            let is_holder = call.permit.is_some()
-                || self.reservation_end.is_some_and(|end| Instant::now() < end);
+            // So is an ask whose reservation was stored although its answer was lost.
+            let is_holder =
+                call.permit.is_some() || until.is_some_and(|until| self.guard.owns(until));
             if let Some(until) = until.filter(|until| *until > session.now && !is_holder) {
                 if until == ASKER_UNTIL_DELIVERED || self.is_over() {
                     return Ok(Round::TakenByOther);
@@ -299,34 +299,18 @@ impl Waiter<'_> {
                 let end = Instant::now() + until.since(session.now);
                 return self.pause_until(end).await;
             }
-            if until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED) {
-                self.record_key(&mut session);
-                match self
-                    .engine
-                    .commit_asker(&mut session, AskerPresence::PresentFor(PRESENCE_GRACE))
-                    .await
-                {
-                    Ok(()) => reserved = true,
-                    Err(error) => {
-                        if error == CommitError::Unknown {
-                            self.reservation_end = Some(Instant::now() + PRESENCE_GRACE);
-                        }
-                        return round_after_error(error);
-                    }
-                }
-            }
         }
-        self.guard.mark_answered();
-        let is_undelivered = until.is_some_and(|until| until != ASKER_UNTIL_DELIVERED);
-        let delivery = is_undelivered.then(|| {
-            let mut guard = AskerGuard::new(self.engine, self.task);
-            if reserved {
-                // This ask has reserved the result. If the result is not delivered, the drop of
-                // this guard ends the reservation, and the next ask gets the result at once.
-                guard.set_present();
-            }
-            Delivery::new(guard, session)
-        });
+        if gets_result || !is_undelivered {
+            self.guard.forget_presence();
+        } else {
+            // If the result is not delivered, the drop of the guard ends this reservation, and the
+            // next ask gets the result at once.
+            session = match self.store_presence(session, PRESENCE_GRACE).await {
+                Ok(session) => session,
+                Err(error) => return round_after_error(error),
+            };
+        }
+        let delivery = is_undelivered.then(|| Delivery::new(Arc::clone(&self.guard), session));
         Ok(self.answer(call, delivery))
     }
 
@@ -338,23 +322,18 @@ impl Waiter<'_> {
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
         session.ask = Some(self.ask.clone());
-        let was_present = self.guard.is_present();
         if session.own.row.asker_until.is_some() {
-            session.own.asker = Some(self.presence());
-            self.guard.set_present();
+            session.own.asker = Some(AskerPresence::PresentFor(self.presence_lasts()));
         }
         self.record_key(&mut session);
-        let driven = self.engine.drive_asked(session).await;
-        if !was_present && !matches!(driven, Ok(Some(_)) | Err(CommitError::Unknown)) {
-            self.guard.mark_answered();
-        }
-        match driven {
-            Ok(Some((listener, drive))) => {
-                (self.local_commits, self.replica_commits) = (Some(listener), None);
-                Ok(Round::Retry(self.wait_for_drive(drive).await.map(Box::new)))
+        match self.guard.drive(session).await {
+            Ok(Some(drive)) => {
+                (self.local_commits, self.replica_commits) = (Some(drive.listener), None);
+                let session = self.wait_for_drive(drive.end).await;
+                Ok(Round::Retry(session.map(Box::new)))
             }
             Ok(None) if self.is_over() => {
-                self.guard.mark_answered();
+                self.guard.forget_presence();
                 Ok(self.answer(call, None))
             }
             Ok(None) => self.pause().await,
@@ -362,49 +341,48 @@ impl Waiter<'_> {
         }
     }
 
-    /// Handles a call that cannot start yet. Stores that the asker is present, and waits for a
-    /// change of the call. Once the time of this ask is over, answers the asker with the pending
-    /// call. The asker then counts as absent, unless it asks again by itself (`returns_within`).
+    /// Handles a call that cannot start yet. Stores that the asker is present, shows the request
+    /// that the call waits for, and waits for a change of the call. Once the time of this ask is
+    /// over, answers the asker with the pending call. The asker then counts as absent, unless it
+    /// asks again by itself (`returns_within`).
     async fn wait_pending(
         &mut self,
         mut session: TaskSession,
         call: GateCall,
     ) -> Result<Round, GateRefusal> {
-        self.proposal.progress.show(call.request.clone());
         let until = session.own.row.asker_until;
         let is_over = self.is_over();
         let returns = !self.proposal.returns_within.is_zero();
         // The driver that takes over a lost call also ends the presence of an ask that came later.
-        let is_stored = self.guard.is_present() && until > Some(session.now);
+        let is_stored = self.guard.has_presence() && until > Some(session.now);
         let is_arriving = until.is_some() && !is_stored && (!is_over || returns);
-        let is_leaving = until.is_some() && is_over && !returns;
-        if is_arriving || is_leaving {
+        let is_leaving = until.is_some() && is_over && !returns && !self.has_other_asker(&session);
+        if is_arriving {
+            // A presence from before is over. If the commit is stale, another ask may have come
+            // first, and this ask must notice that (see `is_taken`).
+            self.guard.forget_presence();
+            let lasts = self.presence_lasts();
+            if let Err(error) = self.store_presence(session, lasts).await {
+                return round_after_error(error);
+            }
+            // The commit has also stored the proposal's key, so the key names the call from now on.
+            self.is_named |=
+                self.continues && matches!(self.proposal.identity, Identity::Key { .. });
+        } else if is_leaving {
             self.record_key(&mut session);
-            let asker = if is_arriving {
-                self.guard.set_present();
-                self.presence()
-            } else {
-                AskerPresence::Absent
-            };
-            match self.engine.commit_asker(&mut session, asker).await {
-                Ok(()) => {}
-                Err(error) => {
-                    if error == CommitError::Refused || (is_arriving && error == CommitError::Stale)
-                    {
-                        // The commit failed, so the row may have the presence of another asker.
-                        // After `mark_answered`, dropping the guard does not end the other asker's
-                        // presence. If a stale commit was to end this ask's own presence, the row
-                        // may still have that presence, so the guard must end it later.
-                        self.guard.mark_answered();
-                    }
-                    return round_after_error(error);
-                }
+            let left = self
+                .engine
+                .commit_asker(&mut session, AskerPresence::Absent)
+                .await;
+            if let Err(error) = left {
+                return round_after_error(error);
             }
         }
         if is_over {
-            self.guard.mark_answered();
+            self.guard.forget_presence();
             return Ok(self.answer(call, None));
         }
+        self.proposal.progress.show(call.request);
         self.pause().await
     }
 
@@ -417,7 +395,7 @@ impl Waiter<'_> {
     async fn pause_until(&mut self, end: Instant) -> Result<Round, GateRefusal> {
         self.own_drive = false;
         if let Some(listener) = self.local_commits.take() {
-            self.replica_commits = Some(self.engine.store.subscribe(self.task, listener));
+            self.replica_commits = Some(self.engine.store.subscribe(self.guard.task, listener));
         }
         if let Some(listener) = &mut self.replica_commits {
             tokio::select! {
@@ -428,10 +406,28 @@ impl Waiter<'_> {
         Ok(Round::Retry(None))
     }
 
+    /// Whether the row has the presence of another asker, which this ask must not end. A client
+    /// names a call by id to go on with its own earlier ask, so that the presence is its own.
+    fn has_other_asker(&self, session: &TaskSession) -> bool {
+        let is_same_client = matches!(self.proposal.identity, Identity::Call(_));
+        !is_same_client && present_until(session).is_some_and(|until| !self.guard.owns(until))
+    }
+
+    /// Stores that the asker is present for the time `lasts`, and the proposal's key, if the key is
+    /// new.
+    async fn store_presence(
+        &mut self,
+        mut session: TaskSession,
+        lasts: Duration,
+    ) -> Result<TaskSession, CommitError> {
+        self.record_key(&mut session);
+        self.guard.store_presence(session, lasts).await
+    }
+
     /// If the proposal has a new idempotency key, and continues an equal stored call, adds the key
     /// to the next commit.
     fn record_key(&self, session: &mut TaskSession) {
-        if !self.by_key && self.continues {
+        if !self.has_own_call() {
             let key = self.engine.gate_key(&self.agent.name, self.proposal);
             session.idempotency = key.map(|key| key.row(self.caller, session, None));
         }
@@ -450,17 +446,17 @@ impl Waiter<'_> {
         let settled = call.state == GateState::Settled;
         Round::Answer(Box::new(GateAnswer {
             call,
-            replayed: self.by_key && self.continues,
-            raw: self.engine.raw_result(self.task).filter(|_| settled),
+            replayed: self.is_named && self.continues,
+            raw: self.engine.raw_result(self.guard.task).filter(|_| settled),
             delivery,
         }))
     }
 
     /// Returns the time for which the asker counts as waiting: the rest of its wait, plus the
     /// longer of `returns_within` and [`PRESENCE_GRACE`].
-    fn presence(&self) -> AskerPresence {
+    fn presence_lasts(&self) -> Duration {
         let remaining = self.end.saturating_duration_since(Instant::now());
-        AskerPresence::PresentFor(remaining + self.proposal.returns_within.max(PRESENCE_GRACE))
+        remaining + self.proposal.returns_within.max(PRESENCE_GRACE)
     }
 }
 

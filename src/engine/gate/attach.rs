@@ -12,13 +12,14 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Identity, Proposal};
 use crate::agent::Gate;
+use crate::engine::driver::judge::parse_arguments;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::store::EqualCall;
 use crate::task::call_state::{AttemptStart, Phase};
 use crate::task::change::{ASKER_UNTIL_DELIVERED, KeyedCall};
-use crate::task::id::TaskId;
+use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Outcome, newest_decisions};
 use crate::task::rejections::json_equality_key;
 use crate::task::request::format_sha256;
@@ -44,7 +45,7 @@ pub(super) enum Caution {
     Notice(String),
     /// A person has rejected an equal call before, so the new call is denied.
     Reject {
-        call: crate::task::id::CallId,
+        call: CallId,
         reason: Option<String>,
     },
 }
@@ -53,8 +54,7 @@ pub(super) enum Caution {
 /// parsed: such a call never runs, so equal calls need not be found.
 pub(super) fn keyed_call(proposal: &Proposal) -> Option<KeyedCall> {
     let text = proposal.arguments_text.as_str();
-    let is_blank = text.trim_matches([' ', '\t', '\n', '\r']).is_empty();
-    let value = arguments::parse(if is_blank { "{}" } else { text }).ok()?;
+    let value = parse_arguments(text)?;
     let identity = match proposal.identity {
         Identity::Bytes => format!("bytes\0{}\0{text}", proposal.tool),
         Identity::Value | Identity::Key { .. } | Identity::New | Identity::Call(_) => {
@@ -104,14 +104,13 @@ impl Engine {
         let keys = [EQUAL_PREFIX, NAMED_PREFIX].map(|prefix| format!("{prefix}{hash}"));
         let max_age = gate.use_within.max(gate.no_lasts);
         let since = time_before(self.clock.now(), max_age + CLOCK_SKEW);
-        let session = proposal.session_id.as_deref();
         let found = self
             .store
             .equal_calls(
                 &caller.tenant,
                 name,
                 &caller.user_id,
-                session.unwrap_or(super::DEFAULT_SESSION),
+                proposal.session(),
                 &call.tool,
                 &keys,
                 since,
@@ -373,20 +372,9 @@ fn awaits_next_ask(session: &TaskSession) -> bool {
         start.is_run_by_asker()
             && (state.is_attempt_over || session.now >= start.ends_at(Duration::ZERO))
     };
-    let may_start = match &state.phase {
-        Phase::Approved(_) => true,
-        Phase::Started(start) => state.effect.is_repeatable() && is_over(start),
-        Phase::New
-        | Phase::Allowed
-        | Phase::Held(_)
-        | Phase::Human(_)
-        | Phase::ServerAsks
-        | Phase::AwaitsDecision(_)
-        | Phase::Settled(..)
-        | Phase::OutcomeUnknown(_)
-        | Phase::Delegated(_)
-        | Phase::Done(_) => false,
-    };
+    let may_start = matches!(state.phase, Phase::Approved(_))
+        || (state.effect.is_repeatable()
+            && matches!(&state.phase, Phase::Started(start) if is_over(start)));
     let is_delivered = session.own.row.asker_until == Some(ASKER_UNTIL_DELIVERED);
     is_delivered && state.performer == ToolKind::External && may_start
 }

@@ -14,7 +14,7 @@ mod propose;
 mod read_call;
 mod report;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::ask::GateAnswer;
@@ -24,7 +24,8 @@ pub(in crate::engine) use self::presence::AwaitedCalls;
 pub use self::presence::Delivery;
 pub use self::read_call::AskerStatus;
 pub use self::report::{OutcomeReport, ReportedOutcome};
-use super::{FieldError, Refusal};
+use super::Refusal;
+use super::runtime::Locked;
 use crate::store::RequestRow;
 use crate::task::id::TaskId;
 
@@ -34,7 +35,7 @@ pub(crate) const KEY_PATH: &str = "/v1/gate/calls";
 
 /// The session id of a proposal that names no session. The id is fixed, so that a repeated call is
 /// recognized.
-pub(crate) const DEFAULT_SESSION: &str = "gate";
+const DEFAULT_SESSION: &str = "gate";
 
 /// A call as an agent proposes it. The surface (the REST API, MCP or the protocol of a gateway) has
 /// checked the shape and the size of each field.
@@ -68,22 +69,27 @@ pub struct Proposal {
     pub progress: AskProgress,
 }
 
+impl Proposal {
+    fn session(&self) -> &str {
+        self.session_id.as_deref().unwrap_or(DEFAULT_SESSION)
+    }
+}
+
 /// A cell for the request that a proposed call waits for. `Engine::ask` writes the cell while it
 /// waits, so that its caller (the MCP server) can show the request to the client meanwhile.
 #[derive(Clone, Debug, Default)]
-pub struct AskProgress(Arc<Mutex<Option<Box<RequestRow>>>>);
+pub struct AskProgress(Arc<Locked<Option<Box<RequestRow>>>>);
 
 impl AskProgress {
     /// Returns the request that `Engine::ask` has written last. `None` if the call has no request
     /// so far.
     #[must_use]
     pub fn request(&self) -> Option<Box<RequestRow>> {
-        let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.clone()
+        self.0.lock().clone()
     }
 
     fn show(&self, request: Option<Box<RequestRow>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = request;
+        *self.0.lock() = request;
     }
 }
 
@@ -133,14 +139,5 @@ pub enum GateRefusal {
 impl From<crate::store::ReadError> for GateRefusal {
     fn from(error: crate::store::ReadError) -> Self {
         Self::Command(error.into())
-    }
-}
-
-impl GateRefusal {
-    fn invalid(pointer: &str, detail: &str) -> Self {
-        Self::Command(Refusal::Invalid(vec![FieldError {
-            pointer: pointer.to_owned(),
-            detail: detail.to_owned(),
-        }]))
     }
 }

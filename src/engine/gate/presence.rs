@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::propose::GateDrive;
+use crate::engine::runtime::Locked;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, MAX_TRIES};
 use crate::failpoint;
 use crate::store::CommitError;
-use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, LeaseChange};
+use crate::task::change::{ASKER_UNTIL_DELIVERED, AskerPresence, Committed, LeaseChange};
 use crate::task::id::TaskId;
+use crate::task::time::Time;
 
 /// The minimum time for which a client still counts as present after its wait has ended. In this
 /// time, the answer may still be on its way, or the client may ask again.
@@ -20,8 +23,7 @@ pub(super) const PRESENCE_GRACE: Duration = Duration::from_secs(5);
 /// The calls that connections of this process wait for. The rows of the tasks do not show all these
 /// calls: the commit that stores a call's result also marks the asker as absent, although a
 /// connection still waits for the result.
-pub(in crate::engine) type AwaitedCalls =
-    crate::engine::runtime::Locked<BTreeMap<TaskId, AwaitedCall>>;
+pub(in crate::engine) type AwaitedCalls = Locked<BTreeMap<TaskId, AwaitedCall>>;
 
 /// The number of connections of this process that wait for a call, and the call's result for these
 /// connections.
@@ -32,38 +34,127 @@ pub(in crate::engine) struct AwaitedCall {
     raw: Option<Arc<str>>,
 }
 
+/// Returns the time until which an asker is present, as the row says; `None` if no asker is present
+/// now.
+pub(super) fn present_until(session: &TaskSession) -> Option<Time> {
+    let until = session.own.row.asker_until;
+    until.filter(|until| *until > session.now && *until != ASKER_UNTIL_DELIVERED)
+}
+
+/// The presence that an ask has stored in the task's row.
+#[derive(Clone, Copy)]
+enum StoredPresence {
+    /// The row's `asker_until` after the commit. The presence of any other ask has another value.
+    Until(Time),
+    /// The commit is in flight, or its answer was lost. The presence in the row may be this one.
+    Unknown,
+}
+
+impl StoredPresence {
+    /// Whether `until`, the row's `asker_until`, is this presence, or may be this presence.
+    fn is(self, until: Time) -> bool {
+        match self {
+            Self::Until(stored) => until == stored,
+            Self::Unknown => true,
+        }
+    }
+}
+
 /// A guard of a connection on which an asker waits for the verdict on a call. Dropping the guard
-/// before the asker is answered ends the asker's stored presence.
+/// ends the presence that the ask has stored, unless the row has the presence of another ask by
+/// then.
 pub(super) struct AskerGuard {
     engine: Arc<Engine>,
-    task: TaskId,
-    /// Whether the task's row shows the asker as present, so that dropping this guard must change
-    /// the row.
-    present: bool,
+    pub(super) task: TaskId,
+    /// The presence that dropping this guard ends; `None` if there is no such presence.
+    stored: Locked<Option<StoredPresence>>,
 }
 
 impl AskerGuard {
-    pub(super) fn new(engine: &Arc<Engine>, task: TaskId) -> Self {
+    pub(super) fn new(engine: &Arc<Engine>, task: TaskId) -> Arc<Self> {
         engine.askers.lock().entry(task).or_default().connections += 1;
-        Self {
+        Arc::new(Self {
             engine: Arc::clone(engine),
             task,
-            present: false,
+            stored: Locked::default(),
+        })
+    }
+
+    /// Commits that the asker is present for the time `lasts`, and the session's idempotency key.
+    /// The commit runs in the background and holds the guard. So if the asker leaves meanwhile, the
+    /// guard still learns which presence it must end.
+    pub(super) async fn store_presence(
+        self: &Arc<Self>,
+        mut session: TaskSession,
+        lasts: Duration,
+    ) -> Result<TaskSession, CommitError> {
+        let guard = Arc::clone(self);
+        let commit = self.engine.drivers.spawn(async move {
+            let asker = AskerPresence::PresentFor(lasts);
+            let committed = guard.engine.commit_asker(&mut session, asker).await;
+            guard.record(lasts, committed);
+            committed.map(|_| session)
+        });
+        commit.await.unwrap_or(Err(CommitError::Unknown))
+    }
+
+    /// Like [`Engine::drive_asked`]. If the first commit stores that the asker is present, the
+    /// guard ends this presence.
+    pub(super) async fn drive(
+        &self,
+        session: TaskSession,
+    ) -> Result<Option<GateDrive>, CommitError> {
+        let Some(AskerPresence::PresentFor(lasts)) = session.own.asker else {
+            return self.engine.drive_asked(session).await;
+        };
+        // The driver may wait for a slot or for a server before its first commit. If the asker
+        // leaves meanwhile, dropping the guard changes the row in any case. The first commit is
+        // then stale, so the call does not start.
+        let before = self.stored.lock().replace(StoredPresence::Unknown);
+        let driven = self.engine.drive_asked(session).await;
+        *self.stored.lock() = before;
+        match &driven {
+            Ok(Some(drive)) => self.record(lasts, Ok(drive.first_commit)),
+            Ok(None) => {}
+            Err(error) => self.record(lasts, Err(*error)),
+        }
+        driven
+    }
+
+    /// Records the result of a commit that stores a presence for the time `lasts`.
+    fn record(&self, lasts: Duration, committed: Result<Committed, CommitError>) {
+        let stored = match committed {
+            Ok(done) => StoredPresence::Until(done.at + lasts),
+            Err(CommitError::Unknown) => StoredPresence::Unknown,
+            // The ask still has its presence from before, if any.
+            Err(CommitError::Stale | CommitError::Refused | CommitError::Unavailable) => return,
+        };
+        *self.stored.lock() = Some(stored);
+    }
+
+    /// If the answer to a commit of this ask was lost, takes the presence in the row, which was
+    /// read after the commit, for the one that the commit has stored.
+    pub(super) fn resolve_presence(&self, session: &TaskSession) {
+        let mut stored = self.stored.lock();
+        if matches!(*stored, Some(StoredPresence::Unknown)) {
+            *stored = present_until(session).map(StoredPresence::Until);
         }
     }
 
-    pub(super) fn set_present(&mut self) {
-        self.present = true;
+    /// Whether this ask has stored a presence, even if the row has another presence by now.
+    pub(super) fn has_presence(&self) -> bool {
+        self.stored.lock().is_some()
     }
 
-    /// Marks the asker as answered, so that dropping the guard does not end the presence. Instead,
-    /// the commit of the answer ends the presence, or the presence runs out at its stored time.
-    pub(super) fn mark_answered(&mut self) {
-        self.present = false;
+    /// Whether `until`, the row's `asker_until`, is the presence that this ask has stored.
+    pub(super) fn owns(&self, until: Time) -> bool {
+        self.stored.lock().is_some_and(|stored| stored.is(until))
     }
 
-    pub(super) fn is_present(&self) -> bool {
-        self.present
+    /// Forgets the stored presence, so that dropping the guard does not end it. Instead, the commit
+    /// of the answer ends the presence, or the presence runs out at its stored time.
+    pub(super) fn forget_presence(&self) {
+        *self.stored.lock() = None;
     }
 }
 
@@ -77,12 +168,16 @@ impl Drop for AskerGuard {
             }
         }
         drop(askers);
-        if self.present {
-            let (engine, task) = (Arc::clone(&self.engine), self.task);
-            self.engine.drivers.spawn(async move {
-                engine.set_asker(task, None, AskerPresence::Absent).await;
-            });
-        }
+        let Some(stored) = self.stored.lock().take() else {
+            return;
+        };
+        let (engine, task) = (Arc::clone(&self.engine), self.task);
+        self.engine.drivers.spawn(async move {
+            let is_own = move |until| stored.is(until);
+            engine
+                .set_asker(task, None, AskerPresence::Absent, is_own)
+                .await;
+        });
     }
 }
 
@@ -90,7 +185,7 @@ impl Drop for AskerGuard {
 /// client. If the handle is dropped without [`Delivery::delivered`], the result goes to the next
 /// client that proposes the call.
 pub struct Delivery {
-    guard: AskerGuard,
+    guard: Arc<AskerGuard>,
     session: Box<TaskSession>,
 }
 
@@ -101,7 +196,7 @@ impl std::fmt::Debug for Delivery {
 }
 
 impl Delivery {
-    pub(super) fn new(guard: AskerGuard, session: TaskSession) -> Self {
+    pub(super) fn new(guard: Arc<AskerGuard>, session: TaskSession) -> Self {
         Self {
             guard,
             session: Box::new(session),
@@ -110,19 +205,18 @@ impl Delivery {
 
     /// Records that the client has received the whole answer. The commit runs in the background.
     pub fn delivered(self) {
-        let Self { mut guard, session } = self;
-        guard.mark_answered();
-        let engine = Arc::clone(&guard.engine);
-        let tracker = engine.drivers.clone();
+        let Self { guard, session } = self;
+        guard.forget_presence();
+        let tracker = guard.engine.drivers.clone();
         failpoint::reach("gate.answering");
         tracker.spawn(async move {
-            let task = guard.task;
             failpoint::reach("gate.delivering");
-            engine
-                .set_asker(task, Some(*session), AskerPresence::Delivered)
+            let delivered = AskerPresence::Delivered;
+            guard
+                .engine
+                .set_asker(guard.task, Some(*session), delivered, |_| true)
                 .await;
             failpoint::reach("gate.delivered");
-            drop(guard);
         });
     }
 }
@@ -148,14 +242,16 @@ impl Engine {
     }
 
     /// Stores `asker` in the row of `task`: whether a client waits for the call of this task. Does
-    /// nothing if the row has no presence, or if the row says that the result or the permit was
-    /// delivered. The first try uses `session`, if given; later tries load the task. Ignores
-    /// failures, because the stored presence ends by itself.
-    pub(super) async fn set_asker(
+    /// nothing if the row has no presence, if the row says that the result or the permit was
+    /// delivered, or if `may_replace` refuses the row's `asker_until`. The version that is read
+    /// with this value fences the commit. The first try uses `session`, if given; later tries load
+    /// the task. Ignores failures, because the stored presence ends by itself.
+    async fn set_asker(
         &self,
         task: TaskId,
         session: Option<TaskSession>,
         asker: AskerPresence,
+        may_replace: impl Fn(Time) -> bool,
     ) {
         let mut session = session;
         for _ in 0..MAX_TRIES {
@@ -164,13 +260,14 @@ impl Engine {
                 None => self.load(task).await.ok().flatten(),
             };
             let Some(mut loaded) = loaded else { return };
-            let until = loaded.own.row.asker_until;
-            if until == Some(ASKER_UNTIL_DELIVERED) || until.is_none() {
+            let replaced = loaded.own.row.asker_until;
+            let replaced = replaced.filter(|until| *until != ASKER_UNTIL_DELIVERED);
+            if !replaced.is_some_and(&may_replace) {
                 return;
             }
             match self.commit_asker(&mut loaded, asker).await {
                 Err(CommitError::Stale | CommitError::Unknown) => {}
-                Ok(()) | Err(CommitError::Refused | CommitError::Unavailable) => return,
+                Ok(_) | Err(CommitError::Refused | CommitError::Unavailable) => return,
             }
         }
     }
@@ -181,8 +278,8 @@ impl Engine {
         &self,
         session: &mut TaskSession,
         asker: AskerPresence,
-    ) -> Result<(), CommitError> {
+    ) -> Result<Committed, CommitError> {
         session.own.asker = Some(asker);
-        self.commit(session, LeaseChange::Keep).await.map(|_| ())
+        self.commit(session, LeaseChange::Keep).await
     }
 }

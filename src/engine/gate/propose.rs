@@ -12,25 +12,22 @@ use super::attach::{Caution, EarlierCalls, keyed_call};
 use super::call::{GateCall, Viewer};
 use super::max_open::OpenCallGuard;
 use super::presence::{AskerGuard, PRESENCE_GRACE};
-use super::{DEFAULT_SESSION, GateAnswer, GateRefusal, Identity, KEY_PATH, Proposal};
+use super::{GateAnswer, GateRefusal, Identity, KEY_PATH, Proposal};
 use crate::agent::gate::Record;
 use crate::agent::{Agent, Gate};
 use crate::engine::commands::IdempotencyKey;
 use crate::engine::commands::submit::{unless_conflict, wait_for_first_commit};
+use crate::engine::driver::judge::denied_again;
 use crate::engine::driver::{Driver, Stop};
 use crate::engine::session::TaskSession;
-use crate::engine::session::task_draft::unsaved_row;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::secret::seal::DigestedBody;
 use crate::store::{CommitError, Listener};
 use crate::task::call_state::{AttemptStart, CallState, Phase};
-use crate::task::change::{AskerPresence, Guard, Journal, KeyedCall, NewTask};
+use crate::task::change::{AskerPresence, Committed, Guard, KeyedCall};
 use crate::task::id::{CallId, TaskId};
-use crate::task::item::{
-    Fact, FinishReason, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
-};
-use crate::task::status::TaskStatus;
+use crate::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolCall, Turn, Usage};
 use crate::task::text::as_sentence;
 use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
@@ -40,22 +37,20 @@ pub(super) enum Proposed {
     /// The proposal continues the call of this task.
     Continues(TaskId),
     /// The proposal is a new call, which is stored and driven in the background.
-    Stored(GateDrive),
+    Stored(Arc<AskerGuard>, GateDrive),
     /// The call is allowed. The gate has `record: held`, so the call is counted and not stored.
     Counted(Box<TaskSession>),
 }
 
+/// A driver of a gate call in the background. Its first commit is durable.
 pub(super) struct GateDrive {
-    pub task: TaskId,
-    /// A listener for the commits of this process, from the call's first commit on.
+    pub first_commit: Committed,
+    /// A listener for the commits of this process, from the driver's first commit on.
     pub listener: Listener,
-    pub guard: AskerGuard,
     /// Returns the session when the driver has ended. `None` if the driver lost the task or has
     /// left facts unstored, because its session may then differ from the journal.
     pub end: JoinHandle<Option<TaskSession>>,
 }
-
-type DriveHandle = (Listener, JoinHandle<Option<TaskSession>>);
 
 impl Engine {
     /// Returns the gate called `name`. If `name` is `None`, returns the only gate that is open to
@@ -68,14 +63,14 @@ impl Engine {
         &self,
         caller: &Caller,
         name: Option<&str>,
-    ) -> Result<Arc<Agent>, GateRefusal> {
+    ) -> Result<Arc<Agent>, Refusal> {
         let mut open = self.agents.gates().filter(|(agent, _)| {
             name.is_none_or(|name| name == agent.name)
                 && agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups)
         });
         match (open.next(), open.next()) {
             (Some((agent, _)), None) => Ok(Arc::clone(agent)),
-            _ => Err(GateRefusal::invalid(
+            _ => Err(Refusal::invalid(
                 "/gate",
                 "the name of a gate that is open to you",
             )),
@@ -88,7 +83,7 @@ impl Engine {
         let Identity::Key { key, .. } = &proposal.identity else {
             return None;
         };
-        let session = proposal.session_id.as_deref().unwrap_or(DEFAULT_SESSION);
+        let session = proposal.session();
         let same = json!([gate, proposal.tool, session, proposal.arguments_text]);
         Some(IdempotencyKey {
             path: KEY_PATH.to_owned(),
@@ -138,23 +133,12 @@ impl Engine {
         let keyed = keyed.filter(|_| !matches!(state.phase, Phase::Settled(..)));
         self.add_identity(&mut session, agent, proposal, keyed, caller);
         session.key_if_held = key.filter(|_| !is_keyed);
-        let task = session.task_id();
-        let mut guard = AskerGuard::new(self, task);
-        if session.own.asker.is_some() {
-            guard.set_present();
-        }
+        let guard = AskerGuard::new(self, session.task_id());
         session.ask = Some(ask);
-        let (drive, mut guard) = self.drive_unsaved(session, guard, open).await?;
-        if let Some((listener, end)) = drive {
-            return Ok(Proposed::Stored(GateDrive {
-                task,
-                listener,
-                guard,
-                end,
-            }));
+        if let Some(drive) = self.drive_unsaved(session, &guard, open).await? {
+            return Ok(Proposed::Stored(guard, drive));
         }
         // Another proposal with the same idempotency key was stored first.
-        guard.mark_answered();
         let known = self.known_by_key(caller, agent, proposal).await?;
         known
             .map(Proposed::Continues)
@@ -171,24 +155,17 @@ impl Engine {
         let ask = self.ids.fresh();
         let state = session.own.progress.calls.first().cloned();
         let state = state.ok_or(Refusal::Internal)?;
+        let id = state.call.tool_call_id;
         session.push(Fact::ToolStarted {
-            tool_call_id: state.call.tool_call_id,
-            name: state.call.name.clone(),
+            tool_call_id: id,
+            name: state.call.name,
             digest: String::new(),
             attempt: 1,
             timeout_ms: u64::try_from(gate.run_within.as_millis()).unwrap_or(u64::MAX),
             replica: AttemptStart::replica_of_asker(ask, ""),
             grant: None,
         });
-        session.push(Fact::ToolResult(ToolResult {
-            tool_call_id: state.call.tool_call_id,
-            name: state.call.name,
-            outcome: Outcome::Released,
-            content: String::new(),
-            http_status: None,
-            suspect: false,
-            reported: false,
-        }));
+        session.settle_calls(vec![(id, Outcome::Released, String::new())]);
         let call = self.gate_call(&session, Viewer::Asker(ask, "")).await?;
         Ok(GateAnswer {
             call: GateCall {
@@ -219,27 +196,8 @@ impl Engine {
     /// Builds the task of a proposed call without storing the task. The last fact of the task is
     /// the turn with the call.
     fn unsaved_call(&self, caller: &Caller, agent: &Agent, proposal: &Proposal) -> TaskSession {
-        let task_id = TaskId(self.ids.fresh());
-        let session_id = proposal.session_id.clone();
-        let new = NewTask {
-            tenant: caller.tenant.clone(),
-            user_id: caller.user_id.to_string(),
-            session_id: session_id.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
-            agent: agent.name.clone(),
-            agent_version: agent.version.clone(),
-            parent: None,
-            agent_path: vec![agent.name.clone()],
-            metadata: proposal.metadata.clone(),
-            call: None,
-        };
-        let mut session = TaskSession::new(Journal {
-            row: unsaved_row(task_id, task_id, &new),
-            items: Vec::new(),
-            now: self.clock.now(),
-            history_uncertain_until: self.store.history_uncertain_until(),
-        });
-        session.own.guard = Some(Guard::New(Box::new(new)));
-        session.own.push_status(TaskStatus::Running, session.now);
+        let (session_id, metadata) = (proposal.session().to_owned(), proposal.metadata.clone());
+        let mut session = self.unsaved_root(caller, agent, session_id, metadata);
         let redactor = self.catalog.redactor();
         session.push(Fact::UserMessage {
             items: vec![Part {
@@ -252,7 +210,7 @@ impl Engine {
         });
         // A gateway reports an outcome by the id of the call. The store can look a call up only by
         // the id of the call's task. So the call gets the id of its task.
-        let tool_call_id = CallId(task_id.0);
+        let tool_call_id = CallId(session.task_id().0);
         let text = proposal.arguments_text.as_str();
         session.push(Fact::AssistantMessage(Turn {
             turn: 1,
@@ -309,25 +267,25 @@ impl Engine {
         }
     }
 
-    /// Like [`Engine::drive_asked`], for a task that is not stored yet. The background work holds
+    /// Like [`AskerGuard::drive`], for a task that is not stored yet. The background work holds
     /// `guard` and `open` until the first commit, even if the client leaves earlier. If `guard`
     /// were dropped earlier, it could not end the presence in the task's row, because the row would
     /// not exist yet. If `open` were dropped earlier, another proposal could count the user's
     /// pending calls without this call.
     async fn drive_unsaved(
-        self: &Arc<Self>,
+        &self,
         session: TaskSession,
-        guard: AskerGuard,
+        guard: &Arc<AskerGuard>,
         open: Option<OpenCallGuard>,
-    ) -> Result<(Option<DriveHandle>, AskerGuard), Refusal> {
-        let engine = Arc::clone(self);
+    ) -> Result<Option<GateDrive>, Refusal> {
+        let guard = Arc::clone(guard);
         let stored = self.drivers.spawn(async move {
-            let drive = engine.drive_asked(session).await;
+            let driven = guard.drive(session).await;
             drop(open);
-            (drive, guard)
+            driven
         });
-        let (drive, guard) = stored.await.map_err(|_| Refusal::Internal)?;
-        Ok((unless_conflict(drive)?.flatten(), guard))
+        let driven = stored.await.map_err(|_| Refusal::Internal)?;
+        Ok(unless_conflict(driven)?.flatten())
     }
 
     /// Drives a gate call in the background. Returns as soon as the first commit is durable.
@@ -338,12 +296,16 @@ impl Engine {
     pub(super) async fn drive_asked(
         self: &Arc<Self>,
         mut session: TaskSession,
-    ) -> Result<Option<DriveHandle>, CommitError> {
+    ) -> Result<Option<GateDrive>, CommitError> {
         let listener = self.store.listen_locally(session.own.row.root_task_id);
         let first_commit = session.expect_commit();
         let end = self.drivers.spawn(Arc::clone(self).drive(session));
-        let committed = wait_for_first_commit(first_commit).await?;
-        Ok(committed.then_some((listener, end)))
+        let first_commit = wait_for_first_commit(first_commit).await?;
+        Ok(first_commit.map(|first_commit| GateDrive {
+            first_commit,
+            listener,
+            end,
+        }))
     }
 }
 
@@ -370,14 +332,7 @@ fn apply_caution(session: &mut TaskSession, call: CallId, caution: Caution) -> R
     };
     let is_held = judgement.verdict != Verdict::Allow;
     let judgement = match caution {
-        Caution::Reject { call, reason } => Judgement {
-            reason: Some(reason.map_or_else(
-                || "A human has rejected this same call.".to_owned(),
-                |reason| format!("A human has rejected this same call. Reason: {reason}"),
-            )),
-            repeats: Some(call),
-            ..Judgement::new(Verdict::Deny)
-        },
+        Caution::Reject { call, reason } => denied_again(call, reason.as_deref()),
         Caution::Notice(_) if !is_held => return Ok(()),
         Caution::Notice(notice) | Caution::Hold(notice) if is_held => Judgement {
             reason: Some(match &judgement.reason {

@@ -8,12 +8,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::ask::next_commit;
 use super::call::{GateCall, GateState, Viewer};
+use super::presence::present_until;
 use crate::engine::session::TaskSession;
 use crate::engine::{Engine, Refusal};
 use crate::people::Caller;
 use crate::store::ReadError;
 use crate::task::call_state::Phase;
-use crate::task::change::{ASKER_UNTIL_DELIVERED, TaskRow};
+use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::tool_spec::ToolKind;
 
@@ -50,7 +51,7 @@ impl Engine {
         };
         let call = session.own.progress.calls.first();
         Ok(call.map(|call| AskerStatus {
-            is_waiting: has_waiting_asker(&session),
+            is_waiting: present_until(&session).is_some(),
             runs_elsewhere: call.performer == ToolKind::External,
             use_within: gate.use_within,
         }))
@@ -69,7 +70,7 @@ impl Engine {
         let call = session.own.progress.calls.first();
         let may_start = |phase: &Phase| matches!(phase, Phase::Allowed | Phase::Approved(_));
         let is_approved = call.is_some_and(|call| may_start(&call.phase));
-        let is_awaited = has_waiting_asker(&session) || self.is_awaited_here(task);
+        let is_awaited = present_until(&session).is_some() || self.is_awaited_here(task);
         Ok(is_approved && session.own.is_gate_call() && !is_awaited)
     }
 
@@ -144,9 +145,4 @@ impl Engine {
         }
         Ok(session)
     }
-}
-
-fn has_waiting_asker(session: &TaskSession) -> bool {
-    let until = session.own.row.asker_until.unwrap_or_default();
-    until > session.now && until != ASKER_UNTIL_DELIVERED
 }

@@ -89,10 +89,10 @@ impl Engine {
             }
             session.idempotency = key.map(|key| key.row(caller, &session, None));
             let driven = self.drive_asked(session).await;
-            let Some((_, drive)) = unless_conflict(driven)?.flatten() else {
+            let Some(drive) = unless_conflict(driven)?.flatten() else {
                 continue;
             };
-            let session = match drive.await.ok().flatten() {
+            let session = match drive.end.await.ok().flatten() {
                 Some(session) => session,
                 None => self.load_call(caller, task).await?,
             };
@@ -140,7 +140,7 @@ impl Engine {
     }
 }
 
-fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRefusal> {
+fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), Refusal> {
     let pointer = if report.call.is_ok() {
         "/task_id"
     } else {
@@ -148,16 +148,14 @@ fn check_attempt(call: &CallState, report: &OutcomeReport) -> Result<(), GateRef
     };
     if call.performer != ToolKind::External || call.attempts == 0 {
         let detail = "a call for which a permit was given";
-        return Err(GateRefusal::invalid(pointer, detail));
+        return Err(Refusal::invalid(pointer, detail));
     }
     if report
         .attempt
         .is_some_and(|attempt| attempt != call.attempts)
     {
-        return Err(GateRefusal::invalid(
-            "/attempt",
-            "the number of the last attempt",
-        ));
+        let detail = "the number of the last attempt";
+        return Err(Refusal::invalid("/attempt", detail));
     }
     Ok(())
 }

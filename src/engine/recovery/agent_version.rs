@@ -3,13 +3,14 @@
 //! the current configuration. No task is driven with an agent definition whose digest differs from
 //! the pinned version.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::agent::Agent;
 use crate::agent::version::{DefinitionError, is_gate};
 use crate::engine::Engine;
 use crate::engine::driver::Stop;
+use crate::engine::runtime::Locked;
 use crate::engine::session::TaskSession;
 use crate::store::{CommitError, ReadError};
 use crate::task::change::TaskRow;
@@ -41,17 +42,25 @@ impl Engine {
         if let Some(agent) = known.filter(|agent| agent.name == row.agent) {
             return Ok(Ok(agent));
         }
-        let kept = match self.store.agent_definition(version).await {
-            Ok(kept) => kept,
-            Err(ReadError::Corrupt(_)) => None,
-            Err(error @ ReadError::Unavailable) => return Err(error),
-        };
-        let read = kept
+        let stored = self.stored_definition(version).await?;
+        let read = stored
             .ok_or(DefinitionError::Damaged)
             .and_then(|text| self.agents.pinned(current, version, &text));
-        Ok(read
-            .map(|agent| self.cache_agent(agent))
-            .map_err(|why| unusable(row, &why)))
+        let agent = match read {
+            Ok(agent) => Arc::new(agent),
+            Err(why) => return Ok(Err(unusable(row, &why))),
+        };
+        insert_bounded(&self.cached_agents, version, Arc::clone(&agent));
+        Ok(Ok(agent))
+    }
+
+    /// Returns the stored definition of an agent's version. `None` if there is none, or if it is
+    /// unreadable.
+    async fn stored_definition(&self, version: &str) -> Result<Option<String>, ReadError> {
+        match self.store.agent_definition(version).await {
+            Err(ReadError::Corrupt(_)) => Ok(None),
+            read => read,
+        }
     }
 
     /// Returns the versions of gates that the process has found in earlier calls of
@@ -94,28 +103,10 @@ impl Engine {
         if let Some(is_gate) = self.gate_versions.lock().get(version) {
             return Ok(*is_gate);
         }
-        let stored = match self.store.agent_definition(version).await {
-            Ok(stored) => stored,
-            Err(ReadError::Corrupt(_)) => None,
-            Err(error @ ReadError::Unavailable) => return Err(error),
-        };
+        let stored = self.stored_definition(version).await?;
         let is_gate = stored.is_some_and(|definition| is_gate(&definition));
-        let mut known = self.gate_versions.lock();
-        if known.len() >= MAX_CACHED {
-            known.pop_first();
-        }
-        known.insert(version.to_owned(), is_gate);
+        insert_bounded(&self.gate_versions, version, is_gate);
         Ok(is_gate)
-    }
-
-    fn cache_agent(&self, agent: Agent) -> Arc<Agent> {
-        let agent = Arc::new(agent);
-        let mut earlier = self.cached_agents.lock();
-        if earlier.len() >= MAX_CACHED {
-            earlier.pop_first();
-        }
-        earlier.insert(agent.version.clone(), Arc::clone(&agent));
-        agent
     }
 
     /// Like [`Engine::agent_of`], but retries while the database does not answer. If a command
@@ -136,6 +127,14 @@ impl Engine {
             self.back_off().await?;
         }
     }
+}
+
+fn insert_bounded<T>(cache: &Locked<BTreeMap<String, T>>, version: &str, value: T) {
+    let mut cached = cache.lock();
+    if cached.len() >= MAX_CACHED {
+        cached.pop_first();
+    }
+    cached.insert(version.to_owned(), value);
 }
 
 fn unusable(row: &TaskRow, why: &DefinitionError) -> Failure {

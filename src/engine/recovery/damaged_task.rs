@@ -14,6 +14,11 @@ use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
+/// The number of lost leases after which a task fails. A lost lease counts only if the task got no
+/// new item during the lease, and if the lease began with a lone drive (a drive beside which the
+/// process drives no other task).
+const MAX_TAKEOVERS: i32 = 5;
+
 impl Engine {
     /// Ends the tasks that this process has found unreadable since the last call of this function.
     pub(in crate::engine) async fn end_damaged_tasks(&self) {
@@ -32,8 +37,8 @@ impl Engine {
 
     /// Ends a task whose journal cannot be read, and its descendants. A task that has already ended
     /// stays as it is. If a newer version of this program may have written the journal, the task
-    /// ends only after `Settings::takeovers` takeovers, because a replica of that version may be
-    /// able to read it. Writes `late` as late results of the task's calls, even if the task does
+    /// ends only after [`MAX_TAKEOVERS`] takeovers, because a replica of that version may be able to
+    /// read it. Writes `late` as late results of the task's calls, even if the task does
     /// not end yet. Returns `false`, with nothing written, if the journal can be read after all.
     ///
     /// # Errors
@@ -51,7 +56,7 @@ impl Engine {
         else {
             return Ok(false);
         };
-        let may_end = !damaged.newer || damaged.takeovers >= i64::from(self.settings.takeovers);
+        let may_end = !damaged.newer || damaged.takeovers >= i64::from(MAX_TAKEOVERS);
         if !may_end && late.is_empty() {
             // The tree is not read, because this read would report the task as unreadable again,
             // and the worker would then call this function again in each round.
@@ -88,21 +93,6 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether the task may not be driven any more, because too many leases of the task ran out
-    /// without a new item. `fruitless` is the number of these leases. The first
-    /// [`LONE_DRIVE_AFTER`] do not count against `takeovers`: their processes also drove other
-    /// tasks, which may be the cause. Each later lease belongs to a lone drive of the task.
-    pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
-        fruitless >= LONE_DRIVE_AFTER + self.settings.takeovers
-    }
-
-    /// Whether one more lease of the task ran out after `is_out_of_takeovers` became true. The
-    /// driver with this last lease only had to load the task and end it. So the process must have
-    /// died while it read the task.
-    pub(in crate::engine) fn reading_kills_processes(&self, fruitless: i32) -> bool {
-        fruitless > LONE_DRIVE_AFTER + self.settings.takeovers
-    }
-
     /// Ends a task without reading any item of its tree, because reading the task kills processes.
     pub(in crate::engine) async fn end_unread(self: Arc<Self>, task: TaskId, lease: Lease) {
         while let Err(error) = self.try_to_end_unread(task).await {
@@ -135,7 +125,7 @@ impl Engine {
         let TaskRow {
             status, fruitless, ..
         } = session.own.row;
-        if status.is_terminal() || !self.reading_kills_processes(fruitless) {
+        if status.is_terminal() || !reading_kills_processes(fruitless) {
             return Ok(());
         }
         fail_from_row(&mut session, &damaged, no_progress());
@@ -144,6 +134,21 @@ impl Engine {
         tracing::error!(%task, fruitless, "processes died while they read a task; it was ended without reading it");
         Ok(())
     }
+}
+
+/// Whether a task may not be driven any more, because too many leases of the task ran out without a
+/// new item. `fruitless` is the number of these leases. The first [`LONE_DRIVE_AFTER`] do not count
+/// as takeovers: their processes also drove other tasks, which may be the cause. Each later lease
+/// belongs to a lone drive of the task.
+pub(crate) fn is_out_of_takeovers(fruitless: i32) -> bool {
+    fruitless >= LONE_DRIVE_AFTER + MAX_TAKEOVERS
+}
+
+/// Whether one more lease of a task ran out after `is_out_of_takeovers` became true. The driver
+/// with this last lease only had to load the task and end it. So the process must have died while
+/// it read the task.
+pub(crate) fn reading_kills_processes(fruitless: i32) -> bool {
+    fruitless > LONE_DRIVE_AFTER + MAX_TAKEOVERS
 }
 
 pub(crate) fn no_progress() -> Failure {

@@ -139,32 +139,20 @@ impl Lease {
 
     /// Whether a newer lease of another driver in this process has replaced this lease.
     pub(crate) fn is_passed_on(&self) -> bool {
-        let LeaseView {
-            task,
-            holder,
-            leases,
-        } = &self.0;
-        leases
-            .entries
-            .lock()
-            .get(task)
-            .is_some_and(|entry| entry.holder != *holder)
+        let Self(view) = self;
+        let entries = view.leases.entries.lock();
+        let entry = entries.get(&view.task);
+        entry.is_some_and(|entry| entry.holder != view.holder)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let LeaseView {
-            task,
-            holder,
-            leases,
-        } = &self.0;
-        let mut entries = leases.entries.lock();
-        if entries
-            .get(task)
-            .is_some_and(|entry| entry.holder == *holder)
-        {
-            entries.remove(task);
+        let Self(view) = self;
+        let mut entries = view.leases.entries.lock();
+        let entry = entries.get(&view.task);
+        if entry.is_some_and(|entry| entry.holder == view.holder) {
+            entries.remove(&view.task);
         }
     }
 }

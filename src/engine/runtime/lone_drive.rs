@@ -40,19 +40,14 @@ enum State {
 /// right before a claim that may include a task to be driven alone. Dropping this value ends the
 /// lone drive, and frees the slots that the lone drive withholds from other tasks.
 #[derive(Debug)]
-pub(crate) struct LoneDrive {
-    lone_drives: Arc<LoneDrives>,
-    slots: Slots,
-}
-
-/// The slots that a lone drive withholds from other tasks.
-type Slots = Arc<Locked<Option<OwnedSemaphorePermit>>>;
+pub(crate) struct LoneDrive(OtherTasks);
 
 /// A handle by which this process can drive other tasks again before a lone drive is over.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OtherTasks {
     lone_drives: Arc<LoneDrives>,
-    slots: Slots,
+    /// The slots that the lone drive withholds from other tasks.
+    slots: Arc<Locked<Option<OwnedSemaphorePermit>>>,
 }
 
 impl LoneDrives {
@@ -74,9 +69,11 @@ impl LoneDrives {
             State::OthersNext => State::Free,
             busy @ (State::Reserved | State::Active) => busy,
         };
-        free.then(|| LoneDrive {
-            lone_drives: Arc::clone(self),
-            slots: Slots::default(),
+        free.then(|| {
+            LoneDrive(OtherTasks {
+                lone_drives: Arc::clone(self),
+                slots: Arc::default(),
+            })
         })
     }
 
@@ -95,7 +92,7 @@ impl LoneDrives {
 impl LoneDrive {
     /// Records that a task to be driven alone was claimed. From now on, other tasks give way.
     pub(crate) fn activate(self) -> Self {
-        *self.lone_drives.state.lock() = State::Active;
+        *self.0.lone_drives.state.lock() = State::Active;
         self
     }
 
@@ -110,15 +107,12 @@ impl LoneDrive {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let mut held = Arc::clone(slots).acquire_many_owned(all).await.ok()?;
         let own = held.split(1);
-        *self.slots.lock() = Some(held);
+        *self.0.slots.lock() = Some(held);
         own
     }
 
     pub(crate) fn other_tasks(&self) -> OtherTasks {
-        OtherTasks {
-            lone_drives: Arc::clone(&self.lone_drives),
-            slots: Arc::clone(&self.slots),
-        }
+        self.0.clone()
     }
 }
 
@@ -137,11 +131,12 @@ impl OtherTasks {
 
 impl Drop for LoneDrive {
     fn drop(&mut self) {
-        *self.slots.lock() = None;
-        let mut state = self.lone_drives.state.lock();
+        let Self(OtherTasks { lone_drives, slots }) = self;
+        *slots.lock() = None;
+        let mut state = lone_drives.state.lock();
         if *state == State::Active {
             *state = State::OthersNext;
-            self.lone_drives.others_admitted.notify_one();
+            lone_drives.others_admitted.notify_one();
         } else {
             *state = State::Free;
         }

@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::leases::Lease;
 use super::lone_drive::LoneDrive;
 use crate::engine::commands::expire;
+use crate::engine::recovery::damaged_task::reading_kills_processes;
 use crate::engine::{Engine, Refusal};
 use crate::failpoint;
 use crate::store::{ClaimedTask, Drive, ReadError, UpgradeCursor};
@@ -59,24 +60,13 @@ impl Engine {
             if self.clock.uptime() >= clean_at {
                 // One pass of the loop cleans up at most one batch of each kind, so that claims do
                 // not wait long.
-                let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
-                    | self
-                        .store
-                        .remove_spent_sessions()
-                        .await
-                        .is_ok_and(|more| more)
-                    | self
-                        .store
-                        .remove_expired_credentials()
-                        .await
-                        .is_ok_and(|more| more)
-                    | self
-                        .store
-                        .remove_spent_grants()
-                        .await
-                        .is_ok_and(|more| more)
-                    | self.store.fold_spellings().await.is_ok_and(|more| more)
-                    | self.store.upgrade(&mut cursor).await.is_ok_and(|more| more);
+                let store = &self.store;
+                let more = store.remove_spent_keys().await.unwrap_or(false)
+                    | store.remove_spent_sessions().await.unwrap_or(false)
+                    | store.remove_expired_credentials().await.unwrap_or(false)
+                    | store.remove_spent_grants().await.unwrap_or(false)
+                    | store.fold_spellings().await.unwrap_or(false)
+                    | store.upgrade(&mut cursor).await.unwrap_or(false);
                 clean_at = self.clock.uptime()
                     + if more {
                         Duration::ZERO
@@ -223,7 +213,7 @@ impl Engine {
                 Drive::Takeover => drivers.extend(
                     lease().map(|lease| engine.take_over_again(task, lease, slot(), None).boxed()),
                 ),
-                Drive::Alone if self.reading_kills_processes(fruitless) => {
+                Drive::Alone if reading_kills_processes(fruitless) => {
                     drivers.extend(lease().map(|lease| engine.end_unread(task, lease).boxed()));
                 }
                 Drive::Alone => {

@@ -38,6 +38,7 @@ use crate::task::progress::Progress;
 use crate::task::request::call_digest;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolSpec;
+use crate::task::verdict::Judgement;
 
 /// A loaded task with its pending facts. `next_step` treats pending facts like durable facts. The
 /// next commit makes the pending facts durable.
@@ -249,6 +250,20 @@ impl TaskSession {
 
     pub(crate) fn push(&mut self, fact: Fact) {
         self.own.push(fact, self.now);
+    }
+
+    /// Pushes a new judgement of a call, whose effect and performer stay the same.
+    pub(crate) fn push_judgement(&mut self, tool_call_id: CallId, judgement: Judgement) {
+        let Some(state) = self.own.progress.call(tool_call_id) else {
+            return;
+        };
+        let (effect, performer) = (state.effect, state.performer);
+        self.push(Fact::Judged {
+            tool_call_id,
+            judgement,
+            effect,
+            performer,
+        });
     }
 
     /// Returns the draft of another task of the tree, and the time for new facts of the draft. From

@@ -1,26 +1,34 @@
-//! Tests of gate calls whose asker's replica has crashed: the next equal proposal continues the
-//! call.
+//! Tests of gate calls whose asker's replica has crashed, or has lost the answer to a commit: the
+//! next equal proposal continues the call.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdpoint::engine::EngineParts;
 use holdpoint::engine::gate::GateState;
+use holdpoint::engine::{Engine, EngineParts};
 use holdpoint::secret::Secret;
 use holdpoint::store::{Settings, Store};
 use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::world::Clock as _;
 
 use super::super::engine_harness::EngineHarness;
 use super::super::random_gates::Replica;
+use super::failures::LONG;
 use super::{
     agent, approve, ask, asking, driven, harness, proposal, refund, until_at_rest, until_present,
     until_proposed,
 };
+use crate::store::connection_loss::lossy;
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::until;
+
+/// The time for which an ask reserves the result of a call, in microseconds, as an element of a
+/// list that is sent to Postgres.
+const RESERVATION: &[u8] = &[0, 0, 0, 8, 0, 0, 0, 0, 0, 0x4c, 0x4b, 0x40];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn asker_of_a_sqlite_file_is_gone_after_a_crash() {
@@ -167,6 +175,31 @@ async fn asker_of_a_living_process_is_present_again_once_its_relay_has_reconnect
     let equal = ask(&engine, 1, Duration::ZERO).await.call;
     assert_ne!(equal.task_id, task);
     process.die(&harness, task).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ask_gets_the_result_although_the_answer_to_its_reservation_was_lost() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let small = |wait| proposal("refund", r#"{"order":1,"amount":5}"#, wait);
+    let lost = harness.engine(8).ask(&agent(), &small(LONG)).await.unwrap();
+    let (task, outcome) = (lost.call.task_id, lost.call.outcome);
+    assert_eq!(outcome, Some(Outcome::Succeeded));
+    drop(lost);
+    let way = lossy(&harness.fixture, RESERVATION).await;
+    let settings = Settings {
+        url: Secret::new(way.url.clone()),
+        ..Settings::default()
+    };
+    let clock = harness.fixture.clock.clone();
+    let engine = Engine::new(EngineParts {
+        store: Store::open(&settings, clock).await.unwrap(),
+        ..harness.parts(8)
+    });
+    way.swallow.store(1, Ordering::SeqCst);
+    let again = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap();
+    assert_eq!(way.swallow.load(Ordering::SeqCst), 0, "the answer was lost");
+    assert_eq!((again.call.task_id, again.call.outcome), (task, outcome));
+    assert_eq!(harness.tool.count(), 1);
 }
 
 both! {

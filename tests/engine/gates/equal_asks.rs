@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdpoint::engine::Engine;
 use holdpoint::engine::gate::{GateState, Proposal};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
@@ -15,10 +16,10 @@ use tokio::task::JoinHandle;
 use super::super::call_slots::limit_refund;
 use super::super::engine_harness::EngineHarness;
 use super::super::two_replicas::Pair;
-use super::failures::{LONG, asking_by, bash};
+use super::failures::{LONG, asking_by, bash, by_key};
 use super::{
-    agent, approve, ask, asking, every_call, harness, proposal, until_at_rest, until_present,
-    until_proposed,
+    agent, approve, ask, asking, every_call, harness, proposal, refund, until_at_rest,
+    until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
@@ -137,7 +138,79 @@ async fn asker_that_leaves_while_its_call_changes_keeps_its_call() {
     assert_eq!(until, Some(Time(0)));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_of_a_call_is_shown_once_the_presence_of_its_asker_is_stored() {
+    let harness = harness(StoreFixture::postgres().await).await;
+    let engine = harness.engine(8);
+    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+    let mut other = harness.fixture.holding(TASKS, task.0).await;
+    let again = proposal("refund", &refund(1), LONG);
+    let progress = again.progress.clone();
+    let asking = asking_by(&engine, again);
+    until_blocked(&harness, 1).await;
+    assert!(progress.request().is_none());
+    other.execute("rollback").await.unwrap();
+    let is_shown = async || progress.request().is_some();
+    until("the request is shown", is_shown).await;
+    assert!(harness.journal(task).await.row.asker_until > Some(Time(0)));
+    asking.abort();
+}
+
+/// Waits until no ask of this engine waits or changes its call.
+async fn until_idle(engine: &Arc<Engine>) {
+    let is_idle = async || Arc::strong_count(engine) == 1;
+    until("the engine has nothing to do", is_idle).await;
+}
+
 both! {
+    async fn ask_that_leaves_ends_no_presence_of_a_later_ask(fixture) {
+        let harness = harness(fixture).await;
+        let engines = [(); 3].map(|()| harness.engine(8));
+        let one = |wait| by_key("k", None, proposal("refund", &refund(1), wait));
+        let (mut asks, mut task) = (Vec::new(), None);
+        for (engine, minutes) in engines.iter().zip([10, 20, 30]) {
+            asks.push(asking_by(engine, one(Duration::from_mins(minutes))));
+            let proposed = until_proposed(&harness).await;
+            let soon = harness.fixture.store.now().await.unwrap() + Duration::from_mins(minutes - 5);
+            until_present(&harness, proposed, |until| until > soon).await;
+            task = Some(proposed);
+        }
+        let task = task.unwrap();
+        let until = harness.journal(task).await.row.asker_until;
+        // The first ask ends with its connection, the second with its process, and the next has no
+        // time to wait.
+        asks[0].abort();
+        let _ = (&mut asks[0]).await;
+        until_idle(&engines[0]).await;
+        engines[1].shut_down(LONG).await;
+        let over = (&mut asks[1]).await.unwrap().unwrap().call;
+        let polled = engines[0].ask(&agent(), &one(Duration::ZERO)).await.unwrap().call;
+        for call in [over, polled] {
+            assert_eq!((call.task_id, call.state), (task, GateState::Pending));
+        }
+        assert_eq!(harness.journal(task).await.row.asker_until, until);
+        asks[2].abort();
+    }
+
+    async fn answer_that_is_not_handed_over_ends_no_reservation_of_a_later_ask(fixture) {
+        let harness = harness(fixture).await;
+        let (here, there) = (harness.engine(8), harness.engine(8));
+        let task = ask(&here, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &here, task).await;
+        drop(ask(&here, 1, LONG).await);
+        let earlier = ask(&here, 1, Duration::ZERO).await;
+        harness.fixture.forward(Duration::from_secs(6));
+        let later = ask(&there, 1, Duration::ZERO).await;
+        for answer in [&earlier, &later] {
+            assert_eq!((answer.call.task_id, answer.call.outcome), (task, Some(Outcome::Succeeded)));
+        }
+        let until = harness.journal(task).await.row.asker_until;
+        drop(earlier);
+        until_idle(&here).await;
+        assert_eq!(harness.journal(task).await.row.asker_until, until);
+        drop(later);
+    }
+
     async fn equal_ask_beside_a_call_of_unknown_outcome_says_so_and_the_next_one_continues_that_call(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
