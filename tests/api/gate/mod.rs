@@ -4,6 +4,7 @@
 mod asks;
 mod equal_calls;
 mod outcomes;
+mod pre_invoke_hooks;
 mod rights;
 
 use holdpoint::task::time::Time;
