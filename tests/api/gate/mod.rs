@@ -6,6 +6,7 @@ mod equal_calls;
 mod outcomes;
 mod pre_invoke_hooks;
 mod rights;
+mod stolen_keys;
 
 use holdpoint::task::time::Time;
 use serde_json::{Value, json};
