@@ -12,7 +12,7 @@ use super::task::{TaskError, WireTaskStatus};
 use super::wire_enum;
 use crate::http::Settings;
 use crate::task::id::{CallId, RequestId, TaskId};
-use crate::task::item::{self, Fact, Item, Part, ToolResult, Turn};
+use crate::task::item::{self, Fact, Item, Part, Turn};
 use crate::task::request::{RequestKind, RequestSpec};
 use crate::task::status::RequestStatus;
 use crate::task::verdict::Judgement;
@@ -222,6 +222,8 @@ items! {
         content: String,
         /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
         http_status: Option<u16>,
+        /// Whether the client that ran the call reported this result.
+        reported: bool,
     }
     /// A result arrived that does not settle its call: the result came late, or the client that
     /// runs the call reported an unknown outcome.
@@ -237,6 +239,8 @@ items! {
         content: String,
         /// The HTTP status with which an HTTP tool answered; null without an HTTP answer.
         http_status: Option<u16>,
+        /// Whether the client that ran the call reported this result.
+        reported: bool,
     }
     /// A call started a sub-agent's task, or sent a message to the sub-agent's existing task.
     SubAgentStartedItem {
@@ -319,6 +323,19 @@ macro_rules! build {
     }};
 }
 
+macro_rules! build_result {
+    ($variant:ident, $name:ident, $head:expr, $result:expr) => {
+        build!($variant, $name, $head, {
+            tool_call_id: $result.tool_call_id.to_string(),
+            name: $result.name.clone(),
+            outcome: $result.outcome.into(),
+            content: $result.content.clone(),
+            http_status: $result.http_status,
+            reported: $result.reported,
+        })
+    };
+}
+
 impl AgentTaskItem {
     #[must_use]
     pub(crate) fn from_item(task: TaskId, item: &Item, settings: &Settings) -> Self {
@@ -367,8 +384,8 @@ impl AgentTaskItem {
                 replica: _,
                 grant: _,
             } => tool_started(head, *tool_call_id, name, digest, *attempt),
-            Fact::ToolResult(result) => tool_result(head, result),
-            Fact::LateResult(result) => late_result(head, result),
+            Fact::ToolResult(result) => build_result!(ToolResult, ToolResultItem, head, result),
+            Fact::LateResult(result) => build_result!(LateResult, LateResultItem, head, result),
             Fact::SubAgentStarted {
                 tool_call_id,
                 child_task_id,
@@ -445,26 +462,6 @@ fn tool_started(head: Head, call: CallId, name: &str, digest: &str, attempt: u32
         name: name.to_owned(),
         digest: digest.to_owned(),
         attempt: attempt,
-    })
-}
-
-fn tool_result(head: Head, result: &ToolResult) -> AgentTaskItem {
-    build!(ToolResult, ToolResultItem, head, {
-        tool_call_id: result.tool_call_id.to_string(),
-        name: result.name.clone(),
-        outcome: result.outcome.into(),
-        content: result.content.clone(),
-        http_status: result.http_status,
-    })
-}
-
-fn late_result(head: Head, result: &ToolResult) -> AgentTaskItem {
-    build!(LateResult, LateResultItem, head, {
-        tool_call_id: result.tool_call_id.to_string(),
-        name: result.name.clone(),
-        outcome: result.outcome.into(),
-        content: result.content.clone(),
-        http_status: result.http_status,
     })
 }
 

@@ -184,7 +184,7 @@ fn request_facts() -> Vec<Shape> {
 
 fn tool_facts() -> Vec<Shape> {
     let (task, _, call) = ids();
-    let result_members = json!({"tool_call_id": call, "name": "refund", "outcome": "succeeded", "content": "done", "http_status": 200});
+    let result_members = json!({"tool_call_id": call, "name": "refund", "outcome": "succeeded", "content": "done", "http_status": 200, "reported": false});
     vec![
         (
             Fact::ToolStarted {

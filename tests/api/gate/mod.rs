@@ -4,6 +4,9 @@
 mod asks;
 mod equal_calls;
 mod outcomes;
+mod pre_invoke_hooks;
+mod rights;
+mod stolen_keys;
 
 use holdpoint::task::time::Time;
 use serde_json::{Value, json};
@@ -14,10 +17,13 @@ use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
 pub const AGENT: &str = "agent-key-0123456789";
 /// The key of an agent of Carol, another user of the same tenant.
 pub(super) const CAROLS_AGENT: &str = "carol-agent-key-012345";
+/// The key of an agent of another tenant's user who is called Alice, too.
+pub(super) const NAMESAKES_AGENT: &str = "namesake-key-01234567";
 
 const KEYS: &str = r#"
     - { user: alice, tenant: acme, groups: [support], key: "agent-key-0123456789", may: [gate] }
     - { user: carol, tenant: acme, key: "carol-agent-key-012345", may: [gate, read] }
+    - { user: alice, tenant: other, groups: [support], key: "namesake-key-01234567", may: [gate] }
 "#;
 
 /// A gate with the refund tools and with two tools whose calls the caller runs itself.

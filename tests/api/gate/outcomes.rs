@@ -9,7 +9,8 @@ use super::{
 use crate::api::approval_cycle::on_both;
 use crate::support::test_app::{On, Reply, TestApp};
 
-async fn report(app: &TestApp, body: &Value) -> Reply {
+/// Reports the outcome of a call as Alice's agent.
+pub(super) async fn report(app: &TestApp, body: &Value) -> Reply {
     app.actor(AGENT).post("/v1/gate/outcomes", body).await
 }
 

@@ -1,7 +1,12 @@
 //! Tests the acceptance matrix of envoyproxy/ai-gateway#2073 for approvals behind a gateway. Each
 //! line of the matrix has one test.
 
+use std::time::Duration;
+
 use super::*;
+use crate::support::database::Database;
+use crate::support::forwarder::Forwarder;
+use crate::support::leaping_clock::Leaping;
 
 async fn held(grpc: &mut Grpc, body: &Value) -> Verdict {
     // The configurations of these tests set the gate's `hold` to zero, so a check of a held call
@@ -10,6 +15,15 @@ async fn held(grpc: &mut Grpc, body: &Value) -> Verdict {
     assert_eq!(held.state(), "pending", "{held:?}");
     assert!(held.text().starts_with("HELD."), "{held:?}");
     held
+}
+
+/// Returns a member of the `_meta` of a result with which a call is denied.
+fn meta(verdict: &Verdict, member: &str) -> String {
+    let Verdict::Denied(_, body) = verdict else {
+        panic!("{verdict:?}")
+    };
+    let meta = &body["result"]["_meta"]["holdpoint/gate"];
+    meta[member].as_str().unwrap().to_owned()
 }
 
 const NO_HOLD: &str = "report: optional\n    hold: 0s\n    ext_authz: { user_header: x-user }";
@@ -40,30 +54,71 @@ async fn changed_args_are_rejected() {
     app.stop().await;
 }
 
+/// The test runs on `SQLite`, where the service compares the time with the clock that the test
+/// moves.
 #[tokio::test(flavor = "multi_thread")]
-async fn changed_policy_or_expired_approval_is_asked_anew() {
-    let mut app = gateway_app(NO_HOLD).await;
+async fn changed_policy_or_expired_approval_is_rejected_or_asked_anew() {
+    let clock = Leaping::new();
+    let mut app = TestApp::timed(On::Sqlite, &gateway_yaml(NO_HOLD), clock.clone()).await;
     let mut grpc = Grpc::to(&app).await;
     let first = held(&mut grpc, &bash("rm")).await;
     decide(&app, &first, "approve").await;
     drop(grpc);
-    let deny = "policy:\n  - { name: no_rm, tools: [Bash], decide: deny, reason: Not any more. }";
+    let deny = "policy:\n  - { name: no_rm, tools: [Bash], when: 'args.command == \"rm\"', decide: deny, reason: Not any more. }";
     app.restart_with(|yaml| yaml.replacen("policy:", deny, 1))
         .await;
     let mut grpc = Grpc::to(&app).await;
     let refused = grpc.check(&bash("rm")).await;
     assert!(refused.text().contains("It has not run"), "{refused:?}");
+    assert_eq!(meta(&refused, "outcome"), "denied");
+    let second = held(&mut grpc, &bash("make")).await;
+    decide(&app, &second, "approve").await;
+    drop(grpc);
+    // An approval may be used within an hour.
+    clock.leap(Duration::from_mins(61));
+    let mut grpc = Grpc::to(&app).await;
+    let expired = grpc.check(&bash("make")).await;
+    assert!(expired.text().contains("It has not run"), "{expired:?}");
+    assert_eq!(meta(&expired, "outcome"), "expired");
+    let anew = held(&mut grpc, &bash("make")).await;
+    assert_ne!(meta(&anew, "request_id"), meta(&second, "request_id"));
     app.stop().await;
 }
 
+/// The id of the decision is the `request_id` in the `_meta` of each denial that has a result, and
+/// `holdpoint-call` of the call that passes after the decision is the `task_id` beside it. While
+/// the database does not answer, a denial is a gRPC status and has no id.
 #[tokio::test(flavor = "multi_thread")]
-async fn approval_system_that_is_down_is_a_denial() {
-    let app = gateway_app(NO_HOLD).await;
+async fn approval_system_that_is_down_is_a_denial_and_the_decision_keeps_its_id() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at_with(line.url(), &gateway_yaml(NO_HOLD)).await;
     let mut grpc = Grpc::to(&app).await;
-    assert!(matches!(
-        grpc.check(&bash("ls")).await,
-        Verdict::Passes(Some(_))
-    ));
+    let first = held(&mut grpc, &bash("rm")).await;
+    let listed = app.owner().get("/v1/requests").await;
+    assert_eq!(
+        meta(&first, "request_id"),
+        listed.str("/requests/0/request_id")
+    );
+    line.cut();
+    // A person must approve the first call. A rule allows the second.
+    for command in ["rm", "ls"] {
+        let call = checked(&bash(command), &[("x-user", "alice")]);
+        let denied = grpc.call(CHECK, EDGE, &call).await;
+        let unavailable = (Some(14), Vec::new());
+        assert_eq!((denied.status, denied.message), unavailable, "{command}");
+    }
+    line.mend();
+    let call = checked(&bash("rm"), &[("x-user", "alice")]);
+    let mut answered = grpc.call(CHECK, EDGE, &call).await;
+    while answered.status == Some(14) {
+        answered = grpc.call(CHECK, EDGE, &call).await;
+    }
+    let again = verdict(&answered.message);
+    assert_eq!(meta(&again, "request_id"), meta(&first, "request_id"));
+    decide(&app, &again, "approve").await;
+    let passed = Verdict::Passes(Some(meta(&first, "task_id")));
+    assert_eq!(grpc.check(&bash("rm")).await, passed);
     app.stop().await;
     let headers = [("content-type", "application/grpc")];
     assert!(grpc.send(CHECK, &headers, framed(&[])).await.is_err());

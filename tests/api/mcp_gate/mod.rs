@@ -1,11 +1,14 @@
 //! Tests of a gate as an MCP server: its envelope in three revisions of MCP, and a held call from
 //! its first HTTP request to its result.
 
+mod approval_records;
+mod client_timeouts;
+mod continuations;
 mod envelope;
-mod repeats;
 mod settled;
 mod streams;
 
+use holdpoint::task::time::Time;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -62,6 +65,30 @@ fn refund(amount: u32) -> Value {
 /// Calls a tool with a message of a revision before 2026-07-28.
 pub(super) async fn call(app: &TestApp, wait: &str, params: &Value) -> Reply {
     post(app, wait, &older("tools/call", params)).await
+}
+
+/// Makes a call in the newest revision of MCP, with `state` as its `requestState`.
+async fn with_state(app: &TestApp, state: &Value, amount: u32, wait: &str) -> Reply {
+    let mut params = refund(amount);
+    params["requestState"] = state.clone();
+    post(app, wait, &newest("tools/call", params)).await
+}
+
+/// Returns the `requestState` in the reply to a held call, and the id of the call's task. A client
+/// continues the call with the `requestState`.
+fn state_of(leg: &Reply) -> (Value, String) {
+    let result = &leg.body["result"];
+    assert_eq!(result["resultType"], "input_required", "{}", leg.text);
+    let state = result["requestState"].clone();
+    let task = state.as_str().and_then(|state| state.split('.').nth(1));
+    let task = task.expect("a task").to_owned();
+    (state, task)
+}
+
+/// Returns the time until which a client counts as waiting for the call of this task.
+async fn asker_until(app: &TestApp, task: &str) -> Option<Time> {
+    let row = app.store().task(task.parse().unwrap()).await.unwrap();
+    row.unwrap().asker_until
 }
 
 /// Returns the object `holdpoint/gate`, which describes a call at a gate, from a result's `_meta`.

@@ -1,20 +1,16 @@
-//! Tests of the event stream of a call that waits, and of clients that cancel.
-
-use std::time::Duration;
+//! Tests of clients that cancel a call that waits.
 
 use holdpoint::task::time::Time;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::repeats::asker_until;
-use super::{about, answer, call, older, post, post_as, refund, told};
-use crate::api::gate::{AGENT, gate, yaml};
-use crate::support::leaping_clock::Leaping;
+use super::{about, answer, asker_until, call, older, post, post_as, refund, told};
+use crate::api::gate::{AGENT, gate};
 use crate::support::test_app::{Actor, On, TestApp};
 use crate::support::{eventually, until};
 
 /// Returns the messages of an event stream, given the response's content type and body.
-fn messages(content_type: &str, text: &str) -> Vec<Value> {
+pub(super) fn messages(content_type: &str, text: &str) -> Vec<Value> {
     assert!(content_type.starts_with("text/event-stream"), "{text}");
     let lines = text.lines().filter_map(|line| line.strip_prefix("data: "));
     lines
@@ -29,61 +25,6 @@ pub(super) async fn until_held(app: &TestApp) -> Value {
         inbox.body["requests"].get(0).cloned()
     };
     eventually("the approver has a request", first).await
-}
-
-#[tokio::test]
-async fn call_that_waits_is_a_stream_with_comments_and_progress_and_then_its_result() {
-    let clock = Leaping::new();
-    let app = TestApp::timed(On::Sqlite, &yaml(""), clock.clone()).await;
-    let mut params = refund(120);
-    params["_meta"] = json!({"progressToken": "t1"});
-    let body = older("tools/call", &params).to_string().into_bytes();
-    let agent = app.actor(AGENT).header("prefer", "wait=300");
-    let body = Some(("application/json", body));
-    let held = async {
-        let request = until_held(&app).await;
-        clock.leap(Duration::from_secs(2));
-        request
-    };
-    let (mut response, request) =
-        tokio::join!(agent.sent(Method::POST, "/mcp/refunds", body), held);
-    let content_type = response.headers()["content-type"]
-        .to_str()
-        .unwrap()
-        .to_owned();
-    // The waiting call reads the request a moment after it is stored. Until then, its progress
-    // message is "The call is under way."
-    let (under_way, waiting) = ("The call is under way.", "Waiting for finance to approve.");
-    let mut text = String::new();
-    while !text.contains(waiting) {
-        clock.leap(Duration::from_secs(16));
-        let chunk = response.chunk().await.unwrap().expect("it goes on");
-        text += &String::from_utf8_lossy(&chunk);
-    }
-    let path = format!(
-        "/resume/{}/approve",
-        request["request_id"].as_str().unwrap()
-    );
-    app.approver().header("prefer", "wait=0").hit(&path).await;
-    while let Some(chunk) = response.chunk().await.unwrap() {
-        text += &String::from_utf8_lossy(&chunk);
-    }
-    assert!(text.starts_with(":\n\n"), "{text}");
-    let messages = messages(&content_type, &text);
-    let (result, steps) = messages.split_last().unwrap();
-    assert_eq!(result["result"]["content"][0]["text"], "{\"ok\":true}");
-    let mut is_waiting = false;
-    for (number, step) in (1..).zip(steps) {
-        is_waiting |= step["params"]["message"] == waiting;
-        let message = if is_waiting { waiting } else { under_way };
-        let params = json!({"progressToken": "t1", "progress": number, "message": message});
-        assert_eq!(
-            *step,
-            json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-        );
-    }
-    assert!(is_waiting, "{text}");
-    app.stop().await;
 }
 
 /// Cancels the request whose id is `seven`.

@@ -1,0 +1,163 @@
+//! Tests of the rights to the operations of a gate. Each kind of key is tried at each operation. A
+//! refused request must write nothing.
+
+use holdpoint::task::time::Time;
+use serde_json::json;
+
+use super::{AGENT, CAROLS_AGENT, NAMESAKES_AGENT, ask, bash, refund, until_asker, yaml};
+use crate::api::approval_cycle::on_both;
+use crate::support::test_app::{ALICE, Actor, OPS, OTHER, On, Reply, TestApp};
+use crate::support::until;
+
+const READS: &str = "alice-reads-01234567";
+const CREATES: &str = "alice-creates-012345";
+const DECIDES: &str = "alice-decides-012345";
+const ADMIN: &str = "admin-key-0123456789";
+const ADMINS_AGENT: &str = "admin-agent-01234567";
+const NARROW: &str = r#"    - { user: alice, tenant: acme, groups: [support], key: "alice-reads-01234567", may: [read] }
+    - { user: alice, tenant: acme, groups: [support], key: "alice-creates-012345", may: [create] }
+    - { user: alice, tenant: acme, groups: [support], key: "alice-decides-012345", may: [decide] }
+    - { user: root, tenant: acme, key: "admin-key-0123456789", admin: true }
+    - { user: root, tenant: acme, key: "admin-agent-01234567", admin: true, may: [gate] }
+"#;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Operation {
+    /// `POST /v1/gate/calls`, of a new call.
+    Propose,
+    /// `GET /v1/gate/calls/{task_id}`, of a call of Alice's agent.
+    Look,
+    /// `POST /v1/gate/outcomes`, about a call of Alice's agent.
+    Report,
+    /// `POST /mcp/{gate}`, of a new call.
+    Mcp,
+}
+
+const OPERATIONS: [Operation; 4] = [
+    Operation::Propose,
+    Operation::Look,
+    Operation::Report,
+    Operation::Mcp,
+];
+
+/// A kind of key: its name, the key, and the status of its request to each of [`OPERATIONS`].
+struct Row(&'static str, Option<&'static str>, [u16; 4]);
+
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    Row("no key",                          None,                         [401, 401, 401, 401]),
+    Row("unknown key",                     Some("unknown-key-01234567"), [401, 401, 401, 401]),
+    Row("key that reads",                  Some(READS),                  [403, 403, 403, 403]),
+    Row("key that decides",                Some(DECIDES),                [403, 403, 403, 403]),
+    Row("key that may do everything",      Some(ALICE),                  [403, 200, 403, 403]),
+    Row("key of an agent",                 Some(AGENT),                  [202, 200, 200, 200]),
+    Row("key that creates",                Some(CREATES),                [202, 200, 200, 200]),
+    Row("another user's agent",            Some(CAROLS_AGENT),           [202, 403, 403, 200]),
+    Row("another tenant's agent",          Some(NAMESAKES_AGENT),        [202, 404, 404, 200]),
+    Row("another tenant's user",           Some(OTHER),                  [403, 404, 403, 403]),
+    Row("admin who reads",                 Some(OPS),                    [403, 403, 403, 403]),
+    Row("admin who may do everything",     Some(ADMIN),                  [403, 403, 403, 403]),
+    Row("admin's agent",                   Some(ADMINS_AGENT),           [202, 403, 403, 200]),
+];
+
+/// The tasks of two calls of Alice's agent: one is held, and the agent runs the other.
+struct AliceCalls {
+    held: String,
+    permitted: String,
+}
+
+/// Sends the request of an operation. `number` is part of the arguments of a new call, which
+/// therefore equals no other call.
+async fn send(actor: Actor<'_>, operation: Operation, calls: &AliceCalls, number: usize) -> Reply {
+    let actor = actor.header("prefer", "wait=0");
+    let arguments = |order: usize| json!({"order": order, "amount": 120});
+    match operation {
+        Operation::Propose => {
+            let body = json!({"tool": "refund", "arguments": arguments(100 + number)});
+            actor.post("/v1/gate/calls", &body).await
+        }
+        Operation::Look => {
+            let path = format!("/v1/gate/calls/{}", calls.held);
+            actor.get(&path).await
+        }
+        Operation::Report => {
+            let body = json!({"task_id": calls.permitted, "outcome": "succeeded"});
+            actor.post("/v1/gate/outcomes", &body).await
+        }
+        Operation::Mcp => {
+            let params = json!({"name": "refund", "arguments": arguments(200 + number)});
+            let message =
+                json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+            actor.post("/mcp/refunds", &message).await
+        }
+    }
+}
+
+/// Returns a text that changes with each commit: the counts of the rows, and the sum of the tasks'
+/// versions.
+async fn stored(app: &TestApp) -> String {
+    let tables = [
+        "agent_task",
+        "agent_task_item",
+        "intervention_request",
+        "decision",
+        "idempotency",
+    ];
+    let counts = tables.map(|table| format!("cast((select count(*) from {table}) as text)"));
+    let versions = "cast((select coalesce(sum(version), 0) from agent_task) as text)";
+    let sql = format!("select {} || ' ' || {versions}", counts.join(" || ' ' || "));
+    app.database.texts(&sql).await.remove(0)
+}
+
+async fn until_at_rest(app: &TestApp, task: &str) {
+    let task = task.parse().unwrap();
+    let is_released = async || {
+        let row = app.store().task(task).await.unwrap().unwrap();
+        row.lease_owner.is_none()
+    };
+    until("no replica drives the task", is_released).await;
+}
+
+/// Proposes a call that is held and a call that its agent runs.
+async fn alice_calls(app: &TestApp) -> AliceCalls {
+    let held = ask(app, &refund(120), 0).await;
+    until_asker(app, &held, |until| until == Time(0)).await;
+    let permitted = ask(app, &bash("ls"), 5).await;
+    let calls = AliceCalls {
+        held: held.str("/task_id"),
+        permitted: permitted.str("/task_id"),
+    };
+    for task in [&calls.held, &calls.permitted] {
+        until_at_rest(app, task).await;
+    }
+    calls
+}
+
+on_both! {
+    async fn every_key_is_served_at_a_gate_by_its_rights_and_a_refusal_writes_nothing(on: On) {
+        let app = TestApp::with(on, &(yaml("") + NARROW)).await;
+        let calls = alice_calls(&app).await;
+        let before = stored(&app).await;
+        // The refused requests come first, because a served request may write a moment after its
+        // reply.
+        for refused in [true, false] {
+            for (number, Row(name, key, statuses)) in TABLE.iter().enumerate() {
+                for (operation, status) in OPERATIONS.into_iter().zip(*statuses) {
+                    if (status >= 400) != refused {
+                        continue;
+                    }
+                    let actor = key.map_or_else(|| app.nobody(), |key| app.actor(key));
+                    let reply = send(actor, operation, &calls, number).await;
+                    assert_eq!(reply.status, status, "{name}, {operation:?}: {}", reply.text);
+                    let is_answered = operation != Operation::Mcp || reply.body["result"].is_object();
+                    assert!(refused || is_answered, "{name}, {operation:?}: {}", reply.text);
+                    if refused {
+                        assert_eq!(stored(&app).await, before, "{name}, {operation:?}");
+                    }
+                }
+            }
+        }
+        assert_ne!(stored(&app).await, before);
+        app.stop().await;
+    }
+}
