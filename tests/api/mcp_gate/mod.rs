@@ -2,6 +2,7 @@
 //! its first HTTP request to its result.
 
 mod envelope;
+mod outages;
 mod repeats;
 mod settled;
 mod streams;
