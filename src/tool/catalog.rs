@@ -125,13 +125,7 @@ impl CatalogEntry {
     /// is replaced by [`DefinitionChange::definition`].
     #[must_use]
     pub fn current_spec(&self, task: TaskId) -> Cow<'_, ToolSpec> {
-        match self.definition_change(task) {
-            None => Cow::Borrowed(&self.spec),
-            Some(change) => Cow::Owned(ToolSpec {
-                definition: change.definition,
-                ..self.spec.clone()
-            }),
-        }
+        DefinitionChange::applied_to(&self.spec, self.definition_change(task))
     }
 }
 

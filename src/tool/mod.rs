@@ -122,6 +122,19 @@ pub struct DefinitionChange {
     pub denied: bool,
 }
 
+impl DefinitionChange {
+    /// Returns the spec with the definition of `change`; the spec itself if there is no change.
+    pub(crate) fn applied_to(spec: &ToolSpec, change: Option<Self>) -> Cow<'_, ToolSpec> {
+        match change {
+            None => Cow::Borrowed(spec),
+            Some(change) => Cow::Owned(ToolSpec {
+                definition: change.definition,
+                ..spec.clone()
+            }),
+        }
+    }
+}
+
 /// One attempt at a call.
 #[derive(Clone, Debug)]
 pub struct Invocation {

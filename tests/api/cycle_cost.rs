@@ -2,7 +2,7 @@
 //! repeated POST and of a call at a gate. The count is taken on the wire, so statements, reads and
 //! pings all count.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
@@ -85,6 +85,38 @@ async fn once_call_at_a_gate_takes_one_read_and_one_commit() {
         assert_eq!(reply.str("/decision"), "allow", "{}", reply.text);
     };
     assert_round_trips(&app, &line, 2, propose).await;
+    app.stop().await;
+}
+
+/// No earlier call is read, because a repeatable call may run beside an equal one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeatable_call_at_a_gate_takes_one_commit_and_no_read() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at_with(line.url(), &gate::yaml("")).await;
+    let propose = async |app: &TestApp| {
+        let body = json!({"tool": "Read", "arguments": {"path": "a"}});
+        let reply = gate::ask(app, &body, 0).await;
+        assert_eq!(reply.body["permit"]["attempt"], 1, "{}", reply.text);
+    };
+    assert_round_trips(&app, &line, 1, propose).await;
+    app.stop().await;
+}
+
+/// The reads find the equal calls, and count the pending calls (`max_open`). One commit stores the
+/// call with its question, and the other one the end of the wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_call_at_a_gate_takes_two_reads_and_two_commits() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at_with(line.url(), &gate::yaml("max_open: 1000")).await;
+    let amount = AtomicU32::new(100);
+    let propose = async |app: &TestApp| {
+        let body = gate::refund(amount.fetch_add(1, Ordering::Relaxed));
+        let reply = gate::ask(app, &body, 0).await;
+        assert_eq!(reply.str("/state"), "pending", "{}", reply.text);
+    };
+    assert_round_trips(&app, &line, 4, propose).await;
     app.stop().await;
 }
 

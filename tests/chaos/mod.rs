@@ -3,6 +3,7 @@
 
 mod chaos_run;
 mod checker;
+mod cut_answers;
 mod database;
 mod failpoints;
 mod gate_askers;

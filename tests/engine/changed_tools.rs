@@ -17,6 +17,7 @@ use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, To
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
+use super::call_decisions::{each, edit};
 use super::engine_harness::{EngineHarness, alice, go, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
 
@@ -283,4 +284,51 @@ async fn change_that_another_task_finds_before_the_start_is_judged() {
         found += 1;
     }
     assert!(found >= 4, "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn change_that_another_task_finds_before_a_request_is_opened_is_in_the_request() {
+    let mut found = 0;
+    for looks in 1.. {
+        let (harness, server) = harness(LARGE).await;
+        *server.finds.lock().unwrap() = Some(looks);
+        server.changes("sha256:other", false);
+        let task = harness.held().await;
+        if server.known.lock().unwrap().is_none() {
+            break;
+        }
+        let asked = asked_about_change(&harness, task).await;
+        // The task would fail if the digest of the request did not cover the same definition.
+        approve(&harness, &asked).await.unwrap();
+        harness.run().await;
+        let status = harness.status(task).await;
+        assert_eq!(status, TaskStatus::Completed, "found at look {looks}");
+        found += 1;
+    }
+    assert!(found >= 3, "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn change_that_another_task_finds_while_a_person_edits_a_call_holds_the_edited_call() {
+    let mut found = 0;
+    for looks in 1.. {
+        let (harness, server) = harness(LARGE).await;
+        let task = harness.held().await;
+        let asked = harness.asked(task).await.remove(0);
+        let call = asked.pending_tool_calls[0].tool_call_id;
+        *server.finds.lock().unwrap() = Some(looks);
+        *server.looks.lock().unwrap() = 0;
+        server.changes("sha256:other", false);
+        let edited = each([(call, edit(r#"{"order":1,"amount":50}"#))]);
+        let door = harness.engine(0);
+        let _ = door.decide(&alice(), asked.request_id, edited, None).await;
+        if server.known.lock().unwrap().is_none() {
+            break;
+        }
+        harness.run().await;
+        asked_about_change(&harness, task).await;
+        assert_eq!(server.calls(), 0, "the change was found at look {looks}");
+        found += 1;
+    }
+    assert!(found >= 3, "{found}");
 }

@@ -19,6 +19,7 @@ use holdpoint::people::{Caller, Permissions};
 use holdpoint::store::TaskFilter;
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::decision::Action;
+use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
@@ -26,7 +27,7 @@ use holdpoint::task::time::Time;
 use tokio::task::JoinHandle;
 
 use super::engine_harness::{EngineHarness, alice, claimed, outcomes, whole};
-use crate::store::store_fixture::StoreFixture;
+use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::{eventually, repetitions, until};
 
 const GATE: &str = "
@@ -127,6 +128,21 @@ async fn driven(engine: &Arc<Engine>) {
     }
 }
 
+/// Drives the due tasks until `task` has this status. A claim skips a task whose row is locked, so
+/// one claim may not suffice.
+async fn driven_until(
+    harness: &EngineHarness,
+    engine: &Arc<Engine>,
+    task: TaskId,
+    status: TaskStatus,
+) {
+    let is_there = async || {
+        driven(engine).await;
+        harness.status(task).await == status
+    };
+    until("the task has the expected status", is_there).await;
+}
+
 async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
     let [(request, _)] = harness.open(task).await[..] else {
         panic!("one request")
@@ -194,56 +210,6 @@ async fn yes_against_a_leaving_asker_runs_the_call_once_in_sixty_races_on_postgr
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn approved_call_without_its_asker_waits_and_expires_after_use_within() {
-    let harness = harness(StoreFixture::sqlite().await).await;
-    let engine = harness.engine(8);
-    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-    approve(&harness, &engine, task).await;
-    // The task must be parked before the clock advances, because its wake-up time is computed when
-    // it is parked.
-    until_at_rest(&harness, task).await;
-    driven(&engine).await;
-    assert_eq!(harness.status(task).await, TaskStatus::Running);
-    harness.fixture.forward(Duration::from_mins(59));
-    driven(&engine).await;
-    assert_eq!(harness.status(task).await, TaskStatus::Running);
-    harness.fixture.forward(Duration::from_mins(2));
-    driven(&engine).await;
-    let journal = harness.journal(task).await;
-    assert_eq!(
-        (journal.row.status, outcomes(&journal)),
-        (TaskStatus::Completed, vec![Outcome::Expired])
-    );
-    assert_eq!(harness.executions(task, "/refund"), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_nothing() {
-    let harness = harness(StoreFixture::sqlite().await).await;
-    let engine = harness.engine(8);
-    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-    approve(&harness, &engine, task).await;
-    let lost = ask(&engine, 1, Duration::from_mins(1)).await;
-    assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
-    // Simulates a process that ends before it has delivered the body of the answer.
-    drop(lost);
-    let restarted = harness.engine(8);
-    let again = ask(&restarted, 1, Duration::from_mins(1)).await;
-    assert_eq!(
-        (again.call.task_id, again.call.outcome),
-        (task, Some(Outcome::Succeeded))
-    );
-    again.delivery.unwrap().delivered();
-    until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
-    let third = ask(&restarted, 1, Duration::ZERO).await;
-    assert_ne!(third.call.task_id, task);
-    assert_eq!(
-        (third.call.decision, harness.executions(task, "/refund")),
-        (GateDecision::Pending, 1)
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn asker_on_one_replica_gets_the_result_of_an_approval_on_another() {
     let harness = harness(StoreFixture::postgres().await).await;
     let (here, there) = (harness.engine(8), harness.engine(8));
@@ -258,89 +224,137 @@ async fn asker_on_one_replica_gets_the_result_of_an_approval_on_another() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gate_that_was_removed_fails_its_open_calls() {
-    let mut harness = harness(StoreFixture::sqlite().await).await;
-    let engine = harness.engine(8);
-    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-    harness.configure(|yaml| yaml.replace(GATE, ""));
-    let without = harness.engine(8);
-    let [(request, _)] = harness.open(task).await[..] else {
-        panic!("one request")
-    };
-    let decided = without
-        .decide(&alice(), request, whole(Action::Approve, None), None)
-        .await;
-    assert_eq!(decided.unwrap_err(), Refusal::Withdrawn(request));
-    for driver in claimed(&without).await {
-        driver.await.unwrap();
+both! {
+    async fn approved_call_without_its_asker_waits_and_expires_after_use_within(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        // The task must be parked before the clock advances, because its wake-up time is computed
+        // when it is parked.
+        until_at_rest(&harness, task).await;
+        driven(&engine).await;
+        assert_eq!(harness.status(task).await, TaskStatus::Running);
+        harness.fixture.forward(Duration::from_mins(50));
+        driven(&engine).await;
+        assert_eq!(harness.status(task).await, TaskStatus::Running);
+        harness.fixture.forward(Duration::from_mins(11));
+        driven_until(&harness, &engine, task, TaskStatus::Completed).await;
+        let journal = harness.journal(task).await;
+        assert_eq!(
+            (journal.row.status, outcomes(&journal)),
+            (TaskStatus::Completed, vec![Outcome::Expired])
+        );
+        assert_eq!(harness.executions(task, "/refund"), 0);
     }
-    assert_eq!(harness.status(task).await, TaskStatus::Failed);
-    let refused = without
-        .ask(&agent(), &proposal("refund", &refund(1), Duration::ZERO))
-        .await;
-    assert!(matches!(
-        refused,
-        Err(GateRefusal::Command(Refusal::Invalid(_)))
-    ));
-    assert_eq!(harness.executions(task, "/refund"), 0);
-}
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them() {
-    let mut harness = harness(StoreFixture::sqlite().await).await;
-    let engine = harness.engine(8);
-    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-    let denied = ask(&engine, 2, Duration::ZERO).await.call.task_id;
-    approve(&harness, &engine, task).await;
-    approve(&harness, &engine, denied).await;
-    harness.configure(|yaml| yaml.replace("use_within: 1h", "use_within: 1m"));
-    let shorter = harness.engine(8);
-    harness.fixture.forward(Duration::from_mins(30));
-    let answer = ask(&shorter, 1, Duration::from_mins(1)).await;
-    assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
-    harness.configure(|yaml| {
-        yaml.replace(
-            "name: large, tools: [refund], decide: hold",
-            "name: large, tools: [refund], decide: deny",
-        )
-    });
-    let stricter = harness.engine(8);
-    let key = Proposal {
-        identity: Identity::Call(denied),
-        ..proposal("refund", &refund(2), Duration::from_mins(1))
-    };
-    let answer = stricter.ask(&agent(), &key).await.unwrap();
-    assert_eq!(
-        (answer.call.state, answer.call.outcome),
-        (GateState::Settled, Some(Outcome::Denied))
-    );
-    assert_eq!(harness.executions(denied, "/refund"), 0);
-}
+    async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_nothing(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        let lost = ask(&engine, 1, Duration::from_mins(1)).await;
+        assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
+        // Simulates a process that ends before it has delivered the body of the answer.
+        drop(lost);
+        let restarted = harness.engine(8);
+        let again = ask(&restarted, 1, Duration::from_mins(1)).await;
+        assert_eq!(
+            (again.call.task_id, again.call.outcome),
+            (task, Some(Outcome::Succeeded))
+        );
+        again.delivery.unwrap().delivered();
+        until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
+        let third = ask(&restarted, 1, Duration::ZERO).await;
+        assert_ne!(third.call.task_id, task);
+        assert_eq!(
+            (third.call.decision, harness.executions(task, "/refund")),
+            (GateDecision::Pending, 1)
+        );
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permit_whose_runner_dies_ends_in_a_question_after_run_within() {
-    let harness = harness(StoreFixture::sqlite().await).await;
-    let engine = harness.engine(8);
-    let bash = |wait| proposal("Bash", r#"{"command":"make"}"#, wait);
-    let task = engine
-        .ask(&agent(), &bash(Duration::ZERO))
-        .await
-        .unwrap()
-        .call
-        .task_id;
-    approve(&harness, &engine, task).await;
-    let answer = engine
-        .ask(&agent(), &bash(Duration::from_mins(1)))
-        .await
-        .unwrap();
-    assert!(answer.call.permit.is_some());
-    until_at_rest(&harness, task).await;
-    harness.fixture.forward(Duration::from_mins(9));
-    driven(&engine).await;
-    assert_eq!(harness.open(task).await, []);
-    harness.fixture.forward(Duration::from_mins(2));
-    driven(&engine).await;
-    assert_eq!(harness.open(task).await.len(), 1);
-    assert_eq!(harness.status(task).await, TaskStatus::Paused);
+    async fn gate_that_was_removed_fails_its_open_calls(fixture) {
+        let mut harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        harness.configure(|yaml| yaml.replace(GATE, ""));
+        let without = harness.engine(8);
+        let [(request, _)] = harness.open(task).await[..] else {
+            panic!("one request")
+        };
+        let decided = without
+            .decide(&alice(), request, whole(Action::Approve, None), None)
+            .await;
+        assert_eq!(decided.unwrap_err(), Refusal::Withdrawn(request));
+        driven_until(&harness, &without, task, TaskStatus::Failed).await;
+        let error = harness.journal(task).await.row.error;
+        assert_eq!(error.map(|error| error.code), Some(FailureCode::Configuration));
+        let refused = without
+            .ask(&agent(), &proposal("refund", &refund(1), Duration::ZERO))
+            .await;
+        assert!(matches!(
+            refused,
+            Err(GateRefusal::Command(Refusal::Invalid(_)))
+        ));
+        assert_eq!(harness.executions(task, "/refund"), 0);
+    }
+
+    async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them(fixture) {
+        let mut harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
+        let denied = ask(&engine, 2, Duration::ZERO).await.call.task_id;
+        approve(&harness, &engine, task).await;
+        approve(&harness, &engine, denied).await;
+        for parked in [task, denied] {
+            until_at_rest(&harness, parked).await;
+        }
+        harness.configure(|yaml| yaml.replace("use_within: 1h", "use_within: 1m"));
+        let shorter = harness.engine(8);
+        harness.fixture.forward(Duration::from_mins(30));
+        let answer = ask(&shorter, 1, Duration::from_mins(1)).await;
+        assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
+        harness.configure(|yaml| {
+            yaml.replace(
+                "name: large, tools: [refund], decide: hold",
+                "name: large, tools: [refund], decide: deny",
+            )
+        });
+        let stricter = harness.engine(8);
+        let key = Proposal {
+            identity: Identity::Call(denied),
+            ..proposal("refund", &refund(2), Duration::from_mins(1))
+        };
+        let answer = stricter.ask(&agent(), &key).await.unwrap();
+        assert_eq!(
+            (answer.call.state, answer.call.outcome),
+            (GateState::Settled, Some(Outcome::Denied))
+        );
+        assert_eq!(harness.executions(denied, "/refund"), 0);
+    }
+
+    async fn permit_whose_runner_dies_ends_in_a_question_after_run_within(fixture) {
+        let harness = harness(fixture).await;
+        let engine = harness.engine(8);
+        let bash = |wait| proposal("Bash", r#"{"command":"make"}"#, wait);
+        let task = engine
+            .ask(&agent(), &bash(Duration::ZERO))
+            .await
+            .unwrap()
+            .call
+            .task_id;
+        approve(&harness, &engine, task).await;
+        let answer = engine
+            .ask(&agent(), &bash(Duration::from_mins(1)))
+            .await
+            .unwrap();
+        assert!(answer.call.permit.is_some());
+        until_at_rest(&harness, task).await;
+        harness.fixture.forward(Duration::from_mins(5));
+        driven(&engine).await;
+        assert_eq!(harness.open(task).await, []);
+        harness.fixture.forward(Duration::from_mins(6));
+        driven_until(&harness, &engine, task, TaskStatus::Paused).await;
+        assert_eq!(harness.open(task).await.len(), 1);
+    }
 }

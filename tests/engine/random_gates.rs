@@ -1,11 +1,12 @@
 //! Checks random sequences of events ("lives") at a gate against the laws of gate calls, on real
 //! databases. Askers come, leave, and come back with equal arguments or with the key of their call.
-//! People decide, deadlines pass, runners report, rules change, processes crash, and replicas take
-//! over. Each replica has a runtime of its own, so that a crash drops all work of the replica at
-//! once. The same seed always produces the same sequence of events.
+//! People decide, deadlines pass, runners report, rules and definitions of tools change, processes
+//! crash, and replicas take over. Each replica has a runtime of its own, so that a crash drops all
+//! work of the replica at once. The same seed always produces the same sequence of events.
 
 mod laws;
 mod moves;
+mod tool_server;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,6 +22,7 @@ use holdpoint::task::time::Time;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
+use self::tool_server::ToolServer;
 use super::engine_harness::EngineHarness;
 use crate::store::store_fixture::StoreFixture;
 use crate::support::dice::Dice;
@@ -161,6 +163,10 @@ struct Seen {
     expired: usize,
     doubtful: usize,
     edits: usize,
+    /// Changes of the definition of `refund` while a call of it waited.
+    changes: usize,
+    /// Approved calls about which a person was asked again, because the definition had changed.
+    held_anew: usize,
 }
 
 /// One life, that is, one random run of the test: the calls of one session at a gate.
@@ -168,6 +174,7 @@ struct World<'h> {
     harness: &'h EngineHarness,
     /// The parts from which a process is built: one value for each set of rules.
     rules: &'h [EngineParts],
+    server: &'h ToolServer,
     replicas: &'h mut Vec<Replica>,
     seed: u64,
     dice: Dice,
@@ -260,7 +267,7 @@ async fn lives(fixture: StoreFixture, count: usize) {
         let yaml = yaml.replacen("\nagents:", TOOLS, 1);
         yaml.replacen("Not this one. }\n", RULES, 1) + GATE
     });
-    let usual = harness.yaml();
+    let (usual, server) = (harness.yaml(), ToolServer::start());
     let mut rules = Vec::new();
     for (from, to) in [
         ("", ""),
@@ -274,7 +281,7 @@ async fn lives(fixture: StoreFixture, count: usize) {
         ),
     ] {
         harness.configure(|_| usual.replacen(from, to, 1));
-        rules.push(harness.parts(8));
+        rules.push(server.behind(harness.parts(8)));
     }
     let mut running: Vec<_> = (0..replicas).map(|_| Replica::start(&rules[0])).collect();
     let mut seen = Seen::default();
@@ -284,10 +291,12 @@ async fn lives(fixture: StoreFixture, count: usize) {
         let mut dice = Dice(seed);
         let likely = [0, 0, 0, 1, 1, 1, 2, 3, 4, 5];
         let calls = vec![dice.pick(&likely), dice.pick(&likely)];
+        server.restore();
         let world = World {
             executions: harness.tool.count(),
             harness: &harness,
             rules: &rules,
+            server: &server,
             replicas: &mut running,
             seed,
             dice,
@@ -317,6 +326,8 @@ async fn lives(fixture: StoreFixture, count: usize) {
         (seen.expired, 6),
         (seen.doubtful, 10),
         (seen.edits, 60),
+        (seen.changes, 9),
+        (seen.held_anew, 90),
     ];
     let enough = wanted.iter().all(|(seen, lives)| *seen >= count / lives);
     assert!(enough, "the lives prove nothing: {seen:?}");

@@ -10,6 +10,7 @@ mod gate_command;
 mod https_tools;
 mod init_file;
 mod log_lines;
+mod mcp_results;
 mod metrics;
 mod notify_command;
 mod notify_rooms;

@@ -1,11 +1,12 @@
-//! A proxy to the test's Postgres that a test may cut, silence and slow down.
+//! A proxy to the test's Postgres, or to the service, that a test may cut, silence and slow down.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,36 @@ enum Line {
     Silent,
 }
 
-/// Listens on loopback and forwards to the unix socket of a throwaway server.
+/// The server to which the proxy connects.
+#[derive(Clone)]
+enum Server {
+    /// The unix socket of a throwaway Postgres.
+    Postgres(String),
+    /// The address of a service.
+    Service(String),
+}
+
+type Halves = (
+    Box<dyn AsyncRead + Send + Unpin>,
+    Box<dyn AsyncWrite + Send + Unpin>,
+);
+
+impl Server {
+    async fn connect(&self) -> std::io::Result<Halves> {
+        match self {
+            Self::Postgres(socket) => {
+                let (from, to) = UnixStream::connect(socket).await?.into_split();
+                Ok((Box::new(from), Box::new(to)))
+            }
+            Self::Service(address) => {
+                let (from, to) = TcpStream::connect(address).await?.into_split();
+                Ok((Box::new(from), Box::new(to)))
+            }
+        }
+    }
+}
+
+/// Listens on loopback and forwards to a server.
 pub struct Forwarder {
     url: String,
     line: Arc<watch::Sender<Line>>,
@@ -68,11 +98,22 @@ impl Forwarder {
             .expect("the throwaway cluster");
         let (folder, name) = rest.rsplit_once('/').unwrap();
         let socket = format!("{}/.s.PGSQL.5432", folder.replace("%2F", "/"));
+        Self::start(Server::Postgres(socket), |own| {
+            format!("postgres://postgres@{own}/{name}?sslmode=disable")
+        })
+        .await
+    }
+
+    /// Starts a proxy to the service at this URL.
+    pub async fn to_service(url: &str) -> Self {
+        let address = url.strip_prefix("http://").unwrap().to_owned();
+        Self::start(Server::Service(address), |own| format!("http://{own}")).await
+    }
+
+    /// Starts a proxy to `server`. `url` returns the proxy's URL for the proxy's address.
+    async fn start(server: Server, url: impl FnOnce(SocketAddr) -> String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!(
-            "postgres://postgres@{}/{name}?sslmode=disable",
-            listener.local_addr().unwrap()
-        );
+        let url = url(listener.local_addr().unwrap());
         let line = Arc::new(watch::Sender::new(Line::Open(Duration::ZERO)));
         let left = Arc::new(AtomicUsize::new(usize::MAX));
         let (said, bytes) = (Arc::clone(&line), Arc::clone(&left));
@@ -81,21 +122,21 @@ impl Forwarder {
         #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (heard, bytes, socket) = (said.subscribe(), Arc::clone(&bytes), socket.clone());
+                let (heard, bytes, server) = (said.subscribe(), Arc::clone(&bytes), server.clone());
                 let messages = Messages {
                     rest: Vec::new(),
                     started: false,
                     trips: Arc::clone(&counter),
                 };
+                let messages = Some(messages).filter(|_| matches!(server, Server::Postgres(_)));
                 tokio::spawn(async move {
-                    let Ok(server) = UnixStream::connect(socket).await else {
+                    let Ok((from_server, to_server)) = server.connect().await else {
                         return;
                     };
                     let (from_client, to_client) = client.into_split();
-                    let (from_server, to_server) = server.into_split();
                     // If one direction ends, both halves are dropped. This cuts the connection.
                     tokio::select! {
-                        () = pump(from_client, to_server, heard.clone(), None, Some(messages)) => {}
+                        () = pump(from_client, to_server, heard.clone(), None, messages) => {}
                         () = pump(from_server, to_client, heard.clone(), Some(bytes), None) => {}
                         () = cut(heard.clone()) => {}
                     }

@@ -176,15 +176,15 @@ impl TestApp {
 
     /// Like `at`, but with this configuration.
     pub async fn at_with(url: &str, yaml: &str) -> Self {
+        Self::at_timed(url, yaml, Arc::new(SystemClock)).await
+    }
+
+    /// Like `at_with`, but with this clock instead of the machine's.
+    pub async fn at_timed(url: &str, yaml: &str, clock: Arc<dyn Clock>) -> Self {
         let times = "\ndatabase: { acquire_timeout: 3s, statement_timeout: 2s }\n";
         let yaml = format!("{yaml}{times}");
-        Self::on_database(
-            Database::at(url),
-            &yaml,
-            FakeModel::start().await,
-            FakeTool::start().await,
-        )
-        .await
+        let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+        Self::by_clock(clock, Database::at(url), &yaml, model, tool).await
     }
 
     pub async fn replica(&self) -> Self {

@@ -18,12 +18,14 @@ use crate::store::{CommitError, RequestRow};
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::decision::{Action, Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
-use crate::task::id::{CallId, RequestId};
+use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::progress::RequestProgress;
-use crate::task::request::RequestKind;
+use crate::task::request::{CallSpec, RequestKind};
 use crate::task::status::RequestStatus;
+use crate::task::tool_spec::ToolSpec;
 use crate::task::verdict::{Judgement, Verdict};
+use crate::tool::catalog::CatalogEntry;
 
 impl Engine {
     /// Stores a person's decision and continues the task.
@@ -325,7 +327,7 @@ impl Engine {
                 "this call cannot be edited: its tool is gone".to_owned(),
             ));
         };
-        let tool = entry.current_spec(session.task_id());
+        let tool = shown_spec(&entry, request, session.task_id());
         let digest = session.digest(&tool, call, text, rule.as_deref());
         Ok((
             JudgedEdit {
@@ -409,4 +411,15 @@ fn stored_damage(
 ) -> Option<Failure> {
     let unreadable = agent_failure.filter(|why| why.code == FailureCode::Integrity);
     request_damage(session, request).or_else(|| unreadable.cloned())
+}
+
+/// Returns the spec of a call's tool, with the definition that `request` showed. Meanwhile, another
+/// task may have found that the tool's server has changed the tool. The editor has not seen this
+/// change, so the edited call must be held when it is to start.
+fn shown_spec(entry: &CatalogEntry, request: &CallSpec, task: TaskId) -> ToolSpec {
+    let mut spec = entry.current_spec(task).into_owned();
+    if let Some(definition) = &request.definition {
+        spec.definition.clone_from(definition);
+    }
+    spec
 }

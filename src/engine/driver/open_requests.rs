@@ -19,7 +19,8 @@ use crate::task::step::Ending;
 use crate::task::text::cut;
 use crate::task::text_safety;
 use crate::task::tool_spec::{Effect, ToolKind};
-use crate::task::verdict::{Terms, Verdict};
+use crate::task::verdict::{Judgement, Terms, Verdict};
+use crate::tool::DefinitionChange;
 use crate::tool::catalog::CatalogEntry;
 use crate::tool::human;
 
@@ -266,13 +267,13 @@ impl Driver<'_> {
         let entry = entry.as_deref();
         let text = state.arguments_text();
         let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
-        let digest = entry.map_or_else(String::new, |entry| {
-            self.session.digest(
-                &entry.current_spec(self.session.task_id()),
-                call.tool_call_id,
-                text,
-                rule.as_deref(),
-            )
+        // Read once, because another task may find at any time that the tool has changed. The
+        // digest must match the stored definition, and the approver must read of the change.
+        let change = entry.and_then(|entry| entry.definition_change(self.session.task_id()));
+        let spec = entry.map(|entry| DefinitionChange::applied_to(&entry.spec, change.clone()));
+        let digest = spec.as_deref().map_or_else(String::new, |spec| {
+            self.session
+                .digest(spec, call.tool_call_id, text, rule.as_deref())
         });
         let address = entry.map(|entry| (entry.address(&arguments), &entry.spec.target));
         let address = address.filter(|(address, target)| address != *target);
@@ -297,26 +298,37 @@ impl Driver<'_> {
             },
             needs_decision,
             verdict: judgement.map_or(Verdict::Hold, |judgement| judgement.verdict),
-            reason: judgement.and_then(|judgement| judgement.reason.clone()),
+            reason: shown_reason(judgement, change.as_ref()),
             parameters: entry.map_or_else(|| json!({}), |entry| entry.spec.parameters.clone()),
             digest,
-            definition: entry.map(|entry| {
-                entry
-                    .current_spec(self.session.task_id())
-                    .definition
-                    .clone()
-            }),
+            definition: spec.map(|spec| spec.definition.clone()),
             editor: state.edited.as_ref().map(|edited| edited.by.clone()),
             bars_editor: state
                 .edited
                 .as_ref()
                 .is_some_and(|edited| edited.needs_others),
             offer: judgement
-                .filter(|_| needs_decision)
+                .filter(|_| needs_decision && change.is_none())
                 .and_then(|judgement| judgement.offer.clone()),
             rule,
         }
     }
+}
+
+/// Returns the reason that an approver reads. If the change of the tool was found after the
+/// judgement, adds the change to the judgement's reason.
+fn shown_reason(
+    judgement: Option<&Judgement>,
+    change: Option<&DefinitionChange>,
+) -> Option<String> {
+    let reason = judgement.and_then(|judgement| judgement.reason.as_deref());
+    let change = change.map(|change| change.reason.as_str());
+    let is_told = |change: &&str| reason.is_some_and(|reason| reason.contains(*change));
+    let parts: Vec<&str> = reason
+        .into_iter()
+        .chain(change.filter(|change| !is_told(change)))
+        .collect();
+    (!parts.is_empty()).then(|| parts.join(" "))
 }
 
 /// Shortens the name of an unknown tool, because the model may write a name of any length.

@@ -316,4 +316,19 @@ mod tests {
         }
         assert!(!is_utf_8(b"application/json; charset=utf-8\xff"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_at_any_depth_are_read_or_refused(bytes: Vec<u8>) {
+            let mut message = bytes.clone();
+            for number in [field::HTTP, field::REQUEST, field::ATTRIBUTES] {
+                let mut outer = Vec::new();
+                put_bytes(&mut outer, number, &message);
+                message = outer;
+                if let Ok(checked) = read(&message) {
+                    proptest::prop_assert!(checked.body.len() <= bytes.len());
+                }
+            }
+        }
+    }
 }

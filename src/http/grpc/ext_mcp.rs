@@ -326,4 +326,24 @@ mod tests {
             assert_eq!(parse_attempt_id(text), None, "{text}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_at_any_depth_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = read(&bytes, field::MCP_REQUEST);
+            let mut metadata = CheckedMcpMessage::default();
+            let _ = read_metadata(&bytes, &mut metadata);
+            let mut message = pair(METADATA_KEY, &bytes);
+            for number in [field::STRUCT_FIELDS, field::METADATA_CONTEXT] {
+                let mut outer = Vec::new();
+                put_bytes(&mut outer, number, &message);
+                message = outer;
+            }
+            if let Ok(checked) = read(&message, field::MCP_REQUEST) {
+                let attempt = checked.attempt.unwrap_or_default();
+                proptest::prop_assert!(attempt.len() <= bytes.len());
+                proptest::prop_assert!(checked.body.is_empty());
+            }
+        }
+    }
 }

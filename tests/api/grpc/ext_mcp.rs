@@ -4,16 +4,21 @@
 use super::*;
 use crate::api::approval_cycle::on_both;
 
-const REQUEST: &str = "/agentgateway.dev.ext_mcp.ExtMcp/CheckRequest";
+pub(super) const REQUEST: &str = "/agentgateway.dev.ext_mcp.ExtMcp/CheckRequest";
 pub(super) const RESPONSE: &str = "/agentgateway.dev.ext_mcp.ExtMcp/CheckResponse";
 pub(super) const REQUIRED: &str = "hold: 0s\n    ext_authz: { user_header: x-user }";
 const JUDGE: &str = "hold: 0s\n    other_tools: judge\n    ext_authz: { user_header: x-user }";
 pub(super) const LS: &str = r#"{"name":"Bash","arguments":{"command":"ls"}}"#;
 const MAKE: &str = r#"{"_meta":{"n": 1.0},"arguments":{"command" : "make"},"name":"Bash"}"#;
 
-/// Starts a service with two gates. The first gate has the tool `Bash` of the upstream `up`. No
-/// gateway may use the second gate.
+/// Starts a service with the configuration of [`guardrails_yaml`].
 pub(super) async fn guardrails(on: On, settings: &str) -> TestApp {
+    TestApp::with(on, &guardrails_yaml(settings)).await
+}
+
+/// Returns a configuration with two gates. The first gate has the tool `Bash` of the upstream `up`.
+/// No gateway may use the second gate.
+pub(super) fn guardrails_yaml(settings: &str) -> String {
     let tool = "
   up__Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string }, timeout: { type: number } }, required: [command] } }
 agents:";
@@ -23,14 +28,13 @@ agents:";
 gates:
   other: { description: Of programs., tools: [Bash] }
 "#;
-    let yaml = gateway_yaml(settings)
+    gateway_yaml(settings)
         .replacen("\nagents:", tool, 1)
         .replacen("Bash, Read]", "Bash, Read, up__Bash]", 1)
-        .replacen("\ngates:\n", rule, 1);
-    TestApp::with(on, &yaml).await
+        .replacen("\ngates:\n", rule, 1)
 }
 
-fn message(service: &[&str], method: &str, params: &str, user: &str) -> Vec<u8> {
+pub(super) fn message(service: &[&str], method: &str, params: &str, user: &str) -> Vec<u8> {
     let mut message: Vec<u8> = service
         .iter()
         .flat_map(|name| field(1, name.as_bytes()))

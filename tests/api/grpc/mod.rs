@@ -5,6 +5,7 @@ mod approvals;
 mod ext_mcp;
 mod ext_mcp_reports;
 mod frames;
+mod outages;
 mod required_reports;
 mod results;
 mod rights;

@@ -5,6 +5,7 @@ mod approval_records;
 mod client_timeouts;
 mod continuations;
 mod envelope;
+mod outages;
 mod settled;
 mod streams;
 

@@ -12,8 +12,10 @@ use holdpoint::task::change::{ASKER_UNTIL_DELIVERED, Journal};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome, ToolCall};
+use holdpoint::task::verdict::Verdict;
 
 use super::super::invariants::{check, every_call_has_one_result};
+use super::tool_server::{CHANGED, Definition};
 use super::{Ask, CALLS, Handed, World};
 
 impl World<'_> {
@@ -174,6 +176,7 @@ impl World<'_> {
                 bodies.iter().all(|body| *body == text),
                 "life {seed}: {bodies:?}, not {text}"
             );
+            self.runs_as_defined(&journal, bodies.len());
             self.seen.starts += starts;
             self.seen.edits += count(&journal, is_edit);
             self.seen.expired += count(
@@ -231,12 +234,13 @@ impl World<'_> {
                 Fact::Decision { decision, .. } => {
                     if let Some(answer) = decision.decisions.get(&id) {
                         let edit = answer.edit.as_ref().map(|edit| edit.digest.clone());
-                        let runs = matches!(
-                            answer.action,
-                            Action::Approve | Action::Retry | Action::Edit
-                        );
-                        approved = edit.or_else(|| shown.clone()).filter(|_| runs);
+                        approved = edit
+                            .or_else(|| shown.clone())
+                            .filter(|_| lets_run(answer.action));
                     }
+                }
+                Fact::Judged { judgement, .. } if judgement.verdict == Verdict::Allow => {
+                    approved = None;
                 }
                 Fact::ToolStarted { digest, .. } => {
                     if let Some(approved) = &approved {
@@ -246,6 +250,53 @@ impl World<'_> {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Asserts that each of the `sent` attempts at the call was made under the definition of the
+    /// tool that its approver was shown. If a rule allowed the call, it must have been made under
+    /// the reviewed definition. Checks nothing if more attempts began than were sent: then it is
+    /// not known which of them were sent.
+    fn runs_as_defined(&mut self, journal: &Journal, sent: usize) {
+        let id = proposed(journal).tool_call_id;
+        let (mut shown, mut approved, mut starts) = (None, None, Vec::new());
+        for item in &journal.items {
+            match &item.fact {
+                Fact::InterventionRequested(asked) => {
+                    let mut own = asked.own_calls();
+                    let own = own.find(|call| call.tool_call_id == id);
+                    shown = own
+                        .and_then(|call| call.definition.clone())
+                        .filter(|definition| definition.starts_with(CHANGED));
+                    let approved: Option<Definition> = approved.take();
+                    let is_another = approved.is_some_and(|approved| approved != shown);
+                    self.seen.held_anew += usize::from(is_another);
+                }
+                Fact::Decision { decision, .. } => {
+                    let answer = decision.decisions.get(&id);
+                    if answer.is_some_and(|answer| lets_run(answer.action)) {
+                        approved = Some(shown.clone());
+                    }
+                }
+                Fact::Judged { judgement, .. } if judgement.verdict == Verdict::Allow => {
+                    approved = None;
+                }
+                Fact::ToolStarted { .. } => starts.push(approved.take().flatten()),
+                _ => {}
+            }
+        }
+        let attempts = self.server.attempts(id);
+        if attempts.len() != sent {
+            return;
+        }
+        let mut starts = starts.iter();
+        for definitions in attempts {
+            assert!(
+                starts.any(|definition| definitions.contains(definition)),
+                "life {}: {} ran under {definitions:?}, which was not approved",
+                self.seed,
+                journal.row.task_id
+            );
         }
     }
 }
@@ -286,6 +337,10 @@ fn approved_text(journal: &Journal) -> String {
         .map(|edit| edit.arguments_text)
         .next()
         .unwrap_or(call.arguments_text)
+}
+
+fn lets_run(action: Action) -> bool {
+    matches!(action, Action::Approve | Action::Retry | Action::Edit)
 }
 
 fn is_edit(fact: &Fact) -> bool {

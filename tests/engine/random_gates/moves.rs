@@ -10,6 +10,7 @@ use holdpoint::engine::gate::{AskProgress, Identity, OutcomeReport, Proposal, Re
 use holdpoint::engine::{CallReply, DecisionBody, DecisionInput};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Item};
 use holdpoint::task::request::{RequestKind, RequestSpec};
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -23,7 +24,7 @@ const POLLS: u32 = 400;
 
 impl World<'_> {
     pub(super) async fn step(&mut self) {
-        match self.dice.below(24) {
+        match self.dice.below(26) {
             0..=8 => self.asks().await,
             9..=10 => self.leaves().await,
             11..=15 => self.decides().await,
@@ -32,10 +33,11 @@ impl World<'_> {
             19 => self.works().await,
             20 => self.hangs(),
             21..=22 => self.crashes().await,
-            _ => {
+            23 => {
                 let jump = self.dice.pick(&[11, 11, 70, 200]);
                 self.later(Duration::from_mins(jump)).await;
             }
+            _ => self.redefines().await,
         }
     }
 
@@ -338,6 +340,39 @@ impl World<'_> {
         } else {
             self.harness.tool.open();
         }
+    }
+
+    /// Changes the definition of `refund` at its server, or restores it. Before that, a person may
+    /// answer a request. After it, an asker may ask.
+    async fn redefines(&mut self) {
+        self.decides().await;
+        let waits = self.refund_waits().await;
+        let is_changed = match self.dice.below(5) {
+            0..=1 => self.server.restore(),
+            denied => {
+                self.server.change(denied == 2);
+                true
+            }
+        };
+        self.seen.changes += usize::from(waits && is_changed);
+        if self.dice.one_in(2) {
+            self.asks().await;
+        }
+    }
+
+    /// Returns whether a call of `refund` has not ended and was never started.
+    async fn refund_waits(&self) -> bool {
+        for task in self.tasks().await {
+            let journal = self.harness.journal(task).await;
+            let started = |item: &Item| matches!(item.fact, Fact::ToolStarted { .. });
+            if CALLS[call_of(&journal)].0 == "refund"
+                && !journal.row.status.is_terminal()
+                && !journal.items.iter().any(started)
+            {
+                return true;
+            }
+        }
+        false
     }
 
     /// Kills a random process and starts another one, whose rules may differ.

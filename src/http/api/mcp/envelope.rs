@@ -182,3 +182,61 @@ fn decode_header(value: &str) -> Option<String> {
     };
     String::from_utf8(BASE64_STANDARD.decode(inside).ok()?).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::sample::select;
+
+    use super::*;
+
+    /// Names of members as a client may write them. Two of them are the same name.
+    const NAMES: [&str; 6] = ["jsonrpc", "id", "method", "params", "meth\\u006fd", "x"];
+    const VALUES: [&str; 13] = [
+        "\"2.0\"",
+        "7",
+        "1e0",
+        "null",
+        "\"tools/call\"",
+        "\"tools\\/call\"",
+        "{}",
+        "[1]",
+        "{\"name\":\"pay\",\"arguments\":{\"a\" : 1.0,\"a\":2}}",
+        "{\"name\":\"a\",\"name\":\"b\"}",
+        "{\"arguments\":[]}",
+        "01",
+        "{",
+    ];
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = read(&bytes);
+        }
+
+        #[test]
+        fn message_is_read_as_another_parser_reads_it_and_refused_if_it_repeats_a_member(
+            members in proptest::collection::vec((select(NAMES.to_vec()), select(VALUES.to_vec())), 0..6),
+        ) {
+            let texts = members.iter().map(|(name, value)| format!(",\"{name}\":{value}"));
+            let texts: Vec<String> = texts.collect();
+            let body = format!("{{\"jsonrpc\":\"2.0\"{}}}", texts.concat());
+            if let Ok(incoming) = read(body.as_bytes()) {
+                let names = members.iter().map(|(name, _)| name.replace("\\u006f", "o"));
+                let names: BTreeSet<_> = names.chain(["jsonrpc".to_owned()]).collect();
+                proptest::prop_assert_eq!(names.len(), members.len() + 1, "{}", body);
+                let other: Value = serde_json::from_str(&body).unwrap();
+                proptest::prop_assert_eq!(Some(incoming.method.as_str()), other["method"].as_str());
+                proptest::prop_assert_eq!(incoming.id.as_ref(), other.get("id"));
+                if let Ok(params) = incoming.params {
+                    let other = &other["params"];
+                    proptest::prop_assert_eq!(params.text("name"), other["name"].as_str());
+                    let arguments = params.arguments.as_deref();
+                    let arguments = arguments.map(|text| serde_json::from_str::<Value>(text).unwrap());
+                    proptest::prop_assert_eq!(arguments.as_ref(), other.get("arguments"));
+                }
+            }
+        }
+    }
+}
