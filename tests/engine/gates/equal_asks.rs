@@ -1,7 +1,6 @@
 //! Tests asks that meet at an equal call: asks on two replicas that come at the same moment, and
 //! asks beside a call that is approved or whose outcome is unknown.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::gate::{GateState, Proposal};
@@ -15,22 +14,13 @@ use tokio::task::JoinHandle;
 use super::super::call_slots::limit_refund;
 use super::super::engine_harness::EngineHarness;
 use super::super::two_replicas::Pair;
-use super::failures::{LONG, asking_by, bash};
+use super::failures::waiting_for_a_slot;
 use super::{
-    agent, approve, ask, asking, every_call, harness, proposal, until_at_rest, until_present,
-    until_proposed,
+    LONG, abort, agent, approved, ask, asking, asking_by, asks, bash, every_call, harness, small,
+    until_asked, until_at_rest, until_blocked, until_present,
 };
 use crate::store::store_fixture::{StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
-
-const SMALL: &str = r#"{"order":1,"amount":5}"#;
-const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-
-/// Waits until this number of commits wait for a lock that the test holds.
-async fn until_blocked(harness: &EngineHarness, commits: i64) {
-    let is_blocked = async || harness.fixture.number(BLOCKED).await == commits;
-    until("the commits wait for the lock", is_blocked).await;
-}
 
 /// Waits until the gate has a call besides that of `first`. Returns the second call's task.
 async fn until_second(harness: &EngineHarness, first: TaskId) -> TaskId {
@@ -77,9 +67,7 @@ async fn equal_asks_that_meet_at_an_approved_call_get_one_permit_and_a_second_ca
         let door = format!("  door: {{ report: {report},");
         harness.configure(|yaml| yaml.replacen("  door: {", &door, 1));
         let pair = Pair::of(harness).await;
-        let held = pair.here.ask(&agent(), &bash(Duration::ZERO)).await;
-        let task = held.unwrap().call.task_id;
-        approve(&pair.harness, &pair.here, task).await;
+        let task = approved(&pair.harness, &pair.here, &bash(Duration::ZERO)).await;
         until_at_rest(&pair.harness, task).await;
         let mut other = pair.harness.fixture.holding(TASKS, task.0).await;
         let wanted = || Proposal {
@@ -141,24 +129,17 @@ both! {
     async fn equal_ask_beside_a_call_of_unknown_outcome_says_so_and_the_next_one_continues_that_call(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let small = |wait| proposal("refund", SMALL, wait);
         harness.tool.answers(504, "late");
-        let asking = asking_by(&engine, small(Duration::from_mins(5)));
-        let task = until_proposed(&harness).await;
-        let is_asked = async || {
-            let open = harness.open(task).await;
-            matches!(open[..], [(_, RequestKind::Reconcile)])
-        };
-        until("a person is asked about the outcome", is_asked).await;
+        let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
+        let task = until_asked(&harness, RequestKind::Reconcile).await;
         harness.tool.answers(200, "{}");
-        let beside = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        let beside = asks(&engine, &small(1, Duration::ZERO)).await;
         let says = beside.message();
         assert_ne!(beside.task_id, task);
         assert!(says.contains("The same call is being run or may have run: a person is asked about its outcome."), "{says}");
-        asking.abort();
-        let _ = asking.await;
+        abort(asking).await;
         until_present(&harness, task, |until| until == Time(0)).await;
-        let again = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        let again = asks(&engine, &small(1, Duration::ZERO)).await;
         assert_eq!((again.task_id, again.state), (task, GateState::Doubtful));
         assert_eq!(harness.tool.count(), 1);
     }
@@ -167,21 +148,14 @@ both! {
         let mut harness = harness(fixture).await;
         let slots = limit_refund(&mut harness);
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
-        until_at_rest(&harness, task).await;
-        let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
-        let asking = asking(&engine, 1);
-        // The driver that waits for the slot has stored the presence of the asker.
-        until_present(&harness, task, |until| until > Time(0)).await;
+        let (task, asking, slot) = waiting_for_a_slot(&harness, &engine, slots).await;
         let beside = ask(&engine, 1, Duration::ZERO).await.call;
         let says = beside.message();
         assert_ne!(beside.task_id, task);
         assert!(says.contains("The same call was approved and waits for its asker."), "{says}");
-        asking.abort();
-        let _ = asking.await;
+        abort(asking).await;
         until_present(&harness, task, |until| until == Time(0)).await;
-        drop(taken);
+        drop(slot);
         until_at_rest(&harness, task).await;
         let again = ask(&engine, 1, LONG).await.call;
         assert_eq!((again.task_id, again.outcome), (task, Some(Outcome::Succeeded)));
