@@ -10,7 +10,7 @@ use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 
-use super::engine_harness::{EngineHarness, alice, go, whole};
+use super::engine_harness::{EngineHarness, alice, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -40,15 +40,6 @@ const NEWER: &str =
     "update agent_task_item set body = '{\"type\":\"something_of_a_later_version\"}'";
 const GONE: &str = "delete from agent_task_item";
 
-async fn created(harness: &EngineHarness) -> TaskId {
-    harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id
-}
-
 /// Returns the task's failure code from its row, or `None` if the task has not failed. Asserts that
 /// the task counts as idle, has no open request and is not leased.
 async fn ended(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
@@ -70,7 +61,7 @@ both! {
     async fn unreadable_running_task_fails_and_the_others_go_on(fixture) {
         for (what, which) in [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")] {
             let harness = EngineHarness::new(StoreFixture::like(&fixture).await, SMALL).await;
-            let (broken, other) = (created(&harness).await, created(&harness).await);
+            let (broken, other) = (harness.queued().await, harness.queued().await);
             damage(&harness.fixture, broken, what, which).await;
             harness.run().await;
             harness.engine(4).round().await.unwrap();
@@ -84,15 +75,7 @@ both! {
 
     async fn journal_that_lost_the_start_of_a_call_does_not_send_it_again(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = created(&harness).await;
-        harness.tool.close();
-        let mut drivers = harness.engine(4).claim().await.unwrap();
-        let driver = drivers.pop().unwrap();
-        tokio::select! {
-            () = driver => panic!("its call does not answer"),
-            () = harness.tool.reached(1) => {}
-        }
-        harness.tool.open();
+        let task = harness.lost_call().await;
         damage(&harness.fixture, task, GONE, "type = 'tool_started'").await;
         harness.later();
         harness.run().await;
@@ -106,7 +89,7 @@ both! {
         let (broken, overdue) = (harness.held().await, harness.held().await);
         damage(&harness.fixture, broken, CUT, "type = 'intervention_requested'").await;
         harness.fixture.forward(Duration::from_hours(25));
-        let waiting = created(&harness).await;
+        let waiting = harness.queued().await;
         let engine = harness.engine(4);
         assert_eq!(engine.round().await.unwrap(), 1, "the task that waits is claimed");
         engine.round().await.unwrap();
@@ -145,7 +128,7 @@ both! {
 
     async fn result_in_hand_is_written_beside_an_unreadable_journal(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = created(&harness).await;
+        let task = harness.queued().await;
         harness.tool.close();
         let engine = harness.engine(4);
         let driver = engine.claim().await.unwrap().pop().unwrap();
@@ -165,7 +148,7 @@ both! {
 
     async fn item_of_a_newer_version_is_left_to_newer_replicas_for_five_takeovers(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = created(&harness).await;
+        let task = harness.queued().await;
         damage(&harness.fixture, task, NEWER, "seq = 2").await;
         let takeovers = format!("select takeovers from agent_task where task_id = {}", quoted(&harness.fixture, task));
         for taken in 0..5 {

@@ -435,7 +435,8 @@ both! {
 
     async fn approval_of_a_call_that_was_sent_offers_no_edit(fixture) {
         let mut harness = EngineHarness::new(fixture, TAG).await;
-        let task = super::agent_versions::killed_on_the_way(&harness).await;
+        let task = harness.lost_call().await;
+        harness.later();
         harness.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
         harness.run().await;
         let (_, calls) = question(&harness, task).await;

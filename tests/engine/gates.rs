@@ -27,7 +27,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use tokio::task::JoinHandle;
 
-use super::engine_harness::{EngineHarness, alice, claimed, outcomes, whole};
+use super::engine_harness::{EngineHarness, alice, claimed, join, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
 use crate::support::{eventually, repetitions, until};
 
@@ -177,9 +177,7 @@ async fn until_blocked(harness: &EngineHarness, commits: i64) {
 }
 
 async fn driven(engine: &Arc<Engine>) {
-    for driver in claimed(engine).await {
-        driver.await.unwrap();
-    }
+    join(claimed(engine).await).await;
 }
 
 async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {

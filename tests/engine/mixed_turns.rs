@@ -18,7 +18,7 @@ use holdpoint::task::status::TaskStatus;
 use serde_json::{Value, json};
 
 use super::call_decisions::{edit, named};
-use super::engine_harness::{EngineHarness, alice, go, outcomes, turn, whole};
+use super::engine_harness::{Calls, EngineHarness, alice, go, outcomes, turn, whole};
 use super::invariants::{check, every_call_has_one_result};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -30,10 +30,7 @@ const EDITED: &str = r#"{ "order": 1, "amount": 77.70 }"#;
 /// The value of a credential. The value is also a valid number.
 const TOKEN: &str = "4711471147114711";
 
-async fn set(
-    fixture: StoreFixture,
-    calls: &'static [(&'static str, &'static str)],
-) -> EngineHarness {
+async fn set(fixture: StoreFixture, calls: Calls) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, calls).await;
     harness.configure(|yaml| {
         let tools = "  outside: { parameters: { type: object }, external: {} }
@@ -161,7 +158,7 @@ fn sent(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, Strin
 
 /// Scripts a model that makes these calls. The model repeats the credential in its texts, in its
 /// raw answers and in the id of a call.
-fn babbling(harness: &EngineHarness, calls: &'static [(&'static str, &'static str)]) {
+fn babbling(harness: &EngineHarness, calls: Calls) {
     harness.script(move |asked| {
         let raw = json!({"n": 4_711_471_147_114_711_u64, "t": TOKEN, TOKEN: [TOKEN]});
         let text = (asked > 1).then(|| format!("It is {TOKEN}."));

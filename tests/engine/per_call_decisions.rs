@@ -15,7 +15,7 @@ use super::call_decisions::{
     approve, asked, became, bodies, each, edit, named, places, plain, question, refused, reject,
     reject_because, reject_then, respond, results, shown,
 };
-use super::engine_harness::{EngineHarness, alice, person, rejects, too_late, whole};
+use super::engine_harness::{Calls, EngineHarness, alice, person, rejects, too_late, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Four calls that are held in one request.
@@ -27,11 +27,7 @@ const FOUR: &[(&str, &str)] = &[
 ];
 const EDITED: &str = r#"{ "amount": 33.30, "order": 3 }"#;
 
-async fn harness(
-    fixture: StoreFixture,
-    calls: &'static [(&'static str, &'static str)],
-    terms: &str,
-) -> EngineHarness {
+async fn harness(fixture: StoreFixture, calls: Calls, terms: &str) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, calls).await;
     harness.configure(|yaml| yaml.replace("{ owner: true }", terms));
     harness

@@ -11,7 +11,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::Value;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes, person, rejects, too_late, whole};
+use super::engine_harness::{EngineHarness, alice, outcomes, person, rejects, too_late, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Two calls that are held under different terms.
@@ -220,8 +220,7 @@ both! {
     async fn later_calls_wait_after_an_unknown_outcome(fixture) {
         let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":5}"#), ("lookup", r#"{"order":1}"#)]).await;
         harness.tool.answers(504, "");
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        harness.run().await;
+        let task = harness.begun().await;
         assert_eq!((harness.executions(task, "/refund"), harness.executions(task, "/lookup")), (1, 0));
         harness.tool.answers(200, "found");
         harness.answer_all(&harness.engine(0), task).await;
@@ -232,8 +231,7 @@ both! {
     async fn repeatable_call_fails_after_three_attempts(fixture) {
         let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"x"}"#)]).await;
         harness.tool.answers(502, "");
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        harness.run().await;
+        let task = harness.begun().await;
         let journal = harness.journal(task).await;
         assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Failed]));
         let keys: std::collections::BTreeSet<_> =

@@ -8,7 +8,7 @@ use std::task::Poll;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 
-use super::engine_harness::{EngineHarness, alice, go};
+use super::engine_harness::{Calls, EngineHarness, alice, go};
 use super::invariants::{check, every_call_has_one_result};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -56,7 +56,7 @@ pub(super) async fn lived(harness: &EngineHarness, when: Drop, mut left: usize) 
     (task, true)
 }
 
-async fn dropped_everywhere(fixture: StoreFixture, calls: &'static [(&'static str, &'static str)]) {
+async fn dropped_everywhere(fixture: StoreFixture, calls: Calls) {
     let harness = EngineHarness::new(fixture, calls).await;
     for when in [Drop::AtOnce, Drop::Woken] {
         let mut whole = 0;

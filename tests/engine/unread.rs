@@ -8,7 +8,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes};
+use super::engine_harness::{EngineHarness, outcomes};
 use super::trees::harness::{People, Play, Shape, one_large};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -81,7 +81,7 @@ const UNREAD: (TaskStatus, Option<FailureCode>) =
 both! {
     async fn task_of_whose_reading_processes_die_fails_and_the_others_go_on(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let task = harness.queued().await;
         for fruitless in 0..=DEATHS {
             let engine = harness.engine(1);
             let mut drivers = engine.claim().await.unwrap();
@@ -94,7 +94,7 @@ both! {
             assert_eq!((drivers.len(), row.fruitless, row.status), (1, fruitless, TaskStatus::Running));
             if fruitless == DEATHS {
                 damage(&harness, task).await;
-                let other = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+                let other = harness.queued().await;
                 drivers.pop().unwrap().await;
                 assert_eq!(ended(&harness, task).await, UNREAD);
                 harness.run().await;

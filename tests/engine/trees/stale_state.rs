@@ -16,7 +16,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
 
 use super::super::call_decisions::edit;
-use super::super::engine_harness::{EngineHarness, alice, go, outcomes, rejects, whole};
+use super::super::engine_harness::{EngineHarness, alice, drive, outcomes, rejects, whole};
 use super::harness::{
     LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding,
 };
@@ -45,15 +45,8 @@ async fn one_thinks(
     harness: &EngineHarness,
     engine: &Arc<Engine>,
 ) -> (TaskId, BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
-    let root = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    for driver in engine.claim().await.unwrap() {
-        driver.await;
-    }
+    let root = harness.queued().await;
+    drive(engine).await;
     let mut drivers = engine.claim().await.unwrap();
     assert_eq!(drivers.len(), 2, "two leaves");
     let (other, mut thinking) = (drivers.pop().unwrap(), drivers.pop().unwrap());
@@ -144,15 +137,8 @@ async fn twenty_are_open(
     parts: &EngineParts,
 ) -> (TaskId, BoxFuture<'static, ()>) {
     let engine = EngineHarness::like(parts, 4);
-    let root = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    for driver in engine.claim().await.unwrap() {
-        driver.await;
-    }
+    let root = harness.queued().await;
+    drive(&engine).await;
     let mut last = None;
     for mut driver in engine.claim().await.unwrap() {
         thinks(harness, &mut driver).await;
