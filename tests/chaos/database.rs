@@ -11,7 +11,7 @@ use crate::support::database::Database;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::forwarder::Forwarder;
 use crate::support::postgres::{PrivateCluster, run};
-use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS, Reply, TestApp};
+use crate::support::test_app::{ALICE, Reply, TestApp, refunds};
 
 /// An upper bound of the time that a working service takes to answer on any machine.
 const WORKS: Duration = Duration::from_secs(10);
@@ -75,7 +75,7 @@ pub async fn number(url: &str, sql: &'static str) -> i64 {
 
 /// Like [`TestApp::at`], but with a timeout of `refund` that no test reaches.
 async fn start(url: &str) -> TestApp {
-    let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+    let yaml = refunds("{ owner: true }");
     TestApp::at_with(url, &yaml.replace("timeout: 5s", "timeout: 5m")).await
 }
 

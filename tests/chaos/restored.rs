@@ -18,8 +18,8 @@ use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::{Cluster, run};
-use crate::support::repetitions;
-use crate::support::test_app::{ACCOUNTS, REFUNDS};
+use crate::support::test_app::{VARIABLES, refunds};
+use crate::support::{http_client, repetitions};
 
 const SLOTS: usize = 4;
 /// The number of approved tasks that wait for a free slot.
@@ -71,15 +71,13 @@ impl World {
         });
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let yaml = REFUNDS
-            .replace("{approvers}", "{ owner: true }")
-            .replace("{model}", &model.base_url);
         // A call must not time out while the test's tool stays silent.
-        let yaml = yaml
+        let yaml = refunds("{ owner: true }")
+            .replace("{model}", &model.base_url)
             .replace("{tool}", &tool.url)
             .replace("timeout: 5s", "timeout: 40s");
         let text = format!(
-            "{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 5s }}\n"
+            "{yaml}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 5s }}\n"
         );
         fs::write(folder.path().join("holdpoint.yaml"), text).unwrap();
         let port = super::process::free_port();
@@ -122,24 +120,16 @@ impl World {
                 database,
             ])
             .args(more)
-            .envs([
-                ("MODEL_KEY", "sk-model-key-0123456789"),
-                ("TOOL_SECRET", "tool-secret-0123456789"),
-            ])
+            .envs(VARIABLES)
             .env("HOLDPOINT_FAILPOINTS", "lease=5s")
             .stderr(log)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test is a client like any other"
-        )]
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
         let mut process = Process {
             child,
             url: format!("http://127.0.0.1:{}", self.port),
-            http,
+            http: http_client(),
         };
         while process.ready().await != Some(200) {
             let log = || fs::read_to_string(self.path("log")).unwrap();

@@ -37,7 +37,7 @@ use tokio::task::JoinHandle;
 use super::stored_prompts::Witness;
 use crate::store::store_fixture::StoreFixture;
 use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, REFUNDS};
+use crate::support::test_app::{VARIABLES, refunds};
 use crate::support::until;
 
 /// Maps the name of a model and the prompt to the model's answer.
@@ -151,11 +151,7 @@ impl EngineHarness {
     pub async fn new(fixture: StoreFixture, calls: Calls) -> Self {
         let script: Script =
             Arc::new(move |_, prompt| Ok(turn(if prompt.turn == 1 { calls } else { &[] })));
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
-        let variables = vec![
-            ("MODEL_KEY", "sk-model-key-0123456789"),
-            ("TOOL_SECRET", "tool-secret-0123456789"),
-        ];
+        let yaml = refunds("{ owner: true }");
         let model = Arc::new(StubModel {
             script: Mutex::new(script),
             shown: Mutex::default(),
@@ -166,7 +162,7 @@ impl EngineHarness {
             model,
             refund: None,
             witness: None,
-            variables,
+            variables: VARIABLES.to_vec(),
             yaml,
         }
     }

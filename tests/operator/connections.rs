@@ -10,7 +10,8 @@ use tokio::net::TcpStream;
 use super::served_binary::{Folder, Served};
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
+use crate::support::http_client_builder;
+use crate::support::test_app::{On, TestApp, refunds};
 
 /// Returns a configuration with few database connections and few slots, and with a `once` tool
 /// whose calls are held.
@@ -125,11 +126,7 @@ async fn connections_stay_within_the_configured_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_room() {
     let room = "\nserver: { max_connections: 3 }\n";
-    let app = TestApp::with(
-        On::Sqlite,
-        &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room),
-    )
-    .await;
+    let app = TestApp::with(On::Sqlite, &(refunds("{ owner: true }") + room)).await;
     // At the limit, the service may close an idle connection while the client reuses it. `close`
     // keeps the client from reusing a connection.
     let owner = || app.owner().header("connection", "close");
@@ -173,11 +170,7 @@ async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_roo
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_leave_a_connection_to_other_requests() {
     let room = "\nserver: { max_connections: 4 }\n";
-    let app = TestApp::with(
-        On::Sqlite,
-        &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room),
-    )
-    .await;
+    let app = TestApp::with(On::Sqlite, &(refunds("{ owner: true }") + room)).await;
     let held = app.held().await;
     let mut watching = Vec::new();
     for _ in 0..3 {
@@ -223,15 +216,8 @@ async fn too_few_descriptors_prevent_the_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http_2_is_refused() {
     let app = TestApp::start(On::Sqlite).await;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test is a client like any other"
-    )]
-    let client = reqwest::Client::builder()
-        .http2_prior_knowledge()
-        .no_proxy()
-        .build()
-        .unwrap();
+    let client = http_client_builder().http2_prior_knowledge();
+    let client = client.build().unwrap();
     assert!(
         client
             .get(format!("{}/healthz", app.url()))

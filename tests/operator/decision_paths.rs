@@ -9,7 +9,7 @@ use crate::api::approval_cycle::on_both;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, ALICE, BOB, On, REFUNDS, Reply, WEB};
+use crate::support::test_app::{ALICE, BOB, On, Reply, VARIABLES, WEB, refunds};
 
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -32,26 +32,15 @@ async fn serve(on: On, approvers: &str) -> Scene {
         FakeModel::start().await,
         FakeTool::start().await,
     );
-    let database = match on {
-        On::Sqlite => Database::at(&format!(
-            "sqlite://{}/holdpoint.db",
-            folder.path().display()
-        )),
-        On::Postgres => Database::postgres().await,
-    };
-    let yaml = REFUNDS
-        .replace("{approvers}", approvers)
+    let database = Database::of(on).await;
+    let yaml = refunds(approvers)
         .replace("{model}", &model.base_url)
         .replace("{tool}", &tool.url);
     let more = format!(
         "\nserver: {{ cors_origins: ['{APP}'] }}\ndatabase: {{ url: '{}' }}\n",
         database.url()
     );
-    let variables = [
-        ("MODEL_KEY", "sk-model-key-0123456789"),
-        ("TOOL_SECRET", "tool-secret-0123456789"),
-    ];
-    let served = Served::start(folder.path(), &(yaml + ACCOUNTS + &more), &variables);
+    let served = Served::start(folder.path(), &(yaml + &more), &VARIABLES);
     Scene {
         served,
         model,

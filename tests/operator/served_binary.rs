@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::support::http_client;
 use crate::support::test_app::Reply;
 
 /// `holdpoint serve`. Dropping the value kills the process.
@@ -103,21 +104,12 @@ impl Served {
                 kept.lock().unwrap().push(line);
             }
         });
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test is a client like any other"
-        )]
-        let client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build()
-            .unwrap();
         Self {
             process,
             address: address.unwrap(),
             lines,
             reader: Some(reader),
-            client,
+            client: http_client(),
             key: None,
         }
     }

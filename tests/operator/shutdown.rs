@@ -55,7 +55,7 @@ async fn ended(served: &Served, task: &Value) -> Value {
 on_both! {
     async fn sigterm_answers_waiting_clients_lets_a_call_end_and_takes_no_work(on: On) {
         let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
-        let database = database(on).await;
+        let database = Database::of(on).await;
         let yaml = paying(&model, &tool, &database, "once");
         let mut served = Served::start(folder.path(), &yaml, &[]);
         model.then(calls(&[("pay", "{}")]));
@@ -83,13 +83,6 @@ on_both! {
         let task = ended(&again, &answer).await;
         assert_eq!(task["status"], "Completed", "the result was kept: {task}");
         assert_eq!(tool.ledger().len(), 1, "the call did not run again");
-    }
-}
-
-async fn database(on: On) -> Database {
-    match on {
-        On::Sqlite => Database::sqlite(),
-        On::Postgres => Database::postgres().await,
     }
 }
 

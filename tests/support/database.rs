@@ -3,6 +3,7 @@
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
 use super::postgres::TestDatabase;
+use super::test_app::On;
 use super::{postgres, sqlite_file};
 
 /// The database of a test. The copies that [`Database::shared`] returns keep the database alive.
@@ -30,6 +31,13 @@ impl Database {
             url: database.url.clone(),
             _sqlite: None,
             _postgres: Some(std::sync::Arc::new(database)),
+        }
+    }
+
+    pub async fn of(on: On) -> Self {
+        match on {
+            On::Sqlite => Self::sqlite(),
+            On::Postgres => Self::postgres().await,
         }
     }
 

@@ -11,13 +11,13 @@ use tokio::time::timeout;
 use super::super::approval_cycle::on_both;
 use crate::support::event_stream::{Said, numbers};
 use crate::support::leaping_clock::Leaping;
-use crate::support::test_app::{ACCOUNTS, ALICE, BOB, Held, On, REFUNDS, TestApp};
+use crate::support::test_app::{ALICE, BOB, Held, On, TestApp, refunds};
 
 /// An upper bound of the time for steps that should not block, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn yaml(more: &str) -> String {
-    REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS + more
+    refunds("{ groups: [finance] }") + more
 }
 
 async fn leaping(on: On) -> (TestApp, Arc<Leaping>) {
