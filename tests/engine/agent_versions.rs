@@ -115,12 +115,7 @@ async fn approved(harness: &EngineHarness) -> TaskId {
 
 async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, to: &str) {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
-    let id = task.to_string();
-    let id = if fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    };
+    let id = fixture.literal(task.0);
     let sql = format!(
         "update agent_task_item set body = replace(body, {}, {}) where task_id = {id} and type = '{kind}'",
         quoted(from),

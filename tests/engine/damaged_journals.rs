@@ -11,50 +11,31 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 
 use super::engine_harness::{EngineHarness, alice, whole};
+use super::unread;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 
-fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
-    let id = task.to_string();
-    if fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    }
-}
-
 /// Runs an SQL statement on those items of the task that match the condition `which`. `what` is the
 /// part of the statement before `where`.
-async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
-    let id = quoted(fixture, task);
+pub async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
+    let id = fixture.literal(task.0);
     fixture
         .numbers(&format!("{what} where task_id = {id} and {which}"))
         .await
         .unwrap();
 }
 
-const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
+pub const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
 const NEWER: &str =
     "update agent_task_item set body = '{\"type\":\"something_of_a_later_version\"}'";
-const GONE: &str = "delete from agent_task_item";
+pub const GONE: &str = "delete from agent_task_item";
 
-/// Returns the task's failure code from its row, or `None` if the task has not failed. Asserts that
-/// the task counts as idle, has no open request and is not leased.
+/// Like [`unread::ended`], but returns `None` if the task has not failed.
 async fn ended(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
-    let row = harness.fixture.store.task(task).await.unwrap().unwrap();
-    assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None));
-    assert!(
-        harness
-            .fixture
-            .store
-            .pending(task, task)
-            .await
-            .unwrap()
-            .is_empty()
-    );
-    (row.status == TaskStatus::Failed).then(|| row.error.unwrap().code)
+    let (status, error) = unread::ended(harness, task).await;
+    (status == TaskStatus::Failed).then(|| error.unwrap())
 }
 
 both! {
@@ -136,7 +117,7 @@ both! {
         let driver = tokio::spawn(driver);
         harness.tool.reached(1).await;
         damage(&harness.fixture, task, CUT, "seq = 2").await;
-        let id = quoted(&harness.fixture, task);
+        let id = harness.fixture.literal(task.0);
         let sql = format!("update agent_task set version = version + 1 where task_id = {id}");
         harness.fixture.numbers(&sql).await.unwrap();
         harness.tool.open();
@@ -150,7 +131,7 @@ both! {
         let harness = EngineHarness::new(fixture, SMALL).await;
         let task = harness.queued().await;
         damage(&harness.fixture, task, NEWER, "seq = 2").await;
-        let takeovers = format!("select takeovers from agent_task where task_id = {}", quoted(&harness.fixture, task));
+        let takeovers = format!("select takeovers from agent_task where task_id = {}", harness.fixture.literal(task.0));
         for taken in 0..5 {
             harness.run().await;
             harness.engine(0).round().await.unwrap();

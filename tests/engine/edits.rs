@@ -81,12 +81,7 @@ pub(super) async fn rewritten(
 }
 
 async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, to: &str) {
-    let id = task.to_string();
-    let id = if harness.fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    };
+    let id = harness.fixture.literal(task.0);
     let sql = format!(
         "update agent_task_item set body = replace(body, '{from}', '{to}') where type = '{of}' and task_id = {id}"
     );

@@ -23,7 +23,7 @@ use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
 
 use super::engine_harness::{EngineHarness, alice, drive, go, outcomes, spawn, turn};
-use super::invariants::{check, every_call_has_one_result};
+use super::invariants::{check, check_ended};
 use super::stored_prompts::answers;
 use super::two_replicas::place;
 use crate::store::connection_loss::lossy;
@@ -140,8 +140,7 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
         whole += usize::from(over);
         let journal = harness.journal(task).await;
         let said = || format!("{meanwhile:?} after {polls} polls: {:#?}", journal.items);
-        check(&journal.items);
-        every_call_has_one_result(&journal.items);
+        check_ended(&journal.items);
         assert_eq!(
             (journal.row.busy, journal.row.open_requests),
             (0, 0),
@@ -261,8 +260,7 @@ both! {
             drop(engine);
             harness.finish(task).await;
             let journal = harness.journal(task).await;
-            check(&journal.items);
-            every_call_has_one_result(&journal.items);
+            check_ended(&journal.items);
             assert_eq!(journal.row.status, TaskStatus::Completed);
             assert!(harness.executions(task, "/refund") <= 1 && harness.executions(task, "/lookup") <= 3);
             if !panicked {

@@ -7,9 +7,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use holdpoint::engine::{DecisionBody, DecisionInput, Engine, Refusal};
+use holdpoint::engine::{DecisionInput, Engine, Refusal};
 use holdpoint::model::{self, ModelError};
-use holdpoint::secret::Secret;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
@@ -18,8 +17,8 @@ use holdpoint::task::status::TaskStatus;
 use serde_json::{Value, json};
 
 use super::call_decisions::{edit, named};
-use super::engine_harness::{Calls, EngineHarness, alice, go, outcomes, turn, whole};
-use super::invariants::{check, every_call_has_one_result};
+use super::engine_harness::{Calls, EngineHarness, alice, fills, go, outcomes, turn, whole};
+use super::invariants::check_ended;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
@@ -48,16 +47,7 @@ credentials: { jira: { fields: { token: {} } } }
 }
 
 fn filled_in(token: &str) -> DecisionInput {
-    let response = Some(Secret::new(json!({"token": token}).to_string()));
-    let body = DecisionBody::Whole {
-        action: Action::Respond,
-        reason: None,
-        then: None,
-        response,
-        result: None,
-        remember: None,
-    };
-    DecisionInput { digest: None, body }
+    fills(&json!({"token": token}))
 }
 
 async fn answer_to(
@@ -203,8 +193,7 @@ both! {
             whole_lives += usize::from(by_itself);
             let journal = harness.journal(task).await;
             let said = || format!("dropped after {polls} polls: {:#?}", journal.items);
-            check(&journal.items);
-            every_call_has_one_result(&journal.items);
+            check_ended(&journal.items);
             assert_eq!(
                 (journal.row.status, journal.row.busy, journal.row.open_requests), (TaskStatus::Completed, 0, 0), "{}", said()
             );

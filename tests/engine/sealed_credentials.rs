@@ -14,7 +14,7 @@ use super::credentials::{TOKEN, approve, asked, clerk, fill, jira, ran, results,
 use super::engine_harness::{EngineHarness, alice, fills, turn};
 use super::invariants::check;
 use super::takeover::{Drop, lived};
-use crate::store::store_fixture::{StoreFixture, both};
+use crate::store::store_fixture::both;
 
 const FIRST_KEY: &str = r#"{ id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" }"#;
 const NEXT_KEY: &str = r#"{ id: k2, key: "YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY=" }"#;
@@ -41,15 +41,6 @@ async fn asks_again(harness: &EngineHarness, task: TaskId) {
     );
     fill(harness, task, &jira("anew-0123456789")).await;
     ran(harness, task, "/pay", ("x-token", "anew-0123456789"), 1).await;
-}
-
-fn id(fixture: &StoreFixture, task: TaskId) -> String {
-    let task = task.to_string();
-    if fixture.is_postgres() {
-        format!("'{task}'")
-    } else {
-        format!("x'{}'", task.replace('-', ""))
-    }
 }
 
 async fn seen(harness: &EngineHarness, task: TaskId) -> String {
@@ -153,7 +144,7 @@ both! {
     async fn credential_row_swapped_with_another_tasks_does_not_open(fixture) {
         let harness = clerk(fixture, ASKS_THEN_PAYS).await;
         let (mine, theirs) = (given(&harness, "mine-0123456789").await, given(&harness, "theirs-0123456789").await);
-        let (one, other) = (id(&harness.fixture, mine), id(&harness.fixture, theirs));
+        let (one, other) = (harness.fixture.literal(mine.0), harness.fixture.literal(theirs.0));
         for column in ["sealed", "request_id"] {
             let sql = format!(
                 "update credential set {column} = (select c.{column} from credential c where c.task_id = {other})
@@ -170,7 +161,7 @@ both! {
         let harness = clerk(fixture, ASKS_THEN_PAYS).await;
         for sealed in ["''", "'x'", "'AAAA'", "substr(sealed, 2)", "sealed || 'AAAA'"] {
             let task = given(&harness, "old-0123456789").await;
-            let one = id(&harness.fixture, task);
+            let one = harness.fixture.literal(task.0);
             harness.fixture.numbers(&format!("update credential set sealed = {sealed} where task_id = {one}")).await.unwrap();
             asks_again(&harness, task).await;
         }

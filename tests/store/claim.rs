@@ -110,8 +110,7 @@ both! {
     async fn claim_takes_one_task_that_is_to_be_driven_alone_and_takes_it_first(fixture) {
         let ordinary = [fixture.task_of("acme", "alice").await, fixture.task_of("beta", "bob").await];
         for (tenant, user) in [("acme", "alice"), ("acme", "carol"), ("beta", "bob")] {
-            let id = fixture.task_of(tenant, user).await;
-            let id = if fixture.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.0.simple()) };
+            let id = fixture.literal(fixture.task_of(tenant, user).await.0);
             fixture.suspect(&format!("task_id = {id}")).await;
         }
         for (limit, others) in [(1, 0), (9, 2), (9, 0)] {

@@ -157,11 +157,7 @@ async fn every_statement_is_understood_by_both_engines() {
 async fn paused_task_is_found_by_its_request_id_through_an_index() {
     for fixture in [StoreFixture::postgres().await, StoreFixture::sqlite().await] {
         let (_, question) = fixture.paused(finance(1)).await;
-        let id = if fixture.is_postgres() {
-            format!("'{}'", question.request_id)
-        } else {
-            format!("x'{}'", question.request_id.0.simple())
-        };
+        let id = fixture.literal(question.request_id.0);
         let explain = if fixture.is_postgres() {
             "explain "
         } else {

@@ -181,6 +181,11 @@ impl StoreFixture {
         Database::at(self.settings.url.reveal())
     }
 
+    /// Returns an id as it stands in a statement.
+    pub fn literal(&self, id: Uuid) -> String {
+        self.database().id(&id.to_string())
+    }
+
     /// Gives each task that fits `condition` two fruitless leases (leases that expired after work
     /// on the task had begun). Returns the number of changed tasks.
     pub async fn suspect(&self, condition: &str) -> usize {

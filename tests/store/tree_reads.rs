@@ -153,14 +153,6 @@ pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
         .collect()
 }
 
-pub fn literal(fixture: &StoreFixture, task: TaskId) -> String {
-    if fixture.is_postgres() {
-        format!("'{task}'")
-    } else {
-        format!("x'{}'", task.0.simple())
-    }
-}
-
 /// Asserts that the snapshot is consistent and holds exactly the items of the events after `after`.
 /// Each commit to the tree must have added two items to one task, and counted one model call on
 /// this task and on each of its ancestors.
@@ -368,7 +360,7 @@ both! {
         for damage in damages {
             let (grown, sound) = (grown(&fixture).await, fixture.task().await);
             let leaf = grown.leaf(7);
-            fixture.numbers(&format!("{damage}{}", literal(&fixture, leaf))).await.unwrap();
+            fixture.numbers(&format!("{damage}{}", fixture.literal(leaf.0))).await.unwrap();
             let tree = fixture.store.tree(grown.root, 0).await.unwrap().unwrap();
             assert_eq!(tree.unreadable, BTreeSet::from([leaf]), "{damage}");
             assert_eq!((tree.rows.len(), tree.items.iter().any(|line| line.task_id == grown.root)), (40, true));
@@ -383,7 +375,7 @@ both! {
         let leaf = grown.leaf(7);
         let tree = read(&fixture, grown.root).await;
         let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
-        let id = literal(&fixture, leaf);
+        let id = fixture.literal(leaf.0);
         fixture.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
         // A read that begins after the missing item does not notice that it is missing.
         assert!(fixture.store.tree(grown.root, place(1)).await.unwrap().is_some());

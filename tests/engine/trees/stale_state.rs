@@ -16,7 +16,9 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
 
 use super::super::call_decisions::edit;
+use super::super::damaged_journals::{GONE, damage};
 use super::super::engine_harness::{EngineHarness, alice, drive, outcomes, rejects, whole};
+use super::endings::looked_after;
 use super::harness::{
     LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding,
 };
@@ -173,22 +175,6 @@ fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
     one_large("go.7", turn)
 }
 
-fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
-    let id = task.to_string();
-    if fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    }
-}
-
-async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
-    for _ in 0..4 {
-        Play::of(harness, parts, root).goes_on(usize::MAX).await;
-        EngineHarness::like(parts, 0).round().await.unwrap();
-    }
-}
-
 /// Returns a harness with two agents. For each message of the user, the root's agent calls the
 /// sub-agent `leaf` once. The sub-agent keeps its conversation between these calls.
 async fn of_one_session(fixture: StoreFixture) -> EngineHarness {
@@ -319,8 +305,7 @@ both! {
             let root = harness.grown(&parts).await;
             let [leaf] = harness.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
             assert_eq!(harness.row(root).await.status, TaskStatus::Completed);
-            let id = quoted(&harness.fixture, leaf);
-            harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and {which}")).await.unwrap();
+            damage(&harness.fixture, leaf, GONE, which).await;
             EngineHarness::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
             looked_after(&harness, &parts, root).await;
             // The refund of the next leaf is held although a rule allows it, because the effects of
@@ -341,8 +326,7 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let leaf = harness.asked_by_tree(root).await[0].task_id;
-        let id = quoted(&harness.fixture, leaf);
-        harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and seq = 2")).await.unwrap();
+        damage(&harness.fixture, leaf, GONE, "seq = 2").await;
         harness.fixture.store.report_unreadable(leaf);
         looked_after(&harness, &parts, root).await;
         assert_eq!(harness.row(leaf).await.status, TaskStatus::Failed);
@@ -355,7 +339,7 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let asked = harness.asked_by_tree(root).await;
-        let id = quoted(&harness.fixture, asked[0].task_id);
+        let id = harness.fixture.literal(asked[0].task_id.0);
         let swap = |from: &str, to: &str| {
             format!("update agent_task_item set body = replace(body, '\"type\":\"{from}\"', '\"type\":\"{to}\"')
                 where task_id = {id} and seq = 2")
