@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::approval_cycle::on_both;
 use super::request_kinds::{
     ASKING, KINDS, Question, ask, asks, each_has_one_result, filled_in, items, request, results_of,
+    since_last_turn,
 };
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, On, Reply, TestApp};
@@ -52,32 +53,38 @@ fn facts(items: &[Value]) -> Vec<(String, String)> {
     items.iter().map(fact).collect()
 }
 
-/// Asserts that the items after the first `before` have exactly these [`facts`].
+/// Asserts that the items after the first `before` are those of a superseding message that withdrew
+/// a request, and that exactly these results of tools are among them, each as in [`facts`].
 #[track_caller]
-fn follows(items: &[Value], before: usize, expected: &[(&str, &str)]) {
+fn withdrawn_with(items: &[Value], before: usize, results: &[&str]) {
     let found = facts(&items[before..]);
     let found: Vec<_> = found
         .iter()
         .map(|(kind, said)| (kind.as_str(), said.as_str()))
         .collect();
+    let results: Vec<_> = results.iter().map(|said| ("tool_result", *said)).collect();
+    let closed = [
+        ("request_closed", "withdrawn superseded"),
+        ("task_status", "Running"),
+    ];
+    let rest = [
+        ("user_message", ""),
+        ("assistant_message", ""),
+        ("task_status", "Completed"),
+    ];
+    let expected = [&closed[..], &results, &rest].concat();
     assert_eq!(found, expected, "{items:#?}");
 }
 
 /// Returns the messages after the model's last turn in the last prompt, each as (role, content).
 fn prompt(app: &TestApp) -> Vec<(String, String)> {
-    let sent = app.model.sent();
-    let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
-    let last = messages
-        .iter()
-        .rposition(|message| message["role"] == "assistant")
-        .unwrap();
     let text = |message: &Value| {
         let content = &message["content"];
         content
             .as_str()
             .map_or_else(|| content.to_string(), str::to_owned)
     };
-    messages[last + 1..]
+    since_last_turn(app)
         .iter()
         .map(|message| (message["role"].as_str().unwrap().to_owned(), text(message)))
         .collect()
@@ -125,14 +132,7 @@ on_both! {
             supersede(&app, &question.task).await;
             let journal = items(&app, &question.task).await;
             let (tool, outcome) = (asks(kind).0, if kind == "reconcile" { "unknown" } else { "withdrawn" });
-            follows(&journal, before.len(), &[
-                ("request_closed", "withdrawn superseded"),
-                ("task_status", "Running"),
-                ("tool_result", &format!("{tool} {outcome}")),
-                ("user_message", ""),
-                ("assistant_message", ""),
-                ("task_status", "Completed"),
-            ]);
+            withdrawn_with(&journal, before.len(), &[&format!("{tool} {outcome}")]);
             assert_eq!(app.tool.ledger().len(), ran, "{kind}: nothing ran");
             let next = prompt(&app);
             assert_eq!(next.len(), 2, "{kind}: {next:?}");
@@ -174,17 +174,7 @@ on_both! {
         let before = paused.len();
         supersede(&app, &question.task).await;
         let journal = items(&app, &question.task).await;
-        follows(&journal, before, &[
-            ("request_closed", "withdrawn superseded"),
-            ("task_status", "Running"),
-            ("tool_result", "lookup withdrawn"),
-            ("tool_result", "refund withdrawn"),
-            ("tool_result", "refund withdrawn"),
-            ("tool_result", "refund withdrawn"),
-            ("user_message", ""),
-            ("assistant_message", ""),
-            ("task_status", "Completed"),
-        ]);
+        withdrawn_with(&journal, before, &["lookup withdrawn", "refund withdrawn", "refund withdrawn", "refund withdrawn"]);
         assert!(app.tool.ledger().is_empty(), "an approval does not outlive its turn");
         each_has_one_result(&journal);
         let next = prompt(&app);
@@ -241,14 +231,7 @@ on_both! {
         let before = items(&app, &question.task).await.len();
         supersede(&app, &question.task).await;
         let journal = items(&app, &question.task).await;
-        follows(&journal, before, &[
-            ("request_closed", "withdrawn superseded"),
-            ("task_status", "Running"),
-            ("tool_result", "count withdrawn"),
-            ("user_message", ""),
-            ("assistant_message", ""),
-            ("task_status", "Completed"),
-        ]);
+        withdrawn_with(&journal, before, &["count withdrawn"]);
         each_has_one_result(&journal);
         let next: Vec<_> = prompt(&app).into_iter().map(|(_, text)| text).collect();
         assert_eq!((next[0].as_str(), next[1].as_str()), ("7", r#"{"ok":true}"#));
@@ -266,16 +249,7 @@ on_both! {
         let before = items(&app, &question.task).await.len();
         supersede(&app, &question.task).await;
         let journal = items(&app, &question.task).await;
-        follows(&journal, before, &[
-            ("request_closed", "withdrawn superseded"),
-            ("task_status", "Running"),
-            ("tool_result", "lose unknown"),
-            ("tool_result", "lookup withdrawn"),
-            ("tool_result", "lose withdrawn"),
-            ("user_message", ""),
-            ("assistant_message", ""),
-            ("task_status", "Completed"),
-        ]);
+        withdrawn_with(&journal, before, &["lose unknown", "lookup withdrawn", "lose withdrawn"]);
         each_has_one_result(&journal);
         assert_eq!(app.tool.ledger().len(), 1);
         is_too_late(&app, &question, "reconcile").await;

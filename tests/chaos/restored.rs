@@ -17,7 +17,7 @@ use self::process::{Process, id};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
-use crate::support::postgres::{Cluster, run};
+use crate::support::postgres::Cluster;
 use crate::support::test_app::{VARIABLES, refunds};
 use crate::support::{http_client, repetitions};
 
@@ -91,16 +91,7 @@ impl World {
     /// Starts a Postgres with an unprivileged user and a database that this user owns.
     async fn cluster(&self) -> Cluster {
         let cluster = Cluster::start(&self.path("first"), "", std::process::id());
-        run(
-            &cluster.url("postgres"),
-            "create role plain login".to_owned(),
-        )
-        .await;
-        run(
-            &cluster.url("postgres"),
-            "create database house owner plain".to_owned(),
-        )
-        .await;
+        cluster.unprivileged("house").await;
         cluster
     }
 

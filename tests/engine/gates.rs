@@ -168,14 +168,6 @@ async fn until_asked(harness: &EngineHarness, kind: RequestKind) -> TaskId {
     task
 }
 
-/// Waits until this number of commits wait for a lock that the test holds on Postgres.
-async fn until_blocked(harness: &EngineHarness, commits: i64) {
-    let blocked = "select count(*) from pg_stat_activity
-        where datname = current_database() and wait_event_type = 'Lock'";
-    let is_blocked = async || harness.fixture.number(blocked).await == commits;
-    until("the commits wait for the lock", is_blocked).await;
-}
-
 async fn driven(engine: &Arc<Engine>) {
     join(claimed(engine).await).await;
 }

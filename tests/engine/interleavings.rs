@@ -11,8 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use holdpoint::engine::{Engine, EngineParts, MessageInput, Refusal};
-use holdpoint::secret::Secret;
-use holdpoint::store::{CommitError, Settings, Store};
+use holdpoint::store::CommitError;
 use holdpoint::task::change::{Counters, Guard, Journal, LeaseChange, TaskChange};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{CallId, TaskId};
@@ -384,13 +383,7 @@ async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     let harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
     for mark in MARKS {
         let way = lossy(&harness.fixture, mark.as_bytes()).await;
-        let settings = Settings {
-            url: Secret::new(way.url.clone()),
-            ..Settings::default()
-        };
-        let store = Store::open(&settings, harness.fixture.clock.clone())
-            .await
-            .unwrap();
+        let store = way.store(harness.fixture.clock.clone()).await;
         let engine = Engine::new(EngineParts {
             store: store.clone(),
             ..harness.parts(16)

@@ -12,6 +12,15 @@ use serde_json::{Value, json};
 use crate::support::http_client;
 use crate::support::test_app::Reply;
 
+/// The arguments that serve the configuration file on a free port.
+pub const SERVE: [&str; 5] = [
+    "serve",
+    "--config",
+    "holdpoint.yaml",
+    "--listen",
+    "127.0.0.1:0",
+];
+
 /// `holdpoint serve`. Dropping the value kills the process.
 pub struct Served {
     pub process: Child,
@@ -27,17 +36,7 @@ impl Served {
     /// listens.
     pub fn start(folder: &Path, yaml: &str, variables: &[(&str, &str)]) -> Self {
         std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
-        Self::with(
-            folder,
-            &[
-                "serve",
-                "--config",
-                "holdpoint.yaml",
-                "--listen",
-                "127.0.0.1:0",
-            ],
-            variables,
-        )
+        Self::with(folder, &SERVE, variables)
     }
 
     /// Like `start`, but in a process with these soft and hard limits of open files.
@@ -241,5 +240,15 @@ impl Folder {
 
     pub fn file(&self, name: &str) -> PathBuf {
         self.path().join(name)
+    }
+
+    /// Returns the contents of the files of the `SQLite` database in this folder.
+    pub fn database_files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path()).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths
+            .filter(|path| path.to_string_lossy().contains("holdpoint.db"))
+            .map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned())
+            .collect()
     }
 }

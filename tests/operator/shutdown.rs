@@ -34,6 +34,16 @@ fn signal(served: &Served) {
     rustix::process::kill_process(served.pid(), rustix::process::Signal::TERM).unwrap();
 }
 
+/// Creates a task, and sends SIGTERM once the tool has received `calls` calls in all. Returns the
+/// answer to the POST.
+async fn stopped_during_a_call(served: &Served, tool: &FakeTool, calls: usize) -> Value {
+    let (answer, ()) = tokio::join!(served.task("pay"), async {
+        tool.reached(calls).await;
+        signal(served);
+    });
+    answer
+}
+
 /// Returns once the service reports that it is not ready. The rest of the shutdown has begun by
 /// then.
 async fn not_ready(served: &Served) {
@@ -60,10 +70,7 @@ on_both! {
         let mut served = Served::start(folder.path(), &yaml, &[]);
         model.then(calls(&[("pay", "{}")]));
         tool.close();
-        let (answer, ()) = tokio::join!(served.task("pay"), async {
-            tool.reached(1).await;
-            signal(&served);
-        });
+        let answer = stopped_during_a_call(&served, &tool, 1).await;
         assert_eq!(answer["status"], "Running", "the waiting client is answered: {answer}");
         not_ready(&served).await;
         assert_eq!(served.status("/healthz").await, 200, "it lives");
@@ -95,10 +102,7 @@ async fn released_task_continues_at_once_on_another_replica() {
     let mut served = Served::start(folder.path(), &yaml, &[]);
     model.then(calls(&[("pay", "{}")]));
     tool.close();
-    let (answer, ()) = tokio::join!(served.task("pay"), async {
-        tool.reached(1).await;
-        signal(&served);
-    });
+    let answer = stopped_during_a_call(&served, &tool, 1).await;
     let other = Served::start(other.path(), &yaml, &[]);
     model.otherwise(|_| says("done"));
     tool.open();
@@ -123,16 +127,10 @@ async fn hanging_call_delays_shutdown_only_for_its_time_and_its_task_is_released
     let mut impatient = Served::start(other.path(), &yaml, &[]);
     tool.close();
     model.then(calls(&[("pay", "{}")]));
-    let (answer, ()) = tokio::join!(served.task("pay"), async {
-        tool.reached(1).await;
-        signal(&served);
-    });
+    let answer = stopped_during_a_call(&served, &tool, 1).await;
     let began = Instant::now();
     model.then(calls(&[("pay", "{}")]));
-    tokio::join!(impatient.task("pay"), async {
-        tool.reached(2).await;
-        signal(&impatient);
-    });
+    stopped_during_a_call(&impatient, &tool, 2).await;
     not_ready(&impatient).await;
     let told = Instant::now();
     signal(&impatient);

@@ -128,17 +128,7 @@ async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
     shown.extend(model.sent().iter().map(Value::to_string));
     assert!(served.terminate().success());
     shown.push(served.log());
-    for file in std::fs::read_dir(folder.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-    {
-        if file
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with("holdpoint.db"))
-        {
-            shown.push(String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned());
-        }
-    }
+    shown.extend(folder.database_files());
     shown.push(
         holdpoint(
             folder.path(),

@@ -15,7 +15,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::task::user::{UserId, UserIds};
 use holdpoint::task::verdict::Terms;
-use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::{Executor as _, Row as _};
 
 use super::store_fixture::{
     StoreFixture, asked, both, change, child_task, fresh, new_task, said, status,
@@ -424,9 +424,7 @@ async fn change_of_the_asker_touches_no_index() {
             .unwrap();
     }
     fixture.store.close().await;
-    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut connection = fixture.connection().await;
     let (all, hot) = loop {
         let sql =
             "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'agent_task'";

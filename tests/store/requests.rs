@@ -371,11 +371,8 @@ async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an
     let forget = "with gone as (delete from inbox returning 1) select count(*) from gone";
     assert!(fixture.number(forget).await > 0);
     assert!(fixture.store.requests(&filter).await.unwrap().is_empty());
-    fixture
-        .store
-        .upgrade(&mut UpgradeCursor::default())
-        .await
-        .unwrap();
+    let mut cursor = UpgradeCursor::default();
+    fixture.store.upgrade(&mut cursor).await.unwrap();
     assert_eq!(
         fixture.store.requests(&filter).await.unwrap()[0]
             .spec
@@ -391,11 +388,8 @@ async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an
     .await;
     assert!(!fixture.numbers(stale).await.unwrap().is_empty());
     assert!(fixture.store.requests(&filter).await.unwrap().is_empty());
-    fixture
-        .store
-        .upgrade(&mut UpgradeCursor::default())
-        .await
-        .unwrap();
+    let mut cursor = UpgradeCursor::default();
+    fixture.store.upgrade(&mut cursor).await.unwrap();
     assert_eq!(fixture.number("select count(*) from inbox").await, 0);
 }
 

@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use crate::support::database::Database;
 use crate::support::postgres::{TestDatabase, database, database_folder};
-use crate::support::sqlite_file;
+use crate::support::{sqlite_file, until};
 
 /// Makes two tests of each body: one per database engine.
 macro_rules! both {
@@ -164,12 +164,24 @@ impl StoreFixture {
         })?)
     }
 
+    /// Returns a connection of its own to Postgres.
+    pub async fn connection(&self) -> PgConnection {
+        let url = self.settings.url.reveal();
+        PgConnection::connect(url).await.unwrap()
+    }
+
+    /// Waits until this number of statements wait for locks on Postgres.
+    pub async fn until_locked_out(&self, statements: i64) {
+        let waiting = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock'";
+        let do_wait = async || self.number(waiting).await >= statements;
+        until("the statements wait for locks", do_wait).await;
+    }
+
     /// Begins another transaction on Postgres, which locks one row until the connection is dropped
     /// or the transaction is rolled back.
     pub async fn holding(&self, (table, key): Rows, id: Uuid) -> PgConnection {
-        let mut other = PgConnection::connect(self.settings.url.reveal())
-            .await
-            .unwrap();
+        let mut other = self.connection().await;
         other.execute("begin").await.unwrap();
         let sql = format!("select 1 from {table} where {key} = '{id}' for update");
         other.execute(AssertSqlSafe(sql)).await.unwrap();

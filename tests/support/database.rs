@@ -55,6 +55,11 @@ impl Database {
         &self.url
     }
 
+    /// Returns the path of an `SQLite` database.
+    pub fn file(&self) -> &str {
+        self.url.strip_prefix("sqlite://").unwrap()
+    }
+
     /// Returns an id as it stands in a statement.
     pub fn id(&self, id: &str) -> String {
         if self.url.starts_with("postgres") {

@@ -17,7 +17,7 @@ use super::super::two_replicas::Pair;
 use super::failures::waiting_for_a_slot;
 use super::{
     LONG, abort, agent, approved, ask, asking, asking_by, asks, bash, every_call, harness, small,
-    until_asked, until_at_rest, until_blocked, until_present,
+    until_asked, until_at_rest, until_present,
 };
 use crate::store::store_fixture::{StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
@@ -40,7 +40,7 @@ async fn equal_asks_that_meet_at_a_call_without_an_asker_are_two_calls() {
     // Both asks compare their proposals with the call, before one of them stores its presence.
     let mut other = harness.fixture.holding(TASKS, task.0).await;
     let asks = [asking(&pair.here, 1), asking(&pair.there, 1)];
-    until_blocked(harness, 2).await;
+    harness.fixture.until_locked_out(2).await;
     other.execute("rollback").await.unwrap();
     let second = until_second(harness, task).await;
     for waiting in [task, second] {
@@ -75,7 +75,7 @@ async fn equal_asks_that_meet_at_an_approved_call_get_one_permit_and_a_second_ca
             ..bash(LONG)
         };
         let asks = [&pair.here, &pair.there].map(|engine| asking_by(engine, wanted()));
-        until_blocked(&pair.harness, 2).await;
+        pair.harness.fixture.until_locked_out(2).await;
         other.execute("rollback").await.unwrap();
         let second = until_second(&pair.harness, task).await;
         let held = pair.here.read_call(&agent(), second, Duration::ZERO).await;
@@ -112,7 +112,7 @@ async fn asker_that_leaves_while_its_call_changes_keeps_its_call() {
     let mut other = harness.fixture.holding(TASKS, task.0).await;
     // The ask ends with its process, and the commit that ends its presence waits for the lock.
     engine.shut_down(LONG).await;
-    until_blocked(&harness, 1).await;
+    harness.fixture.until_locked_out(1).await;
     let changed = format!("update agent_task set version = version + 1 where task_id = '{task}'");
     other.execute(AssertSqlSafe(changed)).await.unwrap();
     other.execute("commit").await.unwrap();

@@ -25,8 +25,7 @@ use super::super::call_slots::limit_refund;
 use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, person, whole};
 use super::{
     Asking, GATE, LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash,
-    driven, harness, refund, small, until_at_rest, until_blocked, until_open, until_present,
-    until_proposed,
+    driven, harness, refund, small, until_at_rest, until_open, until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, TASKS, both, fresh};
 
@@ -411,7 +410,7 @@ async fn claim_that_loses_against_another_commit_is_repeated_at_once() {
     until_at_rest(&harness, task).await;
     let mut other = harness.fixture.holding(TASKS, task.0).await;
     let asking = asking_by(&engine, bash(Duration::from_mins(5)));
-    until_blocked(&harness, 1).await;
+    harness.fixture.until_locked_out(1).await;
     // Another asker's presence ends. No listener hears of this commit.
     let left = format!(
         "update agent_task set version = version + 1, asker_until = 0 where task_id = '{task}'"

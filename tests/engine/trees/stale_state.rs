@@ -18,28 +18,12 @@ use holdpoint::task::transcript::Message;
 use super::super::call_decisions::edit;
 use super::super::damaged_journals::{GONE, damage};
 use super::super::engine_harness::{EngineHarness, alice, drive, outcomes, rejects, whole};
+use super::super::stored_prompts::thinks;
 use super::endings::looked_after;
 use super::harness::{
     LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding,
 };
 use crate::store::store_fixture::{StoreFixture, both};
-
-/// Polls a driver until its model call is in flight.
-async fn thinks(harness: &EngineHarness, driver: &mut BoxFuture<'static, ()>) {
-    let before = harness.prompt_count();
-    poll_fn(|context| {
-        assert!(
-            driver.as_mut().poll(context).is_pending(),
-            "the driver ended without asking its model"
-        );
-        if harness.prompt_count() > before {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-}
 
 /// Starts a boss with two leaves. Returns the root, the driver of a leaf whose first model call is
 /// in flight, and the driver of the other leaf, which has not begun.
