@@ -405,7 +405,7 @@ both! {
                 harness.configure(|yaml| yaml.replacen(from, to, 1));
                 let refused = harness.engine(0).decide(&alice(), old.request_id, fills(&jira(TOKEN)), None).await;
                 assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{calls:?} {to}: {refused:?}");
-                let row = harness.fixture.store.request(old.request_id).await.unwrap().unwrap();
+                let row = harness.fixture.request(old.request_id).await;
                 assert_eq!(row.status, RequestStatus::Withdrawn);
                 let items = harness.journal(task).await.items;
                 let closed = |fact: &Fact| matches!(fact, Fact::RequestClosed { reason: CloseReason::ToolChanged, .. });

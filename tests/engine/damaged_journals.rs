@@ -135,7 +135,7 @@ both! {
         for taken in 0..5 {
             harness.run().await;
             harness.engine(0).round().await.unwrap();
-            let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+            let row = harness.row(task).await;
             assert_eq!(row.status, TaskStatus::Running);
             assert_eq!(harness.fixture.number(&takeovers).await, taken);
             harness.later();

@@ -89,7 +89,7 @@ async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, t
 }
 
 async fn is_damaged(harness: &EngineHarness, task: TaskId) {
-    let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+    let row = harness.row(task).await;
     assert_eq!(
         (row.status, row.error.map(|error| error.code)),
         (TaskStatus::Failed, Some(FailureCode::Integrity))
@@ -172,7 +172,7 @@ both! {
         assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
         let (asked, ran) = digests(&harness, task).await;
         assert_eq!((asked.len(), ran.len(), asked[0] == ran[0]), (1, 1, false));
-        let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+        let row = harness.fixture.request(request).await;
         assert_eq!(row.spec.pending_tool_calls[0].arguments_text, LARGE[0].1);
         let (_, decision) = &row.answers[0];
         let kept = &decision.decisions[&call];

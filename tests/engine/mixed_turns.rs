@@ -57,14 +57,7 @@ async fn answer_to(
 ) -> DecisionInput {
     match kind {
         RequestKind::Approval => {
-            let asked = harness
-                .fixture
-                .store
-                .request(request)
-                .await
-                .unwrap()
-                .unwrap()
-                .spec;
+            let asked = harness.fixture.request(request).await.spec;
             let call = asked.own_calls().next().unwrap().tool_call_id;
             named([(call.to_string(), edit(EDITED))])
         }

@@ -44,14 +44,7 @@ async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, [CallId; 4]) {
 }
 
 async fn status(harness: &EngineHarness, request: RequestId) -> RequestStatus {
-    harness
-        .fixture
-        .store
-        .request(request)
-        .await
-        .unwrap()
-        .unwrap()
-        .status
+    harness.fixture.request(request).await.status
 }
 
 /// Asserts that the request is pending, that all results so far are rejections, and that the task
@@ -125,7 +118,7 @@ both! {
             }
             as_decided(&harness, task, calls).await;
             assert_eq!(status(&harness, request).await, RequestStatus::Resumed);
-            let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+            let row = harness.fixture.request(request).await;
             assert_eq!(row.answers.len(), 4);
             assert_eq!(row.answers.iter().filter(|(_, decision)| decision.by == "bob").count(), 2);
         }
@@ -214,7 +207,7 @@ both! {
         door.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
         door.decide(&person("bob"), request, each([(calls[0], reject())]), None).await.unwrap();
         door.decide(&alice(), request, yes(), None).await.unwrap();
-        let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+        let row = harness.fixture.request(request).await;
         let (_, last) = row.answers.last().unwrap();
         assert_eq!(last.decisions.keys().copied().collect::<Vec<_>>(), [calls[2], calls[3]]);
         assert!(matches!(refused(&harness, &door, &alice(), task, yes()).await, Refusal::AlreadyDecided { .. }));
@@ -256,7 +249,7 @@ both! {
                 harness.run().await;
                 assert_eq!(became(&harness, task, [first, second, third, fourth]).await, [Some(Outcome::Rejected); 4]);
                 assert_eq!(harness.status(task).await, end, "{rule}");
-                let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+                let row = harness.fixture.request(request).await;
                 let then = row.answers.last().unwrap().1.then.unwrap();
                 assert_eq!(then == Then::Continue, end == TaskStatus::Completed, "what took effect is written");
             }
@@ -284,7 +277,7 @@ both! {
             for late in [false, true] {
                 let task = harness.held().await;
                 let [(request, _), (beside, _)] = harness.open(task).await[..] else { panic!("two are open") };
-                let asked = harness.fixture.store.request(request).await.unwrap().unwrap().spec;
+                let asked = harness.fixture.request(request).await.spec;
                 let calls: Vec<_> = asked.pending_tool_calls.iter().map(|call| call.tool_call_id).collect();
                 let [first, second, third, fourth, _] = calls[..] else { panic!("five are shown") };
                 let door = harness.engine(0);
@@ -297,7 +290,7 @@ both! {
                     door.decide(&alice(), request, each([yes, by_hand, no]), None).await.unwrap();
                 }
                 assert_eq!(harness.status(task).await, TaskStatus::Canceled);
-                let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+                let row = harness.fixture.request(request).await;
                 assert_eq!(row.status, RequestStatus::Resumed);
                 assert!(row.answers.iter().all(|(_, decision)| !decision.decisions.contains_key(&third)));
                 let every = [first, second, third, fourth, calls[4]];

@@ -39,16 +39,7 @@ async fn two_questions(
 
 async fn statuses(harness: &EngineHarness, requests: [RequestId; 2]) -> [RequestStatus; 2] {
     let [first, second] = requests;
-    let status = async |id| {
-        harness
-            .fixture
-            .store
-            .request(id)
-            .await
-            .unwrap()
-            .unwrap()
-            .status
-    };
+    let status = async |id| harness.fixture.request(id).await.status;
     [status(first).await, status(second).await]
 }
 
@@ -99,7 +90,7 @@ both! {
         harness.configure(|yaml| yaml.replace("decide: deny", "decide: hold, approvers: { users: [bob] }"));
         let task = harness.held().await;
         for (request, _) in harness.open(task).await {
-            let asked = harness.fixture.store.request(request).await.unwrap().unwrap().spec;
+            let asked = harness.fixture.request(request).await.spec;
             for call in asked.pending_tool_calls {
                 let codes: Vec<_> = call.warnings.iter().map(|warning| warning.code.as_str()).collect();
                 let expected: &[&str] = if call.needs_decision { &["long_blanks"] } else { &[] };

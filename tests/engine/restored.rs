@@ -106,7 +106,7 @@ both! {
         let task = harness.held().await;
         let (request, before) = asked(&harness, task).await;
         doubt(&harness).await;
-        let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+        let row = harness.fixture.request(request).await;
         assert!(row.history_uncertain && row.spec == before, "the request's content does not change");
         harness.answer_all(&harness.engine(0), task).await;
         harness.run().await;

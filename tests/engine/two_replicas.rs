@@ -107,14 +107,7 @@ impl Pair {
         );
         let settles = async {
             loop {
-                let row = self
-                    .harness
-                    .fixture
-                    .store
-                    .task(task)
-                    .await
-                    .unwrap()
-                    .unwrap();
+                let row = self.harness.row(task).await;
                 if row.status != TaskStatus::Running {
                     return;
                 }

@@ -40,7 +40,7 @@ async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
 /// Returns the task's status and its failure code from its row. Asserts that the task counts as
 /// idle, has no open request and is not leased.
 pub async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
-    let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+    let row = harness.row(task).await;
     assert_eq!(
         (row.busy, row.open_requests, row.lease_owner),
         (0, 0, None),
@@ -74,7 +74,7 @@ both! {
                 harness.later();
                 drivers = engine.claim().await.unwrap();
             }
-            let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+            let row = harness.row(task).await;
             assert_eq!((drivers.len(), row.fruitless, row.status), (1, fruitless, TaskStatus::Running));
             if fruitless == DEATHS {
                 damage(&harness.fixture, task, CUT, "seq = 2").await;

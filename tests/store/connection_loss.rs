@@ -130,7 +130,7 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
             store.commit(change(id, vec![next])).await,
             Err(CommitError::Stale)
         );
-        assert_eq!(fixture.store.task(id).await.unwrap().unwrap().version, 2);
+        assert_eq!(fixture.row(id).await.version, 2);
     }
 }
 
@@ -157,7 +157,7 @@ async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unk
     });
     way.swallow.store(1, Ordering::SeqCst);
     assert_eq!(store.commit(gone).await, Err(CommitError::Unknown));
-    let row = fixture.store.task(id).await.unwrap().unwrap();
+    let row = fixture.row(id).await;
     assert_eq!((row.version, row.asker_until), (2, Some(Time(0))));
     assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
 }

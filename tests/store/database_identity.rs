@@ -47,7 +47,7 @@ both! {
         assert_eq!(store.pending(task, task).await.unwrap(), [row]);
         let fixture = StoreFixture { store, ..fixture };
         let (later, question) = fixture.paused(finance(1)).await;
-        assert!(!fixture.store.request(question.request_id).await.unwrap().unwrap().history_uncertain);
+        assert!(!fixture.request(question.request_id).await.history_uncertain);
         let journal = fixture.store.journal(later).await.unwrap().unwrap();
         assert!(journal.items.iter().all(|item| item.at > history_uncertain_until), "a new history is complete");
         fixture.store.close().await;

@@ -86,7 +86,7 @@ async fn presence(fixture: &StoreFixture, id: TaskId, asker: AskerPresence) -> T
 }
 
 async fn asker_until(fixture: &StoreFixture, id: TaskId) -> Option<Time> {
-    fixture.store.task(id).await.unwrap().unwrap().asker_until
+    fixture.row(id).await.asker_until
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ both! {
         let mut news = fixture.store.watch(id);
         for asker in [AskerPresence::PresentFor(MINUTE), AskerPresence::Absent, AskerPresence::PresentFor(Duration::ZERO), AskerPresence::Delivered] {
             fixture.forward(Duration::from_secs(1));
-            let row = fixture.store.task(id).await.unwrap().unwrap();
+            let row = fixture.row(id).await;
             let at = fixture.write(presence(&fixture, id, asker).await).await.unwrap().at;
             let after = fixture.store.journal(id).await.unwrap().unwrap();
             let until = match asker {
@@ -226,7 +226,7 @@ both! {
         parent.counters = Counters { busy: 1, open_requests: 1, ..Counters::default() };
         let both = change(id, vec![parent, child_task(TaskId(fresh()), id)]);
         let at = fixture.store.commit(both).await.unwrap().at;
-        let row = fixture.store.task(id).await.unwrap().unwrap();
+        let row = fixture.row(id).await;
         assert_eq!((row.updated_at, row.asker_until), (at, Some(at + MINUTE)));
         assert_eq!(fixture.store.open_calls("acme", "cli", &"alice".into(), 9).await.unwrap(), 1);
     }
@@ -249,7 +249,7 @@ both! {
         }
         while let Some(done) = writes.join_next().await {
             let (number, id, result) = done.unwrap();
-            let row = fixture.store.task(id).await.unwrap().unwrap();
+            let row = fixture.row(id).await;
             match (number % 3, result) {
                 (0, Ok(done)) => assert_eq!((row.version, row.asker_until), (2, Some(done.at + MINUTE))),
                 (1, Ok(done)) => assert_eq!((row.version, row.updated_at), (2, done.at)),
@@ -285,7 +285,7 @@ both! {
         fixture.task().await;
         let found = equal(&fixture, Time(0)).await;
         assert_eq!(ids(&found), [named, first], "the newest first");
-        let row = fixture.store.task(first).await.unwrap().unwrap();
+        let row = fixture.row(first).await;
         let now = found[1].now;
         let expected = EqualCall {
             task_id: first,
@@ -313,7 +313,7 @@ both! {
         end(&fixture, ended).await;
         fixture.forward(10 * MINUTE);
         fixture.write(presence(&fixture, ended, AskerPresence::Absent).await).await.unwrap();
-        let at = fixture.store.task(ended).await.unwrap().unwrap().updated_at;
+        let at = fixture.row(ended).await.updated_at;
         assert_eq!(ids(&equal(&fixture, at).await), [ended, open]);
         assert_eq!(ids(&equal(&fixture, Time(at.0 + 1)).await), [open]);
     }

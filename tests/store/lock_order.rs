@@ -252,7 +252,7 @@ async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
         lets_go
     );
     assert!(here.is_ok() && there.is_ok(), "{here:?} {there:?}");
-    let row = fixture.store.task(root).await.unwrap().unwrap();
+    let row = fixture.row(root).await;
     assert_eq!((row.busy, row.open_requests, row.model_calls), (1, 2, 2));
 }
 

@@ -50,7 +50,7 @@ both! {
 
     async fn damaged_journal_hides_no_request_that_is_read_beside_it(fixture) {
         let ids = paused(&fixture, 12).await;
-        let damaged = fixture.store.request(ids[5]).await.unwrap().unwrap().task_id;
+        let damaged = fixture.request(ids[5]).await.task_id;
         let key = fixture.literal(damaged.0);
         fixture.numbers(&format!("update agent_task_item set body = '{{' where task_id = {key} and seq = 1")).await.unwrap();
         for (id, read) in ids.iter().zip(read_at_once(&fixture, &ids).await) {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdpoint::secret::Secret;
-use holdpoint::store::{CommitError, Drive, Settings, Store};
+use holdpoint::store::{CommitError, Drive, RequestRow, Settings, Store};
 use holdpoint::task::change::{
-    Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange,
+    Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange, TaskRow,
 };
 use holdpoint::task::decision::{Action, CallAnswer, Decision};
 use holdpoint::task::id::{CallId, ChangeId, RequestId, TaskId};
@@ -188,6 +188,14 @@ impl StoreFixture {
         other
     }
 
+    pub async fn row(&self, id: TaskId) -> TaskRow {
+        self.store.task(id).await.unwrap().unwrap()
+    }
+
+    pub async fn request(&self, id: RequestId) -> RequestRow {
+        self.store.request(id).await.unwrap().unwrap()
+    }
+
     /// Returns access to the database that bypasses the store.
     pub fn database(&self) -> Database {
         Database::at(self.settings.url.reveal())
@@ -265,7 +273,7 @@ impl StoreFixture {
     /// Returns an empty change of the task. Its commit fails if the task's version changes before
     /// the commit.
     pub async fn next(&self, id: TaskId) -> TaskChange {
-        let row = self.store.task(id).await.unwrap().unwrap();
+        let row = self.row(id).await;
         TaskChange {
             task_id: id,
             guard: Guard::Version(row.version),

@@ -135,10 +135,6 @@ pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
     }
 }
 
-pub async fn row(fixture: &StoreFixture, task: TaskId) -> TaskRow {
-    fixture.store.task(task).await.unwrap().unwrap()
-}
-
 pub async fn read(fixture: &StoreFixture, root: TaskId) -> TreeSnapshot {
     fixture.store.tree(root, 0).await.unwrap().unwrap()
 }
@@ -264,7 +260,7 @@ both! {
             let child = TaskId(fresh());
             let begins = TaskChange { lease: lease.clone(), ..child_task(child, root) };
             fixture.store.commit(change(root, vec![begins])).await.unwrap();
-            assert_eq!(row(&fixture, child).await.parked, parked, "{lease:?}");
+            assert_eq!(fixture.row(child).await.parked, parked, "{lease:?}");
             let becomes = TaskChange { lease, ..fixture.next(child).await };
             fixture.store.commit(change(root, vec![becomes])).await.unwrap();
             expected.insert(child, parked);
@@ -296,7 +292,7 @@ both! {
             let found = fixture.store.pending(grown.root, task).await.unwrap();
             assert!(found.iter().all(|found| found.root_task_id == grown.root));
             assert_eq!(found.into_iter().map(|found| (found.task_id, found.spec)).collect::<Vec<_>>(), expected);
-            assert_eq!(usize::try_from(row(&fixture, task).await.open_requests).unwrap(), expected.len());
+            assert_eq!(usize::try_from(fixture.row(task).await.open_requests).unwrap(), expected.len());
         }
         assert!(fixture.store.pending(other.root, grown.leaf(0)).await.unwrap().is_empty(), "of another tree");
     }

@@ -134,7 +134,7 @@ both! {
             assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled);
         }
         for request in &asked {
-            let row = harness.fixture.store.request(request.spec.request_id).await.unwrap().unwrap();
+            let row = harness.fixture.request(request.spec.request_id).await;
             assert_eq!(row.status, RequestStatus::Withdrawn);
         }
         assert_eq!(ended_as(&[(root, harness.journal(root).await)].into(), root), [Outcome::Canceled; 2]);

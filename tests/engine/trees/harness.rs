@@ -266,7 +266,7 @@ impl EngineHarness {
 
     /// Returns the row of a task. The row can be read even if the task's journal cannot be read.
     pub async fn row(&self, task: TaskId) -> TaskRow {
-        self.fixture.store.task(task).await.unwrap().unwrap()
+        self.fixture.row(task).await
     }
 
     pub async fn asked_by_tree(&self, root: TaskId) -> Vec<RequestRow> {
