@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Served, fakes};
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::http_client_builder;
@@ -70,11 +70,7 @@ fn sockets(served: &Served) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let served = Served::limited(folder.path(), &paying(&model, &tool, ""), 100, 160);
     let shared = logged(&served, "file descriptors are reserved").unwrap();
     assert_eq!(
@@ -102,11 +98,7 @@ async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_stay_within_the_configured_limit() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let served = Served::start(
         folder.path(),
         &paying(&model, &tool, ", max_connections: 5"),
@@ -191,11 +183,7 @@ async fn streams_leave_a_connection_to_other_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_few_descriptors_prevent_the_start() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     std::fs::write(folder.file("holdpoint.yaml"), paying(&model, &tool, "")).unwrap();
     let program = env!("CARGO_BIN_EXE_holdpoint");
     let serve = format!(
@@ -231,11 +219,7 @@ async fn http_2_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let yaml = paying(&model, &tool, ", metrics_listen: '127.0.0.1:0'");
     let mut served = Served::start(folder.path(), &yaml, &[]);
     assert_eq!(served.status("/metrics").await, 404);

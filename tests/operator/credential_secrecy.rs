@@ -9,7 +9,7 @@ mod scene;
 use serde_json::json;
 
 use self::scene::{Planted, Scene};
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Served, fakes};
 use super::stored_values::everything;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
@@ -197,11 +197,7 @@ async fn answered_by_form(
 }
 
 async fn nothing_is_seen(on: On, level: &str) {
-    let (folder, model, tool) = (
-        Folder::new(),
-        FakeModel::start().await,
-        FakeTool::start().await,
-    );
+    let (model, tool, folder) = fakes().await;
     let database = match on {
         On::Sqlite => Database::at(&format!(
             "sqlite://{}/holdpoint.db",

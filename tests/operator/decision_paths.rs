@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Folder, Served, fakes};
 use crate::api::approval_cycle::on_both;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
@@ -27,11 +27,7 @@ struct Scene {
 
 /// Starts the refund agent. `approvers` is the YAML of the approvers of large refunds.
 async fn serve(on: On, approvers: &str) -> Scene {
-    let (folder, model, tool) = (
-        Folder::new(),
-        FakeModel::start().await,
-        FakeTool::start().await,
-    );
+    let (model, tool, folder) = fakes().await;
     let database = Database::of(on).await;
     let yaml = refunds(approvers)
         .replace("{model}", &model.base_url)

@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::support::fake_chat_completions::FakeModel;
+use crate::support::fake_tool::FakeTool;
 use crate::support::http_client;
 use crate::support::test_app::Reply;
 
@@ -225,6 +227,12 @@ impl Drop for Served {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Starts a model and a tool for the service, and makes a folder for its files.
+pub async fn fakes() -> (FakeModel, FakeTool, Folder) {
+    let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+    (model, tool, Folder::new())
 }
 
 pub struct Folder(tempfile::TempDir);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Folder, Served, fakes};
 use crate::api::approval_cycle::on_both;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
@@ -64,7 +64,7 @@ async fn ended(served: &Served, task: &Value) -> Value {
 
 on_both! {
     async fn sigterm_answers_waiting_clients_lets_a_call_end_and_takes_no_work(on: On) {
-        let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+        let (model, tool, folder) = fakes().await;
         let database = Database::of(on).await;
         let yaml = paying(&model, &tool, &database, "once");
         let mut served = Served::start(folder.path(), &yaml, &[]);

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::holdpoint;
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Served, fakes};
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 
@@ -72,11 +72,7 @@ auth: {{ api_keys: [ {{ user: alice, key: '${{API_KEY}}' }} ] }}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let variables = [
         ("MODEL_KEY", MODEL_KEY),
         ("TOOL_KEY", TOOL_KEY),
