@@ -59,7 +59,7 @@ on_both! {
         let led = page(app.nobody(), "/").await;
         assert_eq!((led.status, led.header("location")), (303, "/inbox"));
         let program = app.approver().get("/").await;
-        assert_eq!((program.status, program.str("/code").as_str()), (404, "not_found"));
+        program.assert_code(404, "not_found");
         let out = page(app.nobody(), "/inbox").await;
         assert_eq!((out.status, out.header("location")), (303, "/sign-in?next=%2Finbox"));
         assert_eq!(app.nobody().get("/inbox").await.status, 401);

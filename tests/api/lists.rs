@@ -198,7 +198,7 @@ on_both! {
         let is_overdue = async || app.owner().get(&path).await.body["can_decide"] != true;
         crate::support::until("the request is overdue", is_overdue).await;
         let late = app.owner().post(&path, &json!({"action": "respond", "response": {"answer": "x"}})).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (410, "request_expired"));
+        late.assert_code(410, "request_expired");
         let shown = app.owner().get(&path).await;
         let task = app.owner().get(&format!("/v1/tasks/{}", question.task)).await;
         let tasks = app.owner().get("/v1/tasks").await;

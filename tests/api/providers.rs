@@ -46,12 +46,7 @@ async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
         .owner()
         .post("/v1/tasks", &json!({"input": "Pay it back."}))
         .await;
-    assert_eq!(
-        (reply.status, reply.str("/status").as_str()),
-        (201, "Paused"),
-        "{}",
-        reply.text
-    );
+    reply.assert_status(201, "Paused");
     assert_eq!(
         reply.str("/pending/0/tool_calls/0/arguments_text"),
         ARGUMENTS

@@ -24,12 +24,7 @@ async fn supersede(app: &TestApp, task: &str) -> Reply {
         .owner()
         .post(&format!("/v1/tasks/{task}/messages"), &body)
         .await;
-    assert_eq!(
-        (reply.status, reply.str("/status").as_str()),
-        (200, "Completed"),
-        "{}",
-        reply.text
-    );
+    reply.assert_status(200, "Completed");
     assert_eq!(
         (&reply.body["output"], &reply.body["pending"]),
         (&json!("I see"), &json!([]))
@@ -166,7 +161,7 @@ on_both! {
             &ids[3]: {"action": "reject", "reason": "not three", "then": "continue"},
         }});
         let partly = app.owner().post(&question.path(), &some).await;
-        assert_eq!((partly.status, partly.str("/status").as_str()), (200, "Paused"), "{}", partly.text);
+        partly.assert_status(200, "Paused");
         assert_eq!(partly.str("/pending/0/status"), "pending");
         assert_eq!(partly.body["pending"][0]["tool_calls"][2]["decision"]["decisions"][&ids[2]]["arguments"], json!({"order": 2, "amount": 22}));
         let paused = items(&app, &question.task).await;
@@ -213,7 +208,7 @@ on_both! {
             is_too_late(&app, question, kind).await;
         }
         let first = app.owner().post(&questions[0].1.path(), &json!({"action": "reject"})).await;
-        assert_eq!((first.status, first.str("/code").as_str()), (409, "already_decided"), "{}", first.text);
+        first.assert_code(409, "already_decided");
         assert_eq!(request(&app, &questions[0].1.id).await["status"], "resumed");
         app.stop().await;
     }
@@ -270,7 +265,7 @@ on_both! {
         let next = app.owner().post(&format!("/v1/tasks/{}/messages", question.task), &body).await;
         let open = Question::of(&next, "confirmation");
         let late = app.owner().post(&question.path(), &json!({"action": "respond", "response": {"answer": "x"}})).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (409, "request_withdrawn"), "{}", late.text);
+        late.assert_code(409, "request_withdrawn");
         assert_eq!(late.str("/pending/0/request_id"), open.id);
         assert_eq!(late.body["pending"].as_array().unwrap().len(), 1);
         let done = app.owner().hit(&format!("{}/approve", open.path())).await;

@@ -38,12 +38,12 @@ on_both! {
         let cookie = entered.cookie();
         for number in 0..5 {
             let wrong = try_key(&app, number).await;
-            assert_eq!((wrong.status, wrong.str("/code").as_str()), (401, "unauthorized"));
+            wrong.assert_code(401, "unauthorized");
             assert_eq!(sign_in(&app, "wrong-key-0123456789", "text/html").await.status, 401);
         }
         for number in 5..30 {
             let refused = try_key(&app, number).await;
-            assert_eq!((refused.status, refused.str("/code").as_str()), (429, "too_many"));
+            refused.assert_code(429, "too_many");
             let wait: u64 = refused.header("retry-after").parse().unwrap();
             assert!((1..=60).contains(&wait), "{wait}");
             let page = sign_in(&app, "wrong-key-0123456789", "text/html").await;

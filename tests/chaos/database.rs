@@ -21,12 +21,7 @@ const GIVES_UP: Duration = Duration::from_mins(1);
 
 /// Asserts that the reply is a 503 `unavailable` with `Retry-After`.
 pub fn is_refused(reply: &Reply) {
-    assert_eq!(
-        (reply.status, reply.str("/code").as_str()),
-        (503, "unavailable"),
-        "{}",
-        reply.text
-    );
+    reply.assert_code(503, "unavailable");
     assert!(
         reply
             .header("retry-after")
@@ -124,12 +119,7 @@ async fn database_crash_is_503_and_running_tasks_continue_after_it() {
         .owner()
         .hit(&format!("/resume/{}/approve", held.request))
         .await;
-    assert_eq!(
-        (approved.status, approved.str("/status").as_str()),
-        (200, "Completed"),
-        "{}",
-        approved.text
-    );
+    approved.assert_status(200, "Completed");
     let new = app
         .owner()
         .header("idempotency-key", "k")

@@ -98,12 +98,7 @@ async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool)
         .then(says(&echoed));
     let path = format!("/resume/{request}");
     let done = scene.post(&path, "answer-1", &answer).await;
-    assert_eq!(
-        (done.status, done.str("/status").as_str()),
-        (200, "Completed"),
-        "{}",
-        done.text
-    );
+    done.assert_status(200, "Completed");
     assert!(
         done.str("/output").contains("[secret vault.long]"),
         "{}",
@@ -257,12 +252,7 @@ async fn nothing_is_seen(on: On, level: &str) {
             &json!({"action": "approve"}),
         )
         .await;
-    assert_eq!(
-        (paid.status, paid.str("/status").as_str()),
-        (200, "Completed"),
-        "{}",
-        paid.text
-    );
+    paid.assert_status(200, "Completed");
     assert_eq!(
         (
             received(&tool, scene.planted.last().unwrap()),

@@ -66,12 +66,7 @@ impl Scene {
         let task = self
             .as_("POST", "/v1/tasks", headers, &json!({"input": "please"}))
             .await;
-        assert_eq!(
-            (task.status, task.str("/status").as_str()),
-            (201, "Paused"),
-            "{}",
-            task.text
-        );
+        task.assert_status(201, "Paused");
         self.model.then(says("Refunded."));
         (
             format!("/resume/{}", task.str("/pending/0/request_id")),
@@ -134,7 +129,7 @@ on_both! {
         let seen = scene.as_("GET", &path, &fetch[..4], &Value::Null).await;
         assert_eq!((seen.status, seen.header("access-control-allow-origin"), &seen.body["can_decide"]), (200, APP, &json!(true)));
         let decided = scene.as_("POST", &path, &fetch, &yes).await;
-        assert_eq!((decided.status, decided.str("/status").as_str()), (200, "Completed"), "{}", decided.text);
+        decided.assert_status(200, "Completed");
         let again = scene.as_("POST", &path, &fetch, &yes).await;
         assert_eq!((again.status, again.header("idempotency-replayed")), (200, "true"), "a second click");
         scene.ran_once();
@@ -163,22 +158,22 @@ on_both! {
         let yes = json!({"action": "approve", "digest": task.str("/pending/0/digest")});
         for refused in [of!(owner), of!(nobody), &groupless[..], &[("authorization", web.as_str())]] {
             let refused = scene.as_("POST", &path, refused, &yes).await;
-            assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"), "{}", refused.text);
+            refused.assert_code(403, "forbidden");
         }
         let other = [("authorization", bearer(BOB)), ("holdpoint-user", "fred".to_owned()), ("holdpoint-groups", "finance".to_owned())];
         assert_eq!(scene.as_("POST", &path, of!(other), &yes).await.status, 403, "another key speaks for no user");
 
         let half = scene.as_("POST", &path, of!(first), &yes).await;
-        assert_eq!((half.status, half.str("/status").as_str()), (200, "Paused"), "{}", half.text);
+        half.assert_status(200, "Paused");
         let vote = &half.body["pending"][0]["tool_calls"][0]["approvals"];
         assert_eq!((vote.as_array().unwrap().len(), &vote[0]["by"]), (1, &json!("fred")));
         assert_eq!(inboxes().await, [0, 0, 1, 0], "an approver who has answered has nothing left to decide");
         let twice = scene.as_("POST", &path, of!(first), &yes).await;
-        assert_eq!((twice.status, twice.str("/code").as_str()), (409, "already_decided"));
+        twice.assert_code(409, "already_decided");
         assert!(scene.tool.ledger().is_empty(), "one of two is not enough");
 
         let full = scene.as_("POST", &path, of!(second), &yes).await;
-        assert_eq!((full.status, full.str("/status").as_str()), (200, "Completed"), "{}", full.text);
+        full.assert_status(200, "Completed");
         let request = scene.as_("GET", &path, of!(owner), &Value::Null).await;
         assert_eq!((request.str("/decision/by"), request.str("/decision/via")), ("fay".to_owned(), "web".to_owned()));
         scene.ran_once();

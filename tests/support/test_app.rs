@@ -59,6 +59,20 @@ impl Reply {
             .to_owned()
     }
 
+    /// Asserts the status of the reply, and the code of the refusal in it.
+    #[track_caller]
+    pub fn assert_code(&self, status: u16, code: &str) {
+        let found = (self.status, self.str("/code"));
+        assert_eq!(found, (status, code.to_owned()), "{}", self.text);
+    }
+
+    /// Asserts the status of the reply, and the status of the task in it.
+    #[track_caller]
+    pub fn assert_status(&self, status: u16, task: &str) {
+        let found = (self.status, self.str("/status"));
+        assert_eq!(found, (status, task.to_owned()), "{}", self.text);
+    }
+
     pub fn header(&self, name: &str) -> &str {
         self.headers
             .get(name)
@@ -312,12 +326,7 @@ impl TestApp {
             r#"{"order": 17, "amount": 120}"#,
         )]));
         let reply = actor.post("/v1/tasks", &json!({"input": "please"})).await;
-        assert_eq!(
-            (reply.status, reply.str("/status").as_str()),
-            (201, "Paused"),
-            "{}",
-            reply.text
-        );
+        reply.assert_status(201, "Paused");
         Held {
             task: reply.str("/task_id"),
             request: reply.str("/pending/0/request_id"),
