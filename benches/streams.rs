@@ -60,8 +60,8 @@ async fn run(database: Option<String>) {
     let address = service.address.clone();
 
     let bare = bare().await;
-    let one = one_task(&service, &address).await;
-    let each = task_each(&service, &address).await;
+    let one = continuing(&service, &address, "500 readers of one task", 1).await;
+    let each = continuing(&service, &address, "500 tasks, a reader each", READERS).await;
     println!(
         "{:<34} {:>9} {:>9} {:>9} {:>9}",
         "", "p50 ms", "p99 ms", "max ms", "events"
@@ -348,47 +348,28 @@ async fn bare() -> Seen {
     seen
 }
 
-async fn one_task(service: &Service, address: &str) -> Seen {
-    let task = service.task("hold").await;
-    let memory = service.memory();
-    let readers = Readers::at(address, vec![format!("/v1/tasks/{task}/events"); READERS]).await;
-    let each = (service.memory() - memory) / READERS as f64;
-    // The task continues after all readers have caught up, so that the measured times exclude the
-    // opening of the streams.
-    let (began, processor) = (Instant::now(), service.processor());
-    service.approve(&task).await;
-    let seen = readers.seen().await;
-    let busy = (service.processor() - processor) / began.elapsed().as_secs_f64();
-    println!(
-        "500 readers of one task: {each:.1} KiB a stream, {busy:.2} processors, {:.1} s",
-        began.elapsed().as_secs_f64()
-    );
-    seen
-}
-
-async fn task_each(service: &Service, address: &str) -> Seen {
-    let mut paths = Vec::new();
-    for _ in 0..READERS {
-        paths.push(service.task("hold").await);
+/// Measures and prints the cost of [`READERS`] streams on the events of `count` tasks. Each of these
+/// tasks continues once all streams are open.
+async fn continuing(service: &Service, address: &str, name: &str, count: usize) -> Seen {
+    let mut tasks = Vec::new();
+    for _ in 0..count {
+        tasks.push(service.task("hold").await);
     }
     let memory = service.memory();
-    let readers = Readers::at(
-        address,
-        paths
-            .iter()
-            .map(|task| format!("/v1/tasks/{task}/events"))
-            .collect(),
-    )
-    .await;
+    let path = |task: &String| format!("/v1/tasks/{task}/events");
+    let paths = tasks.iter().map(path).cycle().take(READERS);
+    let readers = Readers::at(address, paths.collect()).await;
     let each = (service.memory() - memory) / READERS as f64;
+    // The tasks continue after all readers have caught up, so that the measured times exclude the
+    // opening of the streams.
     let (began, processor) = (Instant::now(), service.processor());
-    for task in &paths {
+    for task in &tasks {
         service.approve(task).await;
     }
     let seen = readers.seen().await;
     let busy = (service.processor() - processor) / began.elapsed().as_secs_f64();
     println!(
-        "500 tasks, a reader each: {each:.1} KiB a stream, {busy:.2} processors, {:.1} s",
+        "{name}: {each:.1} KiB a stream, {busy:.2} processors, {:.1} s",
         began.elapsed().as_secs_f64()
     );
     seen

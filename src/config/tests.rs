@@ -217,17 +217,21 @@ fn public_url_loses_the_slash_at_its_end() {
     );
 }
 
-#[test]
-fn complete_file_fits_its_schema() {
+/// Returns the ways in which a file does not fit the schema.
+fn schema_errors(text: &str) -> Vec<String> {
     let validator = jsonschema::validator_for(&schema::schema()).unwrap();
-    let json = tree::parse(WHOLE, None, &mut Mistakes::default())
+    let json = tree::parse(text, None, &mut Mistakes::default())
         .unwrap()
         .to_json();
-    let errors: Vec<_> = validator
-        .iter_errors(&json)
-        .map(|error| error.to_string())
-        .collect();
-    assert_eq!(errors, Vec::<String>::new());
+    let errors = validator.iter_errors(&json);
+    errors
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect()
+}
+
+#[test]
+fn complete_file_fits_its_schema() {
+    assert_eq!(schema_errors(WHOLE), Vec::<String>::new());
 }
 
 #[test]
@@ -379,15 +383,7 @@ tools: { t: { http: { url: 'http://h/', headers: { X: '${WORD}', Y: '${B:-}' } }
 
 #[test]
 fn schema_accepts_the_complete_file() {
-    let validator = jsonschema::validator_for(&schema::schema()).unwrap();
-    let file = tree::parse(WHOLE, None, &mut Mistakes::default())
-        .unwrap()
-        .to_json();
-    let errors: Vec<_> = validator
-        .iter_errors(&file)
-        .map(|error| format!("{}: {error}", error.instance_path()))
-        .collect();
-    assert_eq!(errors, Vec::<String>::new());
+    assert_eq!(schema_errors(WHOLE), Vec::<String>::new());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod kept_connections;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use std::sync::Arc;
@@ -33,6 +33,29 @@ async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>
         seen
     });
     (url, seen)
+}
+
+/// Reads a request with the body whose length its `content-length` says. Returns the request's head
+/// and body.
+pub(crate) async fn receive(peer: &mut TcpStream) -> (String, String) {
+    let mut bytes = Vec::new();
+    loop {
+        let mut chunk = [0; 4096];
+        let read = peer.read(&mut chunk).await.unwrap();
+        bytes.extend_from_slice(&chunk[..read]);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        assert!(read > 0, "half a request: {text}");
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head
+            .to_lowercase()
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        if body.len() >= length.unwrap_or(0) {
+            return (head.to_owned(), body.to_owned());
+        }
+    }
 }
 
 fn request(url: &str) -> Request {

@@ -49,7 +49,7 @@ on_both! {
         app.model.then(says("refunded"));
         let url = held.body["pending"][0]["approval_url"].as_str().unwrap().to_owned();
         let done = app.owner().hit(&url).await;
-        assert_eq!((done.status, done.str("/status").as_str()), (200, "Completed"), "{}", done.text);
+        done.assert_status(200, "Completed");
         assert_eq!(done.body["output"], "refunded");
         assert_eq!(done.body["pending"], json!([]));
         assert_eq!(done.body["usage"]["model_calls"], 2);
@@ -83,7 +83,7 @@ on_both! {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let done = app.owner().post(&format!("/resume/{}/reject", held.request), &json!({"reason": "wrong customer"})).await;
-        assert_eq!((done.status, done.str("/status").as_str()), (200, "Canceled"), "{}", done.text);
+        done.assert_status(200, "Canceled");
         assert!(app.tool.ledger().is_empty());
         let items = app.owner().get(&format!("/v1/tasks/{}/items?after=6", held.task)).await;
         let facts: Vec<_> = items.body["items"].as_array().unwrap().iter()
@@ -126,7 +126,7 @@ on_both! {
             .then(calls(&[("refund", r#"{"order":1,"amount":20}"#), ("forbidden", "{}"), ("lookup", r#"{"order":1}"#)]))
             .then(says("ok"));
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
-        assert_eq!((done.status, done.str("/status").as_str()), (201, "Completed"), "{}", done.text);
+        done.assert_status(201, "Completed");
         let ran: Vec<_> = app.tool.ledger().iter().map(|execution| execution.uri.clone()).collect();
         assert_eq!(ran, ["/refund", "/lookup"]);
         assert_eq!(app.tool.ledger()[0].header("holdpoint-decided-by"), "");

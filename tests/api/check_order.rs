@@ -121,7 +121,7 @@ on_both! {
             ]).await;
         }
         let message = app.owner().post(&format!("/v1/tasks/{}/messages", held.task), &json!({"input": "x"})).await;
-        assert_eq!((message.status, message.str("/code").as_str()), (409, "task_paused"));
+        message.assert_code(409, "task_paused");
         assert_eq!(message.body["pending"][0]["request_id"], json!(held.request));
         assert_eq!(updated(&app, &held).await, held.body["updated_at"], "nothing changed");
         app.stop().await;

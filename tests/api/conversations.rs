@@ -123,13 +123,13 @@ on_both! {
         let app = TestApp::start(on).await;
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then_fails(400);
         let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
-        assert_eq!((failed.status, failed.str("/status").as_str()), (201, "Failed"), "{}", failed.text);
+        failed.assert_status(201, "Failed");
         assert_eq!(failed.str("/error/code"), "model_failed");
         let path = format!("/v1/tasks/{}", failed.str("/task_id"));
         assert_eq!(app.owner().hit(&format!("{path}/cancel")).await.str("/code"), "task_final");
         app.model.then(says("ok"));
         let done = app.owner().hit(&format!("{path}/retry")).await;
-        assert_eq!((done.status, done.str("/status").as_str()), (200, "Completed"), "{}", done.text);
+        done.assert_status(200, "Completed");
         assert_eq!(app.tool.ledger().len(), 1, "no finished call runs again");
         assert_eq!(app.owner().hit(&format!("{path}/retry")).await.str("/code"), "task_not_failed");
         app.stop().await;

@@ -15,7 +15,7 @@ on_both! {
         let text = r#"{"amount":20.10,"order":17}"#;
         let body = format!(r#"{{"decisions":{{"{}":{{"action":"edit","arguments":{text}}}}}}}"#, held.call);
         let done = app.owner().bytes(&format!("/resume/{}", held.request), body.into_bytes()).await;
-        assert_eq!((done.status, done.str("/status").as_str()), (200, "Completed"), "{}", done.text);
+        done.assert_status(200, "Completed");
         let ledger = app.tool.ledger();
         assert_eq!(ledger.len(), 1);
         assert_eq!((ledger[0].body.as_str(), ledger[0].header("holdpoint-decided-by")), (text, "alice"));
@@ -34,7 +34,7 @@ on_both! {
         app.model.then(calls(&[("refund", r#"{"amount":120.0,"order":17}"#)])).then(calls(&[("refund", r#"{"order":17,"amount":121}"#)]));
         let no = json!({"action": "reject", "then": "continue", "reason": "wrong customer"});
         let next = app.owner().post(&format!("/resume/{}", held.request), &no).await;
-        assert_eq!((next.status, next.str("/status").as_str()), (200, "Paused"), "{}", next.text);
+        next.assert_status(200, "Paused");
         assert_eq!(next.body["pending"].as_array().unwrap().len(), 1);
         assert_eq!(next.body["pending"][0]["tool_calls"][0]["arguments"]["amount"], 121, "only the new call is asked about");
         let items = app.owner().get(&format!("/v1/tasks/{}/items?limit=200", held.task)).await;

@@ -47,12 +47,7 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
             replies.iter().map(|reply| reply.status).collect::<Vec<_>>()
         );
         for reply in lost {
-            assert_eq!(
-                (reply.status, reply.str("/code").as_str()),
-                (409, "already_decided"),
-                "{}",
-                reply.text
-            );
+            reply.assert_code(409, "already_decided");
             assert_eq!(reply.str("/decision/by"), "alice");
         }
         assert_eq!(won[0].str("/status"), "Completed", "{}", won[0].text);
@@ -132,7 +127,7 @@ on_both! {
         app.tool.reached(1).await;
         let path = format!("/v1/tasks/{}", task.str("/task_id"));
         let canceled = app.owner().hit(&format!("{path}/cancel")).await;
-        assert_eq!((canceled.status, canceled.str("/status").as_str()), (200, "Canceled"), "{}", canceled.text);
+        canceled.assert_status(200, "Canceled");
         assert_eq!(app.owner().hit(&format!("{path}/cancel")).await.status, 200, "idempotent");
         app.tool.open();
         let kept = async || Some(app.owner().get(&format!("{path}/items")).await).filter(|items| items.text.contains("late_result"));

@@ -263,7 +263,7 @@ on_both! {
             assert_eq!(scene.hook.count(), arrived);
         }
         let other = ops().post(many, &json!({"target": "backend"})).await;
-        assert_eq!((other.status, other.str("/code").as_str()), (422, "idempotency_key_reused"));
+        other.assert_code(422, "idempotency_key_reused");
         assert_eq!(ops().hit("/v1/deliveries/00000000-0000-7000-8000-000000000000/resend").await.status, 404);
         let not_an_admin = scene.app.actor(BOB).header("idempotency-key", "k").post(many, &body).await;
         assert_eq!(not_an_admin.status, 403);

@@ -6,13 +6,13 @@ use serde_json::json;
 
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, says};
-use crate::support::test_app::{ACCOUNTS, ALICE, BOB, CAROL, Held, On, REFUNDS, TestApp};
+use crate::support::test_app::{ALICE, BOB, CAROL, Held, On, TestApp, refunds};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 const ZH: &str = "zh-CN,zh;q=0.9";
 
 fn finance() -> String {
-    REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS
+    refunds("{ groups: [finance] }")
 }
 
 /// Returns the headline of a request's page in English and in Chinese; each is empty while the

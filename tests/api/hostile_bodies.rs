@@ -31,7 +31,7 @@ on_both! {
         let path = format!("/resume/{}", held.request);
         let owner = app.owner();
         let reply = timeout(SOON, owner.bytes(&path, body.into_bytes())).await.expect("it is read once");
-        assert_eq!((reply.status, reply.str("/code").as_str()), (422, "invalid"));
+        reply.assert_code(422, "invalid");
 
         let mut form = String::new();
         for number in 0.. {
@@ -43,7 +43,7 @@ on_both! {
         let _ = write!(form, "call.{}.action=approve", held.call);
         let form = Some(("application/x-www-form-urlencoded", form));
         let reply = timeout(SOON, owner.send(Method::POST, &path, form)).await.expect("it is read once");
-        assert_eq!((reply.status, reply.str("/code").as_str()), (422, "invalid"));
+        reply.assert_code(422, "invalid");
         assert_eq!(app.owner().get(&format!("/resume/{}", held.request)).await.str("/status"), "pending");
         app.stop().await;
     }

@@ -120,7 +120,7 @@ on_both! {
         let later = async {
             app.tool.reached(1).await;
             let now = owner().header("prefer", "wait=0").post("/v1/tasks", &body).await;
-            assert_eq!((now.status, now.str("/status").as_str()), (202, "Running"), "{}", now.text);
+            now.assert_status(202, "Running");
             assert_eq!((now.header("idempotency-replayed"), now.header("preference-applied")), ("true", "wait=0"));
             let waits = async { owner().post("/v1/tasks", &body).await };
             let ((), last) = join(async { app.tool.open() }, waits).await;
@@ -211,7 +211,7 @@ on_both! {
         let replies = join_all(posts).await;
         let first = replies[0].str("/task_id");
         for reply in &replies {
-            assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Completed"), "{}", reply.text);
+            reply.assert_status(201, "Completed");
             assert_eq!(reply.str("/task_id"), first);
         }
         let fresh = replies.iter().filter(|reply| reply.header("idempotency-replayed").is_empty()).count();

@@ -6,7 +6,9 @@ use serde_json::json;
 use super::approval_cycle::on_both;
 use super::pages::form;
 use crate::support::fake_chat_completions::{calls, says};
-use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, Reply, TestApp};
+use crate::support::test_app::{
+    ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, Reply, TestApp, refunds,
+};
 
 const CRON: &str = "cron-key-0123456789ab";
 const EVE: &str = "eve-key-0123456789ab";
@@ -57,7 +59,7 @@ on_both! {
         let led = page(app.nobody(), "/").await;
         assert_eq!((led.status, led.header("location")), (303, "/inbox"));
         let program = app.approver().get("/").await;
-        assert_eq!((program.status, program.str("/code").as_str()), (404, "not_found"));
+        program.assert_code(404, "not_found");
         let out = page(app.nobody(), "/inbox").await;
         assert_eq!((out.status, out.header("location")), (303, "/sign-in?next=%2Finbox"));
         assert_eq!(app.nobody().get("/inbox").await.status, 401);
@@ -274,13 +276,11 @@ on_both! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_that_expires_within_an_hour_stands_first() {
-    let yaml = REFUNDS
-        .replace("{approvers}", "{ groups: [finance] }")
-        .replace(
-            "policy:",
-            "policy:\n  - { name: soon, tools: [refund], when: \"args.amount == 77.0\", decide: hold, approvers: { groups: [finance] }, expires_in: 30m }",
-        );
-    let app = TestApp::with(On::Sqlite, &(yaml + ACCOUNTS)).await;
+    let yaml = refunds("{ groups: [finance] }").replace(
+        "policy:",
+        "policy:\n  - { name: soon, tools: [refund], when: \"args.amount == 77.0\", decide: hold, approvers: { groups: [finance] }, expires_in: 30m }",
+    );
+    let app = TestApp::with(On::Sqlite, &yaml).await;
     let (first, soon) = (refund(&app, 120).await, refund(&app, 77).await);
     let inbox = page(app.approver(), "/inbox").await;
     assert_eq!(
@@ -311,8 +311,7 @@ async fn request_that_expires_within_an_hour_stands_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_of_the_decided_requests_keep_the_filters() {
-    let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }");
-    let app = TestApp::with(On::Sqlite, &(yaml + ACCOUNTS)).await;
+    let app = TestApp::with_finance(On::Sqlite).await;
     let decided = page(app.approver(), "/inbox/decided?agent=billing").await;
     assert!(
         decided

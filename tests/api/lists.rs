@@ -8,7 +8,7 @@ use super::request_kinds::{ASKING, ask, short};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::postgres::copy_request;
-use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
+use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp, refunds};
 
 const ALICE: &str = "alice-key-0123456789";
 const BOB: &str = "bob-key-0123456789ab";
@@ -58,10 +58,8 @@ fn long(bytes: usize) -> String {
 /// Starts a service with the refund agent, whose refunds may have a note. The owner decides.
 async fn noting(on: On) -> TestApp {
     let note = "amount: { type: number, exclusiveMinimum: 0 }";
-    let yaml = REFUNDS
-        .replace("{approvers}", "{ owner: true }")
-        .replace(note, &format!("{note}, note: {{ type: string }}"));
-    TestApp::with(on, &(yaml + ACCOUNTS)).await
+    let noted = format!("{note}, note: {{ type: string }}");
+    TestApp::with(on, &refunds("{ owner: true }").replace(note, &noted)).await
 }
 
 /// Creates a task with `count` held refunds in one request. The arguments of each refund have about
@@ -89,7 +87,7 @@ async fn requests_in(actor: &Actor<'_>, path: &str) -> Vec<String> {
 
 on_both! {
     async fn damaged_request_hides_no_other_request_or_task_of_a_list(on: On) {
-        let accounts = REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS;
+        let accounts = refunds("{ groups: [finance] }");
         let app = TestApp::unswept(on, &accounts).await;
         let (first, damaged, last) = (app.held().await, app.held().await, app.held().await);
         let id = app.database.id(&damaged.request);
@@ -200,7 +198,7 @@ on_both! {
         let is_overdue = async || app.owner().get(&path).await.body["can_decide"] != true;
         crate::support::until("the request is overdue", is_overdue).await;
         let late = app.owner().post(&path, &json!({"action": "respond", "response": {"answer": "x"}})).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (410, "request_expired"));
+        late.assert_code(410, "request_expired");
         let shown = app.owner().get(&path).await;
         let task = app.owner().get(&format!("/v1/tasks/{}", question.task)).await;
         let tasks = app.owner().get("/v1/tasks").await;
@@ -223,7 +221,7 @@ on_both! {
 
     async fn inbox_page_has_an_entry_or_no_next_page(on: On) {
         let two = "{ owner: true, users: [bob], required: 2 }";
-        let app = TestApp::with(on, &(REFUNDS.replace("{approvers}", two) + ACCOUNTS)).await;
+        let app = TestApp::with(on, &refunds(two)).await;
         let mut last = String::new();
         for approved in [true, true, true, false] {
             last = app.held().await.request;
@@ -255,7 +253,7 @@ async fn lengths(actor: &Actor<'_>, path: &str, member: &str) -> Vec<usize> {
 #[tokio::test]
 async fn page_of_a_filtered_list_ends_after_2000_entries_that_do_not_match() {
     let database = Database::postgres().await;
-    let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS;
+    let yaml = refunds("{ groups: [finance] }");
     let app = TestApp::at_with(database.url(), &yaml).await;
     let held = app.held().await;
     let other = "'agent', 'other', 'status', 'Paused'";

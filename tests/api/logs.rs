@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
+use crate::support::http_client;
+use crate::support::test_app::{ALICE, refunds};
 
 /// A text in everything that the test sends. No log line may contain it.
 const MARK: &str = "Mk7qZ";
@@ -77,20 +78,12 @@ async fn log_holds_nothing_that_was_sent() {
         FakeModel::start().await,
         FakeTool::start().await,
     );
-    let yaml = (REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS)
+    let yaml = refunds("{ owner: true }")
         .replace("{model}", &model.base_url)
         .replace("{tool}", &tool.url);
     let mut binary = start(folder.path(), &yaml);
     let url = address(folder.path(), &mut binary).await;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test is a client like any other"
-    )]
-    let http = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .unwrap();
+    let http = http_client();
     let send = async |method: Method, path: &str, body: Option<Value>| -> (u16, Value) {
         let mut request = http
             .request(method, format!("{url}{path}"))

@@ -66,12 +66,7 @@ async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
     ] {
         for example in examples(component) {
             let task = user.post("/v1/tasks", create).await;
-            assert_eq!(
-                (task.status, task.str("/status").as_str()),
-                (201, "Paused"),
-                "{}",
-                task.text
-            );
+            task.assert_status(201, "Paused");
             let path = format!("/resume/{}{door}", task.str("/pending/0/request_id"));
             let decided = user.post(&path, &example).await;
             assert_eq!(
@@ -89,12 +84,7 @@ async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
     let sent = user
         .post(&format!("/v1/tasks/{}/messages", done[0]), message)
         .await;
-    assert_eq!(
-        (sent.status, sent.str("/status").as_str()),
-        (200, "Completed"),
-        "{}",
-        sent.text
-    );
+    sent.assert_status(200, "Completed");
     app.stop().await;
 }
 

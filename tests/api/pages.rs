@@ -7,7 +7,7 @@ use serde_json::json;
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::raw_http;
-use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
+use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp, refunds};
 
 const JSON: &str = "application/json";
 
@@ -143,7 +143,7 @@ on_both! {
     }
 
     async fn allowed_origin_works_with_its_preflight(on: On) {
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + "\nserver: { cors_origins: [\"https://app.example\"] }\n";
+        let yaml = refunds("{ owner: true }") + "\nserver: { cors_origins: [\"https://app.example\"] }\n";
         let app = TestApp::with(on, &yaml).await;
         let held = app.held().await;
         let path = format!("/resume/{}", held.request);
@@ -344,7 +344,7 @@ on_both! {
 
     async fn call_left_beside_an_own_approval_is_rejected_on_the_page(on: On) {
         let two = "{ users: [bob, carol], required: 2 }";
-        let app = TestApp::with(on, &(REFUNDS.replace("{approvers}", two) + ACCOUNTS)).await;
+        let app = TestApp::with(on, &refunds(two)).await;
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#), ("refund", r#"{"order":2,"amount":60}"#)]));
         let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         let path = format!("/resume/{}", held.str("/pending/0/request_id"));

@@ -7,7 +7,7 @@ use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions as chat;
 use crate::support::fake_messages::{self, FakeMessages};
 use crate::support::fake_responses::{FakeResponses, REASONED, REASONED_AGAIN};
-use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
+use crate::support::test_app::{On, TestApp, refunds};
 
 const ARGUMENTS: &str = "{ \"order\": 17,\n  \"amount\": 120.50 }";
 const SIGNATURE: &str = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk=";
@@ -30,7 +30,7 @@ struct World {
 
 impl World {
     async fn with(on: On, first: Provider) -> Self {
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+        let yaml = refunds("{ owner: true }");
         let mut world = Self {
             app: TestApp::with(on, &yaml).await,
             responses: FakeResponses::start().await,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions;
 use crate::support::fake_messages::{self, FakeMessages};
-use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
+use crate::support::test_app::{On, REFUNDS, TestApp, refunds};
 
 const THOUGHT: &str = "Order 17 \u{2260} order 71.\n\tSo: 120.50 \u{1F600}";
 const SIGNATURE: &str = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk=";
@@ -22,10 +22,7 @@ fn yaml(messages: &FakeMessages) -> String {
         r#"provider: anthropic, base_url: "{}", model: claude-fake"#,
         messages.base_url
     );
-    REFUNDS
-        .replace(openai, &anthropic)
-        .replace("{approvers}", "{ owner: true }")
-        + ACCOUNTS
+    refunds("{ owner: true }").replace(openai, &anthropic)
 }
 
 /// Creates a task whose model has thought and whose refund is held. Returns the ids of the task and
@@ -49,12 +46,7 @@ async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
         .owner()
         .post("/v1/tasks", &json!({"input": "Pay it back."}))
         .await;
-    assert_eq!(
-        (reply.status, reply.str("/status").as_str()),
-        (201, "Paused"),
-        "{}",
-        reply.text
-    );
+    reply.assert_status(201, "Paused");
     assert_eq!(
         reply.str("/pending/0/tool_calls/0/arguments_text"),
         ARGUMENTS

@@ -155,7 +155,7 @@ on_both! {
         assert_eq!(app.owner().post(&path, &json!({"action": "approve"})).await.status, 200);
         for body in [json!({"action": "approve"}), json!({"action": "reject"})] {
             let late = app.owner().post(&path, &body).await;
-            assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"));
+            late.assert_code(409, "already_decided");
             assert_eq!(late.str("/decision/action"), "approve");
             assert_eq!(late.str("/request/status"), "resumed");
         }
@@ -198,7 +198,7 @@ on_both! {
         assert_eq!(first.body["task_id"], again.body["task_id"]);
         assert_eq!(again.header("idempotency-replayed"), "true");
         let other = app.owner().header("idempotency-key", "k1").post("/v1/tasks", &json!({"input": "else"})).await;
-        assert_eq!((other.status, other.str("/code").as_str()), (422, "idempotency_key_reused"));
+        other.assert_code(422, "idempotency_key_reused");
         let path = format!("/resume/{}/approve", first.str("/pending/0/request_id"));
         let done = app.owner().header("idempotency-key", "k2").hit(&path).await;
         let replay = app.owner().header("idempotency-key", "k2").hit(&path).await;
@@ -215,7 +215,7 @@ on_both! {
         app.restart_with(|yaml| yaml.replace("/refund\"", "/refund-all\"")).await;
         let path = format!("/resume/{}/approve", held.request);
         let refused = app.owner().hit(&path).await;
-        assert_eq!((refused.status, refused.str("/code").as_str()), (409, "request_withdrawn"), "{}", refused.text);
+        refused.assert_code(409, "request_withdrawn");
         assert_eq!(refused.str("/request/status"), "withdrawn");
         let anew = refused.str("/pending/0/request_id");
         assert_ne!(anew, held.request);
@@ -243,7 +243,7 @@ on_both! {
         let held = app.held().await;
         app.restart_with(|yaml| yaml.replace("approvers: { owner: true }", "approvers: { groups: [finance] }")).await;
         let asked = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
-        assert_eq!((asked.status, asked.str("/status").as_str()), (200, "Paused"), "{}", asked.text);
+        asked.assert_status(200, "Paused");
         assert!(app.tool.ledger().is_empty());
         let path = format!("/resume/{}/approve", asked.str("/pending/0/request_id"));
         assert_eq!(app.owner().hit(&path).await.status, 403);

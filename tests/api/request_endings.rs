@@ -104,7 +104,7 @@ on_both! {
         assert_eq!((&after["status"], &after["decision"]["then"]), (&json!("resumed"), &json!("cancel")));
         assert_eq!(after["tool_calls"][4]["decision"], Value::Null, "undecided calls keep no decision");
         let late = app.owner().post(&question.path(), &json!({"action": "approve"})).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);
+        late.assert_code(409, "already_decided");
         assert_eq!(late.body["decision"], after["decision"]);
         app.stop().await;
     }
@@ -164,7 +164,7 @@ on_both! {
             assert_eq!((done.status, done.str("/status").as_str()), (200, "Completed"), "{result}: {}", done.text);
             assert_eq!(told(&app), [passed_on]);
             let late = answer().await;
-            assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);
+            late.assert_code(409, "already_decided");
             assert!(late.text.contains(&format!(r#""result":{result}"#)), "{}", late.text);
             let journal = items(&app, &question.task).await;
             assert_eq!(results_of(&journal, &question.call)[0]["content"], passed_on);
@@ -198,7 +198,7 @@ on_both! {
         assert_eq!(items(&app, &question.task).await, before, "a refusal changed something");
         let body = format!(r#"{{"action":"respond","result":{{"metres":{BIG},"more":true}}}}"#);
         let done = app.owner().send(Method::POST, &question.path(), Some(("application/json", body))).await;
-        assert_eq!((done.status, done.str("/status").as_str()), (200, "Completed"), "{}", done.text);
+        done.assert_status(200, "Completed");
         assert_eq!(told(&app), [format!(r#"{{"metres":{BIG},"more":true}}"#)]);
         app.stop().await;
     }
@@ -238,12 +238,12 @@ on_both! {
             &ids[2]: {"action": "reject", "reason": "not this"},
         }});
         let partly = app.owner().post(&question.path(), &some).await;
-        assert_eq!((partly.status, partly.str("/status").as_str()), (200, "Paused"), "{}", partly.text);
+        partly.assert_status(200, "Paused");
         for one in [0, 1, 2] {
             // If one call of an answer is already decided, the service refuses the whole answer.
             let both = json!({"decisions": {&ids[one]: {"action": "approve"}, &ids[3]: {"action": "approve"}}});
             let late = app.owner().post(&question.path(), &both).await;
-            assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);
+            late.assert_code(409, "already_decided");
             assert_eq!(late.body["decision"]["decisions"][&ids[one]]["by"], "alice", "{}", late.text);
             assert_eq!(late.str("/request/status"), "pending");
         }
@@ -257,7 +257,7 @@ on_both! {
         let results = told(&app);
         assert!(results[0] == "by hand" && results[2].contains("not this"), "{results:?}");
         let late = app.owner().post(&question.path(), &json!({"action": "approve"})).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (410, "request_expired"), "{}", late.text);
+        late.assert_code(410, "request_expired");
         app.stop().await;
     }
 
@@ -277,7 +277,7 @@ on_both! {
             (json!({"order": 17, "amount": 1001}), ""),
         ] {
             let reply = app.owner().post(&question.path(), &edit(&question, arguments)).await;
-            assert_eq!((reply.status, reply.str("/code").as_str()), (422, "invalid"), "{}", reply.text);
+            reply.assert_code(422, "invalid");
             let at = format!("/decisions/{}/arguments{place}", question.call);
             assert_eq!((reply.str("/errors/0/pointer"), reply.text.contains("s3cret")), (at, false), "{}", reply.text);
         }

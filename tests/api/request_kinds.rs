@@ -193,18 +193,19 @@ pub fn results_of<'i>(items: &'i [Value], call: &str) -> Vec<&'i Value> {
         .collect()
 }
 
+/// Returns the messages after the model's last turn in the model's last prompt.
+pub fn since_last_turn(app: &TestApp) -> Vec<Value> {
+    let sent = app.model.sent();
+    let messages = sent.last().unwrap()["messages"].as_array().unwrap();
+    let mut turns = messages.rsplit(|message| message["role"] == "assistant");
+    turns.next().unwrap().to_vec()
+}
+
 /// Returns the contents of the tool results after the last assistant message in the model's last
 /// prompt, in order.
 pub fn told(app: &TestApp) -> Vec<String> {
-    let sent = app.model.sent();
-    let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
-    let last = messages
-        .iter()
-        .rposition(|message| message["role"] == "assistant")
-        .unwrap();
-    let results = messages[last..]
-        .iter()
-        .filter(|message| message["role"] == "tool");
+    let messages = since_last_turn(app).into_iter();
+    let results = messages.filter(|message| message["role"] == "tool");
     results
         .map(|message| message["content"].as_str().unwrap().to_owned())
         .collect()

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::approval_cycle::on_both;
 use crate::support::fake_responses::{FakeResponses, REASONED, REASONED_AGAIN};
-use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
+use crate::support::test_app::{On, REFUNDS, TestApp, refunds};
 
 const ARGUMENTS: &str = "{ \"order\": 17,\n  \"amount\": 120.50 }";
 
@@ -16,10 +16,8 @@ async fn app(on: On, fake: &FakeResponses) -> TestApp {
         r#"provider: openai_responses, base_url: "{}""#,
         fake.base_url
     );
-    let yaml = REFUNDS
-        .replace(openai, &responses)
-        .replace("{approvers}", "{ owner: true }");
-    TestApp::with(on, &(yaml + ACCOUNTS)).await
+    let yaml = refunds("{ owner: true }").replace(openai, &responses);
+    TestApp::with(on, &yaml).await
 }
 
 fn kinds(request: &Value) -> Vec<&str> {

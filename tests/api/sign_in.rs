@@ -12,9 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::approval_cycle::on_both;
 use crate::support::fake_chat_completions::says;
-use crate::support::test_app::{
-    ACCOUNTS, ALICE, Actor, BOB, OPS, OTHER, On, REFUNDS, Reply, TestApp, WEB,
-};
+use crate::support::test_app::{ALICE, Actor, BOB, OPS, OTHER, On, Reply, TestApp, WEB, refunds};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 const HTML: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
@@ -52,11 +50,7 @@ fn program<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
 /// Starts the service with this `public_url`. Members of `finance` decide.
 async fn at(on: On, public_url: &str) -> TestApp {
     let server = format!("\nserver: {{ public_url: \"{public_url}\" }}\n");
-    TestApp::with(
-        on,
-        &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS + &server),
-    )
-    .await
+    TestApp::with(on, &(refunds("{ groups: [finance] }") + &server)).await
 }
 
 async fn sessions(app: &TestApp) -> Vec<String> {

@@ -61,7 +61,7 @@ on_both! {
             assert_eq!((again.status, again.header("idempotency-replayed")), (201, "true"), "{}", again.text);
             assert_eq!(again.str("/task_id"), task.str("/task_id"));
             let other = app.owner().header("idempotency-key", key).post("/v1/tasks", &json!({"input": "else"})).await;
-            assert_eq!((other.status, other.str("/code").as_str()), (422, "idempotency_key_reused"));
+            other.assert_code(422, "idempotency_key_reused");
         }
         let again = app.owner().header("idempotency-key", "4").post(&path, &json!({"action": "approve"})).await;
         assert_eq!((again.status, again.header("idempotency-replayed")), (200, "true"), "{}", again.text);

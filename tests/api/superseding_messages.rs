@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::approval_cycle::on_both;
 use super::request_kinds::{
     ASKING, KINDS, Question, ask, asks, each_has_one_result, filled_in, items, request, results_of,
+    since_last_turn,
 };
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::test_app::{ACCOUNTS, On, Reply, TestApp};
@@ -23,12 +24,7 @@ async fn supersede(app: &TestApp, task: &str) -> Reply {
         .owner()
         .post(&format!("/v1/tasks/{task}/messages"), &body)
         .await;
-    assert_eq!(
-        (reply.status, reply.str("/status").as_str()),
-        (200, "Completed"),
-        "{}",
-        reply.text
-    );
+    reply.assert_status(200, "Completed");
     assert_eq!(
         (&reply.body["output"], &reply.body["pending"]),
         (&json!("I see"), &json!([]))
@@ -52,32 +48,38 @@ fn facts(items: &[Value]) -> Vec<(String, String)> {
     items.iter().map(fact).collect()
 }
 
-/// Asserts that the items after the first `before` have exactly these [`facts`].
+/// Asserts that the items after the first `before` are those of a superseding message that withdrew
+/// a request, and that exactly these results of tools are among them, each as in [`facts`].
 #[track_caller]
-fn follows(items: &[Value], before: usize, expected: &[(&str, &str)]) {
+fn withdrawn_with(items: &[Value], before: usize, results: &[&str]) {
     let found = facts(&items[before..]);
     let found: Vec<_> = found
         .iter()
         .map(|(kind, said)| (kind.as_str(), said.as_str()))
         .collect();
+    let results: Vec<_> = results.iter().map(|said| ("tool_result", *said)).collect();
+    let closed = [
+        ("request_closed", "withdrawn superseded"),
+        ("task_status", "Running"),
+    ];
+    let rest = [
+        ("user_message", ""),
+        ("assistant_message", ""),
+        ("task_status", "Completed"),
+    ];
+    let expected = [&closed[..], &results, &rest].concat();
     assert_eq!(found, expected, "{items:#?}");
 }
 
 /// Returns the messages after the model's last turn in the last prompt, each as (role, content).
 fn prompt(app: &TestApp) -> Vec<(String, String)> {
-    let sent = app.model.sent();
-    let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
-    let last = messages
-        .iter()
-        .rposition(|message| message["role"] == "assistant")
-        .unwrap();
     let text = |message: &Value| {
         let content = &message["content"];
         content
             .as_str()
             .map_or_else(|| content.to_string(), str::to_owned)
     };
-    messages[last + 1..]
+    since_last_turn(app)
         .iter()
         .map(|message| (message["role"].as_str().unwrap().to_owned(), text(message)))
         .collect()
@@ -125,14 +127,7 @@ on_both! {
             supersede(&app, &question.task).await;
             let journal = items(&app, &question.task).await;
             let (tool, outcome) = (asks(kind).0, if kind == "reconcile" { "unknown" } else { "withdrawn" });
-            follows(&journal, before.len(), &[
-                ("request_closed", "withdrawn superseded"),
-                ("task_status", "Running"),
-                ("tool_result", &format!("{tool} {outcome}")),
-                ("user_message", ""),
-                ("assistant_message", ""),
-                ("task_status", "Completed"),
-            ]);
+            withdrawn_with(&journal, before.len(), &[&format!("{tool} {outcome}")]);
             assert_eq!(app.tool.ledger().len(), ran, "{kind}: nothing ran");
             let next = prompt(&app);
             assert_eq!(next.len(), 2, "{kind}: {next:?}");
@@ -166,7 +161,7 @@ on_both! {
             &ids[3]: {"action": "reject", "reason": "not three", "then": "continue"},
         }});
         let partly = app.owner().post(&question.path(), &some).await;
-        assert_eq!((partly.status, partly.str("/status").as_str()), (200, "Paused"), "{}", partly.text);
+        partly.assert_status(200, "Paused");
         assert_eq!(partly.str("/pending/0/status"), "pending");
         assert_eq!(partly.body["pending"][0]["tool_calls"][2]["decision"]["decisions"][&ids[2]]["arguments"], json!({"order": 2, "amount": 22}));
         let paused = items(&app, &question.task).await;
@@ -174,17 +169,7 @@ on_both! {
         let before = paused.len();
         supersede(&app, &question.task).await;
         let journal = items(&app, &question.task).await;
-        follows(&journal, before, &[
-            ("request_closed", "withdrawn superseded"),
-            ("task_status", "Running"),
-            ("tool_result", "lookup withdrawn"),
-            ("tool_result", "refund withdrawn"),
-            ("tool_result", "refund withdrawn"),
-            ("tool_result", "refund withdrawn"),
-            ("user_message", ""),
-            ("assistant_message", ""),
-            ("task_status", "Completed"),
-        ]);
+        withdrawn_with(&journal, before, &["lookup withdrawn", "refund withdrawn", "refund withdrawn", "refund withdrawn"]);
         assert!(app.tool.ledger().is_empty(), "an approval does not outlive its turn");
         each_has_one_result(&journal);
         let next = prompt(&app);
@@ -223,7 +208,7 @@ on_both! {
             is_too_late(&app, question, kind).await;
         }
         let first = app.owner().post(&questions[0].1.path(), &json!({"action": "reject"})).await;
-        assert_eq!((first.status, first.str("/code").as_str()), (409, "already_decided"), "{}", first.text);
+        first.assert_code(409, "already_decided");
         assert_eq!(request(&app, &questions[0].1.id).await["status"], "resumed");
         app.stop().await;
     }
@@ -241,14 +226,7 @@ on_both! {
         let before = items(&app, &question.task).await.len();
         supersede(&app, &question.task).await;
         let journal = items(&app, &question.task).await;
-        follows(&journal, before, &[
-            ("request_closed", "withdrawn superseded"),
-            ("task_status", "Running"),
-            ("tool_result", "count withdrawn"),
-            ("user_message", ""),
-            ("assistant_message", ""),
-            ("task_status", "Completed"),
-        ]);
+        withdrawn_with(&journal, before, &["count withdrawn"]);
         each_has_one_result(&journal);
         let next: Vec<_> = prompt(&app).into_iter().map(|(_, text)| text).collect();
         assert_eq!((next[0].as_str(), next[1].as_str()), ("7", r#"{"ok":true}"#));
@@ -266,16 +244,7 @@ on_both! {
         let before = items(&app, &question.task).await.len();
         supersede(&app, &question.task).await;
         let journal = items(&app, &question.task).await;
-        follows(&journal, before, &[
-            ("request_closed", "withdrawn superseded"),
-            ("task_status", "Running"),
-            ("tool_result", "lose unknown"),
-            ("tool_result", "lookup withdrawn"),
-            ("tool_result", "lose withdrawn"),
-            ("user_message", ""),
-            ("assistant_message", ""),
-            ("task_status", "Completed"),
-        ]);
+        withdrawn_with(&journal, before, &["lose unknown", "lookup withdrawn", "lose withdrawn"]);
         each_has_one_result(&journal);
         assert_eq!(app.tool.ledger().len(), 1);
         is_too_late(&app, &question, "reconcile").await;
@@ -296,7 +265,7 @@ on_both! {
         let next = app.owner().post(&format!("/v1/tasks/{}/messages", question.task), &body).await;
         let open = Question::of(&next, "confirmation");
         let late = app.owner().post(&question.path(), &json!({"action": "respond", "response": {"answer": "x"}})).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (409, "request_withdrawn"), "{}", late.text);
+        late.assert_code(409, "request_withdrawn");
         assert_eq!(late.str("/pending/0/request_id"), open.id);
         assert_eq!(late.body["pending"].as_array().unwrap().len(), 1);
         let done = app.owner().hit(&format!("{}/approve", open.path())).await;

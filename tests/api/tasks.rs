@@ -122,13 +122,13 @@ on_both! {
         let held = app.held().await;
         let path = format!("/v1/tasks/{}/messages", held.task);
         let refused = app.owner().post(&path, &json!({"input": "else"})).await;
-        assert_eq!((refused.status, refused.str("/code").as_str()), (409, "task_paused"));
+        refused.assert_code(409, "task_paused");
         assert_eq!(refused.str("/pending/0/request_id"), held.request);
         app.model.then(says("fine"));
         let done = app.owner().post(&path, &json!({"input": "else", "supersede": true})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         let late = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (409, "request_withdrawn"), "{}", late.text);
+        late.assert_code(409, "request_withdrawn");
         assert_eq!(late.str("/request/status"), "withdrawn");
         let items = app.owner().get(&format!("/v1/tasks/{}/items?after=6", held.task)).await;
         let types: Vec<_> = items.body["items"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
@@ -166,7 +166,7 @@ on_both! {
         app.tool.close();
         app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(says("ok"));
         let task = app.owner().header("prefer", "wait=0").post("/v1/tasks", &json!({"input": "go"})).await;
-        assert_eq!((task.status, task.str("/status").as_str()), (202, "Running"));
+        task.assert_status(202, "Running");
         assert!(task.header("location").ends_with(&format!("/v1/tasks/{}", task.str("/task_id"))));
         assert_eq!(task.header("preference-applied"), "wait=0");
         let path = format!("/v1/tasks/{}", task.str("/task_id"));

@@ -232,24 +232,14 @@ pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
 /// Does the same as `begin`, and asserts that the task then waits for a person.
 pub(super) async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
-    assert_eq!(
-        (reply.status, reply.str("/status").as_str()),
-        (201, "Paused"),
-        "{}",
-        reply.text
-    );
+    reply.assert_status(201, "Paused");
     reply
 }
 
 /// Does the same as `begin`, and asserts that the task completes.
 async fn done(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
-    assert_eq!(
-        (reply.status, reply.str("/status").as_str()),
-        (201, "Completed"),
-        "{}",
-        reply.text
-    );
+    reply.assert_status(201, "Completed");
     reply
 }
 

@@ -107,7 +107,7 @@ on_both! {
             let held = app.held_by(&app.owner()).await;
             let (first, twin) = (if one == "alice" { "bob" } else { one }, if other == "ALICE" { "BOB" } else { other });
             let voted = answer(&finance(&app, first), &held, &approval()).await;
-            assert_eq!((voted.status, voted.str("/status").as_str()), (200, "Paused"), "{}", voted.text);
+            voted.assert_status(200, "Paused");
             let path = format!("/resume/{}", held.request);
             for body in [approval(), per_call(&held, &approval()), per_call(&held, &json!({"action": "reject"})), edit(&held)] {
                 let again = answer(&finance(&app, twin), &held, &body).await;
@@ -126,7 +126,7 @@ on_both! {
             // The rule names the approver `Eve`. This HTTP request spells her name differently and
             // names no group.
             let second = answer(&app.actor(WEB).header("holdpoint-user", "eVE"), &held, &approval()).await;
-            assert_eq!((second.status, second.str("/status").as_str()), (200, "Completed"), "{}", second.text);
+            second.assert_status(200, "Completed");
             assert_eq!(app.tool.ledger().len(), round + 1);
         }
         let all = app.owner().get("/v1/requests?status=resumed").await;
@@ -364,7 +364,7 @@ on_both! {
         // Rejecting the second call lets the turn go on. The two approvals of the first call now
         // count as one person's, so a new request asks about this call.
         let rest = app.approver().post(&format!("/resume/{request}"), &json!({"action": "reject", "then": "continue"})).await;
-        assert_eq!((rest.status, rest.str("/status").as_str()), (200, "Paused"), "{}", rest.text);
+        rest.assert_status(200, "Paused");
         assert!(app.tool.ledger().is_empty());
         let asked = app.owner().get(&format!("/v1/tasks/{task}")).await;
         assert_eq!(asked.body["pending"].as_array().unwrap().len(), 1, "the first call is asked about anew: {}", asked.text);

@@ -7,7 +7,7 @@ use reqwest::Method;
 
 use super::approval_cycle::on_both;
 use crate::support::leaping_clock::Leaping;
-use crate::support::test_app::{ACCOUNTS, ALICE, BOB, On, REFUNDS, Reply, TestApp};
+use crate::support::test_app::{ALICE, BOB, On, Reply, TestApp, refunds};
 
 async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
     let form = ("application/x-www-form-urlencoded", format!("key={key}"));
@@ -32,18 +32,18 @@ async fn try_key(app: &TestApp, number: u32) -> Reply {
 on_both! {
     async fn eleventh_wrong_key_in_a_minute_is_429_and_a_right_key_is_answered(on: On) {
         let clock = Leaping::new();
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+        let yaml = refunds("{ owner: true }");
         let app = TestApp::timed(on, &yaml, clock.clone()).await;
         let entered = sign_in(&app, BOB, "text/html").await;
         let cookie = entered.cookie();
         for number in 0..5 {
             let wrong = try_key(&app, number).await;
-            assert_eq!((wrong.status, wrong.str("/code").as_str()), (401, "unauthorized"));
+            wrong.assert_code(401, "unauthorized");
             assert_eq!(sign_in(&app, "wrong-key-0123456789", "text/html").await.status, 401);
         }
         for number in 5..30 {
             let refused = try_key(&app, number).await;
-            assert_eq!((refused.status, refused.str("/code").as_str()), (429, "too_many"));
+            refused.assert_code(429, "too_many");
             let wait: u64 = refused.header("retry-after").parse().unwrap();
             assert!((1..=60).contains(&wait), "{wait}");
             let page = sign_in(&app, "wrong-key-0123456789", "text/html").await;
@@ -66,7 +66,7 @@ on_both! {
 
     async fn missing_and_right_keys_are_not_counted(on: On) {
         let clock = Leaping::new();
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+        let yaml = refunds("{ owner: true }");
         let app = TestApp::timed(on, &yaml, clock).await;
         for _ in 0..15 {
             assert_eq!(app.nobody().get("/v1/me").await.status, 401);

@@ -1,8 +1,7 @@
 // Tests texts of an agent that would mislead a reader. Run: node hostile.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { chromium } from "playwright-core";
-import { asks, cancel, drawn, endpoint, executablePath, fits, launched, listen, newPage, send, unfold } from "./world.js";
+import { asks, cancel, drawn, fits, inBrowser, newPage, send, unfold } from "./world.js";
 
 // An agent's text stays text: it runs no script, moves and hides nothing on the page, and pushes
 // nothing out of the window.
@@ -87,13 +86,8 @@ async function drawsTheOrderOfTheCharacters(browser) {
   await context.close();
 }
 
-await listen();
-const browser = await launched(chromium, executablePath);
-try {
+await inBrowser(async (browser) => {
   await hostileTextStaysText(browser);
   await drawsTheOrderOfTheCharacters(browser);
   console.log("browser: texts that mislead were shown as they are");
-} finally {
-  await browser.close();
-  endpoint.close();
-}
+});

@@ -2,8 +2,7 @@
 // CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { chromium } from "playwright-core";
-import { asks, cancel, ended, endpoint, executablePath, fits, launched, listen, main, newPage, readable, refund, request, send, service, shot, unfold } from "./world.js";
+import { asks, cancel, ended, fits, inBrowser, main, newPage, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
 const refundOf = (amount) => asks("refund_payment", JSON.stringify({ order: 17, amount }));
 const rows = (page) => page.locator("#inbox-rows > li");
@@ -434,9 +433,7 @@ async function everybodyCanRead(browser) {
   await context.close();
 }
 
-await listen();
-const browser = await launched(chromium, executablePath);
-try {
+await inBrowser(async (browser) => {
   for (const javaScript of [true, false]) {
     await goesFromQuestionToQuestion(browser, javaScript);
     await showsATask(browser, javaScript);
@@ -454,7 +451,4 @@ try {
   await everybodyCanRead(browser);
   assert.equal((await request((await refund()).request.request_id)).status, "pending");
   console.log("browser: inbox and tasks did as they should");
-} finally {
-  await browser.close();
-  endpoint.close();
-}
+});

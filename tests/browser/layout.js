@@ -2,8 +2,7 @@
 // places. Run: node layout.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { chromium } from "playwright-core";
-import { asks, cancel, endpoint, ended, executablePath, launched, listen, main, newPage, ran, readable, refund, request, says, send, unfold } from "./world.js";
+import { asks, cancel, ended, inBrowser, main, newPage, ran, readable, refund, request, says, send, unfold } from "./world.js";
 
 // Everything that the decision needs is in view without scrolling, and the arguments end above the
 // buttons.
@@ -154,9 +153,7 @@ async function showsWhatWeighs(browser) {
   await context.close();
 }
 
-await listen();
-const browser = await launched(chromium, executablePath);
-try {
+await inBrowser(async (browser) => {
   await decidesFromTheFirstScreen(browser);
   await buttonsStayBelowTheArguments(browser);
   await barDoesNotCoverTheFocus(browser);
@@ -166,7 +163,4 @@ try {
     await decidesEight(browser, javaScript);
   }
   console.log("browser: everything to decide from stood in its place");
-} finally {
-  await browser.close();
-  endpoint.close();
-}
+});

@@ -5,26 +5,15 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { chromium } from "playwright-core";
-import { endpoint, executablePath, launched, listen, main, newPage, ran, readable, send, service, shot } from "./world.js";
+import { REFUND, ended, inBrowser, main, newPage, ran, readable, says, send, service, shot } from "./world.js";
 
 const { ALICE_KEY, SEALING_KEY, LINK } = process.env;
 const key = { authorization: `Bearer ${ALICE_KEY}`, "content-type": "application/json" };
 
-async function asked(input = 'refund_payment\n{"order":17,"amount":120}') {
-  const reply = await fetch(`${service}/v1/tasks`, { method: "POST", headers: key, body: JSON.stringify({ input }) });
-  const task = await reply.json();
-  assert.equal(task.status, "Paused", JSON.stringify(task));
-  return { task, request: task.pending[0] };
-}
+const asked = (input = REFUND) => says(input, key);
 
 const linkTo = (request, sealingKey = SEALING_KEY) =>
   `${service}/l/${execFileSync("python3", [LINK, sealingKey, "default", "alice", request.request_id]).toString().trim()}`;
-
-async function ended(task) {
-  const reply = await fetch(`${service}/v1/tasks/${task.task_id}`, { headers: { ...key, prefer: "wait=10" } });
-  return reply.json();
-}
 
 const looks = {
   "desktop, light": { viewport: { width: 1280, height: 800 }, colorScheme: "light" },
@@ -38,7 +27,7 @@ async function isReadable(browser, locale) {
   const { task, request } = await asked();
   const decided = await asked();
   await fetch(decided.request.approval_url, { method: "POST", headers: key });
-  await ended(decided.task);
+  await ended(decided.task, key);
   const login = await asked('request_credentials\n{"service":"jira","reason":"To comment."}');
   const other = Buffer.alloc(32, 7).toString("base64");
   const states = { open: linkTo(request), decided: linkTo(decided.request), kept: linkTo(login.request), none: linkTo(request, other) };
@@ -73,7 +62,7 @@ async function approves(browser) {
   assert.equal(page.url(), url, "the answer leads back to the link");
   assert.match(await main(page), /Approved by alice/);
   assert.equal(await page.locator("button").count(), 0, "nothing is left to decide");
-  assert.equal((await ended(task)).status, "Completed");
+  assert.equal((await ended(task, key)).status, "Completed");
   assert.equal(ran.length, before + 1, "it ran once");
   assert.deepEqual(await context.cookies(), []);
   assert.deepEqual(wrong, []);
@@ -92,20 +81,15 @@ async function rejects(browser) {
   await page.goto(linkTo(request));
   assert.equal((await send(page, page.locator(".decide button.no"))).status(), 303);
   assert.match(await main(page), /Rejected by alice/);
-  assert.equal((await ended(task)).status, "Canceled");
+  assert.equal((await ended(task, key)).status, "Canceled");
   assert.deepEqual(wrong, []);
   await context.close();
 }
 
-await listen();
-const browser = await launched(chromium, executablePath);
-try {
+await inBrowser(async (browser) => {
   await isReadable(browser, "en-US");
   await isReadable(browser, "zh-CN");
   await approves(browser);
   await rejects(browser);
   console.log("browser: people with a link did as they should");
-} finally {
-  await browser.close();
-  endpoint.close();
-}
+});

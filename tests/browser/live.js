@@ -6,8 +6,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import crypto from "node:crypto";
 import fs from "node:fs";
-import { chromium } from "playwright-core";
-import { endpoint, executablePath, fits, launched, listen, main, newPage, readable, send, service, shot, toolPort } from "./world.js";
+import { fits, inBrowser, main, newPage, readable, send, service, shot, toolPort } from "./world.js";
 
 const [, , , , , program, config, folder] = process.argv;
 const ALICE_KEY = crypto.randomBytes(18).toString("base64url");
@@ -425,27 +424,25 @@ async function aHiddenPageDoesNotListen(browser) {
   await context.close();
 }
 
-await listen();
 await start();
-const browser = await launched(chromium, executablePath);
 try {
-  await hostileEventsStayText(browser);
-  await piecesAreShownOnlyWhole(browser);
-  await eachEventIsShownOnce(browser);
-  await aPartialAnswerLeavesTheForm(browser);
-  await anOverduePageTakesTheExpiry(browser);
-  await aRefusalIsNotAskedForEver(browser);
-  await withoutAScriptNothingIsMissing(browser);
-  await aBrowserFollowsByItself(browser);
-  await thePageGoesOnByItself(browser, "en-US");
-  await thePageGoesOnByItself(browser, "zh-CN");
-  await whoDecidesWatchesTheRest(browser);
-  await othersAreListed(browser);
-  await aHiddenPageDoesNotListen(browser);
-  await stop();
-  console.log("browser: what happens was seen as it happened");
+  await inBrowser(async (browser) => {
+    await hostileEventsStayText(browser);
+    await piecesAreShownOnlyWhole(browser);
+    await eachEventIsShownOnce(browser);
+    await aPartialAnswerLeavesTheForm(browser);
+    await anOverduePageTakesTheExpiry(browser);
+    await aRefusalIsNotAskedForEver(browser);
+    await withoutAScriptNothingIsMissing(browser);
+    await aBrowserFollowsByItself(browser);
+    await thePageGoesOnByItself(browser, "en-US");
+    await thePageGoesOnByItself(browser, "zh-CN");
+    await whoDecidesWatchesTheRest(browser);
+    await othersAreListed(browser);
+    await aHiddenPageDoesNotListen(browser);
+    await stop();
+    console.log("browser: what happens was seen as it happened");
+  });
 } finally {
   running.process.kill();
-  await browser.close();
-  endpoint.close();
 }

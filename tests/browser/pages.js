@@ -1,9 +1,7 @@
 // Tests the pages in a real browser. Run: node pages.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
-import { chromium } from "playwright-core";
-import * as world from "./world.js";
-import { asks, authorizations, cancel, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./world.js";
+import { asks, authorizations, cancel, ended, fits, inBrowser, main, newPage, ran, readable, refund, request, send, service, shot, unfold } from "./world.js";
 
 // One click shows every byte of the arguments, and the last byte stands above the first button.
 async function seesEverything(page, request) {
@@ -444,9 +442,7 @@ async function otherPagesLoad(browser) {
   await context.close();
 }
 
-await world.listen();
-const browser = await world.launched(chromium, executablePath);
-try {
+await inBrowser(async (browser) => {
   for (const javaScript of [true, false]) {
     await approves(browser, javaScript);
     await rejects(browser, javaScript);
@@ -465,7 +461,4 @@ try {
   await anotherSiteCannot(browser);
   await otherPagesLoad(browser);
   console.log("browser: all pages did as they should");
-} finally {
-  await browser.close();
-  world.endpoint.close();
-}
+});

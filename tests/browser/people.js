@@ -3,22 +3,12 @@
 // Environment: the keys ALICE_KEY and EVE_KEY.
 
 import assert from "node:assert/strict";
-import { chromium } from "playwright-core";
-import { executablePath, launched, listen, main, newPage, ran, readable, send, service, shot, endpoint } from "./world.js";
+import { REFUND, ended, inBrowser, main, newPage, ran, readable, says, send, shot } from "./world.js";
 
 const { ALICE_KEY, EVE_KEY } = process.env;
 const as = (key) => ({ authorization: `Bearer ${key}`, "content-type": "application/json" });
 
-async function asked() {
-  const reply = await fetch(`${service}/v1/tasks`, {
-    method: "POST",
-    headers: as(ALICE_KEY),
-    body: JSON.stringify({ input: 'refund_payment\n{"order":17,"amount":120}' }),
-  });
-  const task = await reply.json();
-  assert.equal(task.status, "Paused", JSON.stringify(task));
-  return { task, request: task.pending[0] };
-}
+const asked = () => says(REFUND, as(ALICE_KEY));
 
 async function signIn(page, key) {
   await page.locator("#key").fill(key);
@@ -43,8 +33,7 @@ async function decides(browser, javaScriptEnabled, locale) {
   const before = ran.length;
   assert.equal((await send(page, page.locator('.decide button:not(.no)'))).status(), 303);
   assert.equal(await page.locator('form[action*="/resume/"] button').count(), 0, "nothing is left to decide");
-  const reply = await fetch(`${service}/v1/tasks/${task.task_id}`, { headers: { ...as(ALICE_KEY), prefer: "wait=10" } });
-  assert.equal((await reply.json()).status, "Completed");
+  assert.equal((await ended(task, as(ALICE_KEY))).status, "Completed");
   assert.equal(ran.length, before + 1, "it ran once");
   const [cookie] = await context.cookies();
   assert.equal(cookie.name, "holdpoint_session");
@@ -80,9 +69,7 @@ async function somebodyElseSeesNothing(browser, javaScriptEnabled, locale) {
   await context.close();
 }
 
-await listen();
-const browser = await launched(chromium, executablePath);
-try {
+await inBrowser(async (browser) => {
   await decides(browser, true, "en-US");
   await decides(browser, true, "zh-CN");
   await decides(browser, false, "en-US");
@@ -90,7 +77,4 @@ try {
   await somebodyElseSeesNothing(browser, false, "en-US");
   await somebodyElseSeesNothing(browser, true, "zh-CN");
   console.log("browser: people with a key did as they should");
-} finally {
-  await browser.close();
-  endpoint.close();
-}
+});

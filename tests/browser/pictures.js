@@ -5,19 +5,13 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import fs from "node:fs";
-import { chromium } from "playwright-core";
-import { endpoint, executablePath, launched, listen, newPage, send, service } from "./world.js";
+import { inBrowser, newPage, says, send, service } from "./world.js";
 
 const { ALICE_KEY, BOB_KEY, DANA_KEY, SEALING_KEY, LINK } = process.env;
 const folder = process.argv[5];
 const as = (key) => ({ authorization: `Bearer ${key}`, "content-type": "application/json", prefer: "wait=10" });
 
-async function asks(input) {
-  const reply = await fetch(`${service}/v1/tasks`, { method: "POST", headers: as(ALICE_KEY), body: JSON.stringify({ input }) });
-  const task = await reply.json();
-  assert.equal(task.status, "Paused", JSON.stringify(task));
-  return task.pending[0];
-}
+const asks = async (input) => (await says(input, as(ALICE_KEY))).request;
 
 const approve = (key, { request_id }) => fetch(`${service}/resume/${request_id}/approve`, { method: "POST", headers: as(key) });
 
@@ -39,10 +33,8 @@ async function openPage(browser, key, width, height) {
   return opened;
 }
 
-await listen();
 fs.mkdirSync(folder, { recursive: true });
-const browser = await launched(chromium, executablePath);
-try {
+await inBrowser(async (browser) => {
   const refund = () => asks("Please refund 120 euros for order 17: the parcel came broken and the customer has waited for two weeks.");
   const payment = await asks("Please pay the invoice of Miller & Sons.");
   await approve(DANA_KEY, payment);
@@ -88,7 +80,4 @@ try {
     await page.screenshot({ path: `${folder}/${name}.png` });
   }
   await context.close();
-} finally {
-  await browser.close();
-  endpoint.close();
-}
+});

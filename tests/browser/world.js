@@ -5,6 +5,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import http from "node:http";
 import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
 
 const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
@@ -15,7 +16,7 @@ export const ran = [];
 export const authorizations = [];
 
 // The endpoint of the tools. It records each call, and then answers or drops the connection.
-export const endpoint = http.createServer((call, answer) => {
+const endpoint = http.createServer((call, answer) => {
   let body = "";
   call.on("data", (piece) => (body += piece));
   call.on("end", () => {
@@ -28,32 +29,26 @@ export const endpoint = http.createServer((call, answer) => {
   });
 });
 
-export async function listen() {
-  await new Promise((ready) => endpoint.listen(Number(toolPort), "127.0.0.1", ready));
-}
-
 // Creates a task that waits for a person. Its model calls `tool` once for each text of arguments in
 // `args`.
 export const asks = (tool, ...args) => says([tool, ...args].join("\n"));
 
-// Like `asks`, but with any text as the user's input.
-export async function says(input) {
-  const reply = await fetch(`${service}/v1/tasks`, {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify({ input }),
-  });
+// Like `asks`, but with any text as the user's input. `headers` are those of a caller with a key.
+export async function says(input, headers = { "content-type": "application/json" }) {
+  const reply = await fetch(`${service}/v1/tasks`, { method: "POST", headers, body: JSON.stringify({ input }) });
   assert.equal(reply.status, 201);
   const task = await reply.json();
   assert.equal(task.status, "Paused", JSON.stringify(task));
   return { task, request: task.pending[0] };
 }
 
-export const refund = () => asks("refund_payment", '{"order":17,"amount":120}');
+export const REFUND = 'refund_payment\n{"order":17,"amount":120}';
+
+export const refund = () => says(REFUND);
 
 // Waits until the task has ended, and returns it.
-export async function ended(task) {
-  const reply = await fetch(`${service}/v1/tasks/${task.task_id}`, { headers: { prefer: "wait=10" } });
+export async function ended(task, headers = {}) {
+  const reply = await fetch(`${service}/v1/tasks/${task.task_id}`, { headers: { ...headers, prefer: "wait=10" } });
   return reply.json();
 }
 
@@ -65,8 +60,10 @@ export async function request(id) {
   return (await fetch(`${service}/resume/${id}`)).json();
 }
 
-// Launches the browser without access to outside hosts.
-export async function launched(chromium, executablePath) {
+// Runs the tests in a browser without access to outside hosts, while the endpoint of the tools
+// listens.
+export async function inBrowser(tests) {
+  await new Promise((ready) => endpoint.listen(Number(toolPort), "127.0.0.1", ready));
   const args = [
     "--no-sandbox",
     "--disable-gpu",
@@ -76,7 +73,13 @@ export async function launched(chromium, executablePath) {
     "--disable-component-update",
     "--disable-sync",
   ];
-  return chromium.launch({ executablePath, args });
+  const browser = await chromium.launch({ executablePath, args });
+  try {
+    await tests(browser);
+  } finally {
+    await browser.close();
+    endpoint.close();
+  }
 }
 
 // Opens a page that records in `wrong` everything that should not happen: HTTP requests to other

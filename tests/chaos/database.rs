@@ -11,7 +11,7 @@ use crate::support::database::Database;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::forwarder::Forwarder;
 use crate::support::postgres::{PrivateCluster, run};
-use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS, Reply, TestApp};
+use crate::support::test_app::{ALICE, Reply, TestApp, refunds};
 
 /// An upper bound of the time that a working service takes to answer on any machine.
 const WORKS: Duration = Duration::from_secs(10);
@@ -21,12 +21,7 @@ const GIVES_UP: Duration = Duration::from_mins(1);
 
 /// Asserts that the reply is a 503 `unavailable` with `Retry-After`.
 pub fn is_refused(reply: &Reply) {
-    assert_eq!(
-        (reply.status, reply.str("/code").as_str()),
-        (503, "unavailable"),
-        "{}",
-        reply.text
-    );
+    reply.assert_code(503, "unavailable");
     assert!(
         reply
             .header("retry-after")
@@ -75,7 +70,7 @@ pub async fn number(url: &str, sql: &'static str) -> i64 {
 
 /// Like [`TestApp::at`], but with a timeout of `refund` that no test reaches.
 async fn start(url: &str) -> TestApp {
-    let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+    let yaml = refunds("{ owner: true }");
     TestApp::at_with(url, &yaml.replace("timeout: 5s", "timeout: 5m")).await
 }
 
@@ -124,12 +119,7 @@ async fn database_crash_is_503_and_running_tasks_continue_after_it() {
         .owner()
         .hit(&format!("/resume/{}/approve", held.request))
         .await;
-    assert_eq!(
-        (approved.status, approved.str("/status").as_str()),
-        (200, "Completed"),
-        "{}",
-        approved.text
-    );
+    approved.assert_status(200, "Completed");
     let new = app
         .owner()
         .header("idempotency-key", "k")

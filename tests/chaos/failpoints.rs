@@ -16,8 +16,8 @@ use super::checker::{Evidence, Told, check, report};
 use super::process::Place;
 use super::scripted_model::Model;
 use super::simulated_people::People;
-use super::stored_prompts;
 use super::world::World;
+use super::{stored_prompts, with_failpoints};
 use crate::support::database::Database;
 use crate::support::pause;
 use crate::support::repetitions;
@@ -73,67 +73,36 @@ fn second() -> Vec<String> {
         .collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_sqlite() {
-    killed_at_each(On::Sqlite, first()).await;
-}
+with_failpoints! {
+    async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_sqlite() {
+        killed_at_each(On::Sqlite, first()).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_postgres() {
-    killed_at_each(On::Postgres, first()).await;
-}
+    async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_postgres() {
+        killed_at_each(On::Postgres, first()).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_sqlite() {
-    killed_at_each(On::Sqlite, second()).await;
-}
+    async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_sqlite() {
+        killed_at_each(On::Sqlite, second()).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_postgres() {
-    killed_at_each(On::Postgres, second()).await;
-}
+    async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_postgres() {
+        killed_at_each(On::Postgres, second()).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_sqlite() {
-    killed_by_each_prompt(On::Sqlite).await;
-}
+    async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_sqlite() {
+        killed_by_each_prompt(On::Sqlite).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres() {
-    killed_by_each_prompt(On::Postgres).await;
+    async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres() {
+        killed_by_each_prompt(On::Postgres).await;
+    }
 }
 
 /// Runs a task. The model kills the process each time it receives a prompt that it has not received
 /// before.
 async fn killed_by_each_prompt(on: On) {
-    let database = match on {
-        On::Sqlite => Database::sqlite(),
-        On::Postgres => Database::postgres().await,
-    };
+    let database = Database::of(on).await;
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
     let folder = tempfile::tempdir().unwrap();
     let place = Place::new(configure(
@@ -170,30 +139,19 @@ async fn killed_by_each_prompt(on: On) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_sqlite() {
-    dies_after_its_claims(On::Sqlite).await;
-}
+with_failpoints! {
+    async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_sqlite() {
+        dies_after_its_claims(On::Sqlite).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_postgres() {
-    dies_after_its_claims(On::Postgres).await;
+    async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_postgres() {
+        dies_after_its_claims(On::Postgres).await;
+    }
 }
 
 async fn dies_after_its_claims(on: On) {
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
-    let database = match on {
-        On::Sqlite => Database::sqlite(),
-        On::Postgres => Database::postgres().await,
-    };
+    let database = Database::of(on).await;
     let folder = tempfile::tempdir().unwrap();
     let place = Place::new(configure(
         folder.path(),

@@ -13,6 +13,7 @@ use super::failpoints::Kill;
 use super::gate_askers::Kind;
 use super::scripted_model::Model;
 use super::simulated_people::People;
+use super::with_failpoints;
 use super::world::World;
 use crate::support::test_app::On;
 
@@ -73,20 +74,12 @@ async fn asked_until_it_died(people: &People, deaths: &AtomicU32) -> Vec<String>
     people.end_gate_calls(1).await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn process_killed_at_any_moment_of_a_gate_call_loses_and_repeats_nothing_on_sqlite() {
-    killed_at_each(On::Sqlite).await;
-}
+with_failpoints! {
+    async fn process_killed_at_any_moment_of_a_gate_call_loses_and_repeats_nothing_on_sqlite() {
+        killed_at_each(On::Sqlite).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn process_killed_at_any_moment_of_a_gate_call_loses_and_repeats_nothing_on_postgres() {
-    killed_at_each(On::Postgres).await;
+    async fn process_killed_at_any_moment_of_a_gate_call_loses_and_repeats_nothing_on_postgres() {
+        killed_at_each(On::Postgres).await;
+    }
 }

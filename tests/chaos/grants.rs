@@ -3,82 +3,28 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::ServiceFixture;
-use super::process::{Place, Process};
+use super::{LARGE, ServiceFixture, resume_path};
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::pause;
-use crate::support::test_app::{ALICE, On};
+use crate::support::test_app::On;
 
-const LARGE: &str = r#"{"order":1,"amount":50}"#;
+/// Approvers who may give a standing decision with an approval.
+const REMEMBERING: &str = r#"{ owner: true }, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 2 }"#;
 
-/// A service at a fixed port. By its rule, a person can give a standing decision with an approval.
-struct Remembering {
-    fixture: ServiceFixture,
-    place: Place,
-    http: reqwest::Client,
-}
-
-impl Remembering {
-    async fn new(on: On) -> Self {
-        let fixture = ServiceFixture::new(on).await;
-        let path = fixture.folder.path().join("holdpoint.yaml");
-        let yaml = std::fs::read_to_string(&path).unwrap();
-        let offer = r#"approvers: { owner: true }, remember: { when: "args.amount <= 500.0", for: [owner], most: 4h, uses: 2 }"#;
-        let yaml = yaml
-            .replace("approvers: { owner: true }", offer)
-            .replace("${MODEL_KEY}", "sk-model-key-0123456789")
-            .replace("${TOOL_SECRET}", "tool-secret-0123456789");
-        std::fs::write(&path, yaml).unwrap();
-        let place = Place::new(path);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test is a client like any other"
-        )]
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self {
-            fixture,
-            place,
-            http,
-        }
-    }
-
-    /// Starts a process whose clock is `ahead` seconds ahead. On Postgres, the clock of the
-    /// database is also ahead.
-    async fn start(&self, ahead: u32) -> Process {
-        let mut process = self.place.start(&format!("clock={ahead}s"));
-        let ready = process.ready(&self.http).await;
-        assert!(ready, "{}", self.place.last_words());
-        process
-    }
-
-    async fn post(&self, path: &str, body: &Value) -> reqwest::Result<Value> {
-        let post = self.http.post(format!("{}{path}", self.place.url()));
-        let reply = post.bearer_auth(ALICE).json(body).send().await?;
-        reply.json().await
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        let get = self.http.get(format!("{}{path}", self.place.url()));
-        let reply = get.bearer_auth(ALICE).send().await.unwrap();
-        reply.json().await.unwrap()
-    }
-
-    async fn used(&self) -> Value {
-        self.get("/v1/grants").await["grants"][0]["used"].clone()
-    }
+async fn used(service: &ServiceFixture) -> Value {
+    service.get("/v1/grants").await["grants"][0]["used"].clone()
 }
 
 async fn killed_during_a_call(on: On) {
-    let service = Remembering::new(on).await;
-    let (model, tool) = (&service.fixture.model, &service.fixture.tool);
-    let process = service.start(0).await;
+    let service = ServiceFixture::new(on, REMEMBERING).await;
+    let (model, tool) = (&service.model, &service.tool);
+    let process = service.start("").await;
     model.then(calls(&[("refund", LARGE)]));
     model.then(says("done"));
     let held = service.post("/v1/tasks", &json!({"input": "go"})).await;
-    let request = held.unwrap()["pending"][0]["request_id"].clone();
-    let path = format!("/resume/{}", request.as_str().unwrap());
+    let (_, held) = held.unwrap();
     let answer = json!({"action": "approve", "remember": {"for": "owner", "expires_in": "1h"}});
-    let done = service.post(&path, &answer).await.unwrap();
+    let (_, done) = service.post(&resume_path(&held), &answer).await.unwrap();
     assert_eq!(done["status"], "Completed", "{done}");
     tool.close();
     model.then(calls(&[("refund", LARGE)]));
@@ -92,8 +38,8 @@ async fn killed_during_a_call(on: On) {
     tool.open();
     // On Postgres the killed process still holds the lease, so the clock is set ahead to a time
     // after the lease.
-    let process = service.start(120).await;
-    assert_eq!(service.used().await, 1, "the call that was under way");
+    let process = service.start("clock=120s").await;
+    assert_eq!(used(&service).await, 1, "the call that was under way");
     let asked = loop {
         let tasks = service.get("/v1/tasks?status=Paused").await;
         if let Some(task) = tasks["tasks"].as_array().and_then(|tasks| tasks.first()) {
@@ -104,18 +50,17 @@ async fn killed_during_a_call(on: On) {
     let question = &asked["pending"][0];
     assert_eq!(question["kind"], "reconcile", "never silently run again");
     model.then(says("done"));
-    let path = format!("/resume/{}", question["request_id"].as_str().unwrap());
     let answer = json!({"action": "respond", "result": "it was paid"});
-    let done = service.post(&path, &answer).await.unwrap();
+    let (_, done) = service.post(&resume_path(&asked), &answer).await.unwrap();
     assert_eq!(done["status"], "Completed", "{done}");
     for (expected, runs) in [("Completed", 3), ("Paused", 3)] {
         model.then(calls(&[("refund", LARGE)]));
         model.then(says("done"));
         let task = service.post("/v1/tasks", &json!({"input": "more"})).await;
-        let seen = (task.unwrap()["status"].clone(), tool.ledger().len());
+        let seen = (task.unwrap().1["status"].clone(), tool.ledger().len());
         assert_eq!(seen, (json!(expected), runs));
     }
-    assert_eq!(service.used().await, 2);
+    assert_eq!(used(&service).await, 2);
     process.kill().await;
 }
 

@@ -1,21 +1,20 @@
 //! Tests a person's whole way with a mail client and a browser: the mail, its link, the page, the
 //! approval and the result. The replica that opened the request is killed on the way.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
-use super::process::{Place, Process};
+use super::process::Place;
+use super::write_configuration;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_mail_server::FakeMailServer;
 use crate::support::fake_tool::FakeTool;
 use crate::support::links::SEALING_KEY;
-use crate::support::pause;
-use crate::support::test_app::{ACCOUNTS, ALICE, REFUNDS};
+use crate::support::test_app::{ALICE, refunds};
+use crate::support::{http_client, pause};
 
 /// Returns the configuration: bob is a member of finance, and a link in a mail to bob may decide.
-fn configuration(model: &FakeModel, tool: &FakeTool, mail: &FakeMailServer, url: &str) -> String {
+fn configuration(mail: &FakeMailServer, url: &str) -> String {
     let notify = format!(
         "  people:
     - {{ user: bob, tenant: acme, email: bob@acme.example }}
@@ -29,25 +28,7 @@ server: {{ public_url: \"{url}\" }}
 ",
         mail.port
     );
-    let yaml = format!("{REFUNDS}{ACCOUNTS}{notify}")
-        .replace("{approvers}", "{ groups: [finance] }")
-        .replace("{model}", &model.base_url)
-        .replace("{tool}", &tool.url)
-        .replace("${MODEL_KEY}", "sk-model-key-0123456789");
-    yaml.replace("${TOOL_SECRET}", "tool-secret-0123456789")
-}
-
-fn write(folder: &Path, yaml: &str, database: &Database) -> std::path::PathBuf {
-    let path = folder.join("holdpoint.yaml");
-    let database = format!("database: {{ url: \"{}\" }}\n", database.url());
-    std::fs::write(&path, format!("{yaml}{database}")).unwrap();
-    path
-}
-
-async fn begin(place: &Place, http: &reqwest::Client) -> Process {
-    let mut process = place.start("");
-    assert!(process.ready(http).await, "{}", place.last_words());
-    process
+    refunds("{ groups: [finance] }") + &notify
 }
 
 /// Returns the first link to a question in the text of a mail.
@@ -73,18 +54,11 @@ async fn mailed_link_leads_to_a_result_although_the_replica_that_asked_is_killed
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("holdpoint.yaml");
     let (asks, stays) = (Place::new(config.clone()), Place::new(config));
-    let yaml = configuration(&model, &tool, &mail, &stays.url());
-    write(folder.path(), &yaml, &database);
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test is a client like any other"
-    )]
-    let browser = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .unwrap();
-    let (first, second) = (begin(&asks, &browser).await, begin(&stays, &browser).await);
+    let yaml = configuration(&mail, &stays.url());
+    write_configuration(folder.path(), &yaml, &model, &tool, &database);
+    let browser = http_client();
+    let first = asks.serve("", &browser).await;
+    let second = stays.serve("", &browser).await;
 
     model.then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
     let posted = browser.post(format!("{}/v1/tasks", asks.url()));

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::messages::Mortal;
+use super::with_failpoints;
 use crate::notify::mail::{ALICE, BOB, BY_MAIL, yaml};
 use crate::support::fake_chat_completions::calls;
 use crate::support::fake_mail_server::FakeMailServer;
@@ -87,22 +88,14 @@ async fn killed_at_each_point(on: On, gather: &str) {
     process.kill().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn killed_sender_loses_no_mail_on_sqlite() {
-    killed_at_each_point(On::Sqlite, "0s").await;
-}
+with_failpoints! {
+    async fn killed_sender_loses_no_mail_on_sqlite() {
+        killed_at_each_point(On::Sqlite, "0s").await;
+    }
 
-/// Gathered mails wait until the leases of the killed process have run out. The test runs on
-/// Postgres, whose clock the test can set ahead past these leases.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn killed_sender_loses_no_gathered_mail_on_postgres() {
-    killed_at_each_point(On::Postgres, "500ms").await;
+    /// Gathered mails wait until the leases of the killed process have run out. The test runs on
+    /// Postgres, whose clock the test can set ahead past these leases.
+    async fn killed_sender_loses_no_gathered_mail_on_postgres() {
+        killed_at_each_point(On::Postgres, "500ms").await;
+    }
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::process::{Place, Process};
+use super::{with_failpoints, write_configuration};
 use crate::notify::{BACKEND, yaml};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, says};
 use crate::support::fake_receiver::FakeReceiver;
 use crate::support::fake_tool::FakeTool;
-use crate::support::pause;
 use crate::support::test_app::{ALICE, On};
+use crate::support::{http_client, pause};
 
 /// The failpoints at which processes are killed. At each failpoint, one process is killed at its
 /// first arrival, and the next process at its second.
@@ -95,28 +96,13 @@ impl Mortal {
     /// Creates a service with this configuration, whose model gives the same answer to each task.
     pub async fn new(on: On, yaml: &str, answer: fn() -> Value) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
-        let database = match on {
-            On::Sqlite => Database::sqlite(),
-            On::Postgres => Database::postgres().await,
-        };
+        let database = Database::of(on).await;
         let folder = tempfile::tempdir().unwrap();
-        let text = yaml
-            .replace("{model}", &model.base_url)
-            .replace("{tool}", &tool.url)
-            .replace("${MODEL_KEY}", "sk-model-key-0123456789")
-            .replace("${TOOL_SECRET}", "tool-secret-0123456789");
-        let text = format!("{text}database: {{ url: \"{}\" }}\n", database.url());
-        let config = folder.path().join("holdpoint.yaml");
-        std::fs::write(&config, text).unwrap();
+        let config = write_configuration(folder.path(), yaml, &model, &tool, &database);
         model.otherwise(move |_| answer());
         let place = Place::new(config);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test is a client like any other"
-        )]
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
         let client = Client {
-            http,
+            http: http_client(),
             url: place.url(),
         };
         Self {
@@ -220,20 +206,12 @@ fn told(hook: &FakeReceiver) -> BTreeMap<(String, String), BTreeSet<String>> {
     told
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn killed_sender_loses_no_message_on_sqlite() {
-    killed_at_each_point(On::Sqlite).await;
-}
+with_failpoints! {
+    async fn killed_sender_loses_no_message_on_sqlite() {
+        killed_at_each_point(On::Sqlite).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn killed_sender_loses_no_message_on_postgres() {
-    killed_at_each_point(On::Postgres).await;
+    async fn killed_sender_loses_no_message_on_postgres() {
+        killed_at_each_point(On::Postgres).await;
+    }
 }

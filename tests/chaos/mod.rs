@@ -25,158 +25,124 @@ mod storm;
 mod world;
 mod zombie;
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use self::process::{Place, Process};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, ALICE, On, REFUNDS};
+use crate::support::http_client;
+use crate::support::test_app::{ALICE, On, VARIABLES, refunds};
 
-/// A running process of the binary. It is killed when this value is dropped.
-struct Binary {
-    child: Child,
-    url: String,
-    http: reqwest::Client,
+/// The arguments of a refund that is held.
+const LARGE: &str = r#"{"order":1,"amount":50}"#;
+
+/// Makes tests that need failpoints. A build without failpoints ignores these tests.
+macro_rules! with_failpoints {
+    ($($(#[$doc:meta])* async fn $name:ident() { $($body:tt)* })*) => {
+        $($(#[$doc])*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+        async fn $name() { $($body)* })*
+    };
+}
+pub(crate) use with_failpoints;
+
+/// Writes a configuration file into the folder, in which `{model}`, `{tool}` and the variables have
+/// their values. Returns the file's path.
+fn write_configuration(
+    folder: &Path,
+    yaml: &str,
+    model: &FakeModel,
+    tool: &FakeTool,
+    database: &Database,
+) -> PathBuf {
+    let mut yaml = yaml
+        .replace("{model}", &model.base_url)
+        .replace("{tool}", &tool.url);
+    for (name, value) in VARIABLES {
+        yaml = yaml.replace(&format!("${{{name}}}"), value);
+    }
+    let path = folder.join("holdpoint.yaml");
+    let text = format!("{yaml}\ndatabase: {{ url: \"{}\" }}\n", database.url());
+    std::fs::write(&path, text).unwrap();
+    path
 }
 
-impl Binary {
-    async fn start(config: &Path, port: u16) -> Self {
-        let child = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
-            .args(["serve", "--config"])
-            .arg(config)
-            .args(["--listen", &format!("127.0.0.1:{port}")])
-            .envs([
-                ("MODEL_KEY", "sk-model-key-0123456789"),
-                ("TOOL_SECRET", "tool-secret-0123456789"),
-            ])
-            .stderr(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test is a client like any other"
-        )]
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        let mut binary = Self {
-            child,
-            url: format!("http://127.0.0.1:{port}"),
-            http,
-        };
-        loop {
-            assert!(
-                binary.child.try_wait().unwrap().is_none(),
-                "it ended instead of getting ready"
-            );
-            let ready = binary
-                .http
-                .get(format!("{}/readyz", binary.url))
-                .timeout(Duration::from_secs(1))
-                .send()
-                .await;
-            if ready.is_ok_and(|reply| reply.status() == 200) {
-                return binary;
-            }
-            crate::support::pause().await;
-        }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        let request = self
-            .http
-            .post(format!("{}{path}", self.url))
-            .bearer_auth(ALICE);
-        let reply = request.json(body).send().await.unwrap();
-        (reply.status().as_u16(), reply.json().await.unwrap())
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        let request = self
-            .http
-            .get(format!("{}{path}", self.url))
-            .bearer_auth(ALICE);
-        request.send().await.unwrap().json().await.unwrap()
-    }
-}
-
-impl Drop for Binary {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A configuration file with the fakes and the database that it names.
+/// The refund agent at a fixed port, with the fakes and the database that it uses.
 struct ServiceFixture {
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
     model: FakeModel,
     tool: FakeTool,
     _database: Database,
-    port: u16,
+    place: Place,
+    http: reqwest::Client,
 }
 
 impl ServiceFixture {
-    async fn new(on: On) -> Self {
+    /// Creates a service whose large refunds are decided by `approvers`. `approvers` is YAML.
+    async fn new(on: On, approvers: &str) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
-        let database = match on {
-            On::Sqlite => Database::sqlite(),
-            On::Postgres => Database::postgres().await,
-        };
-        let yaml = REFUNDS
-            .replace("{approvers}", "{ owner: true }")
-            .replace("{model}", &model.base_url);
-        let yaml = yaml.replace("{tool}", &tool.url);
+        let database = Database::of(on).await;
         let folder = tempfile::tempdir().unwrap();
-        let text = format!(
-            "{yaml}{ACCOUNTS}\ndatabase: {{ url: \"{}\" }}\n",
-            database.url()
-        );
-        std::fs::write(folder.path().join("holdpoint.yaml"), text).unwrap();
+        let yaml = refunds(approvers);
+        let config = write_configuration(folder.path(), &yaml, &model, &tool, &database);
         Self {
-            folder,
+            _folder: folder,
             model,
             tool,
             _database: database,
-            port: process::free_port(),
+            place: Place::new(config),
+            http: http_client(),
         }
     }
 
-    async fn start(&self) -> Binary {
-        Binary::start(&self.folder.path().join("holdpoint.yaml"), self.port).await
+    /// Starts a process with these failpoints, and returns once it is ready.
+    async fn start(&self, failpoints: &str) -> Process {
+        self.place.serve(failpoints, &self.http).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> reqwest::Result<(u16, Value)> {
+        let post = self.http.post(format!("{}{path}", self.place.url()));
+        let reply = post.bearer_auth(ALICE).json(body).send().await?;
+        Ok((reply.status().as_u16(), reply.json().await?))
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let get = self.http.get(format!("{}{path}", self.place.url()));
+        let reply = get.bearer_auth(ALICE).send().await.unwrap();
+        reply.json().await.unwrap()
     }
 }
 
+/// Returns the path to which the first open request of a task is answered.
+fn resume_path(task: &Value) -> String {
+    let request = &task["pending"][0]["request_id"];
+    format!("/resume/{}", request.as_str().unwrap())
+}
+
 async fn killed_in_the_pause(on: On) {
-    let fixture = ServiceFixture::new(on).await;
-    let binary = fixture.start().await;
-    fixture
-        .model
-        .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
-    let (status, held) = binary.post("/v1/tasks", &json!({"input": "go"})).await;
+    let service = ServiceFixture::new(on, "{ owner: true }").await;
+    let process = service.start("").await;
+    service.model.then(calls(&[("refund", LARGE)]));
+    let held = service.post("/v1/tasks", &json!({"input": "go"})).await;
+    let (status, held) = held.unwrap();
     assert_eq!((status, &held["status"]), (201, &json!("Paused")), "{held}");
-    binary.kill();
-    let binary = fixture.start().await;
-    fixture.model.then(says("done"));
-    let path = format!(
-        "/resume/{}",
-        held["pending"][0]["request_id"].as_str().unwrap()
-    );
-    let (status, done) = binary.post(&path, &json!({"action": "approve"})).await;
+    process.kill().await;
+    let process = service.start("").await;
+    service.model.then(says("done"));
+    let yes = json!({"action": "approve"});
+    let (status, done) = service.post(&resume_path(&held), &yes).await.unwrap();
     assert_eq!(
         (status, &done["status"]),
         (200, &json!("Completed")),
         "{done}"
     );
-    assert_eq!(fixture.tool.ledger().len(), 1);
+    assert_eq!(service.tool.ledger().len(), 1);
+    process.kill().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -191,53 +157,40 @@ async fn process_killed_during_a_pause_still_runs_the_call_once_on_postgres() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
-    let fixture = ServiceFixture::new(On::Sqlite).await;
-    let binary = fixture.start().await;
-    fixture
-        .model
-        .then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
-    let (_, held) = binary.post("/v1/tasks", &json!({"input": "go"})).await;
-    let path = format!(
-        "/resume/{}",
-        held["pending"][0]["request_id"].as_str().unwrap()
-    );
-    fixture.tool.close();
-    let request = binary
+    let service = ServiceFixture::new(On::Sqlite, "{ owner: true }").await;
+    let process = service.start("").await;
+    service.model.then(calls(&[("refund", LARGE)]));
+    let held = service.post("/v1/tasks", &json!({"input": "go"})).await;
+    let (_, held) = held.unwrap();
+    service.tool.close();
+    let path = resume_path(&held);
+    let request = service
         .http
-        .post(format!("{}{path}/approve", binary.url))
+        .post(format!("{}{path}/approve", service.place.url()))
         .bearer_auth(ALICE);
     let (cut, ()) = tokio::join!(request.send(), async {
-        fixture.tool.reached(1).await;
+        service.tool.reached(1).await;
         // The call has taken effect, but the service has not received the response.
-        let pid =
-            rustix::process::Pid::from_raw(i32::try_from(binary.child.id()).unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        process.signal(Signal::KILL);
     });
     assert!(cut.is_err());
-    binary.kill();
-    fixture.tool.open();
-    let binary = fixture.start().await;
+    process.kill().await;
+    service.tool.open();
+    let process = service.start("").await;
     let task = format!("/v1/tasks/{}", held["task_id"].as_str().unwrap());
     let asked = loop {
-        let task = binary.get(&task).await;
+        let task = service.get(&task).await;
         if task["status"] == "Paused" {
             break task;
         }
         crate::support::pause().await;
     };
     assert_eq!(asked["pending"][0]["kind"], "reconcile", "{asked}");
-    assert_eq!(fixture.tool.ledger().len(), 1, "never silently run again");
-    fixture.model.then(says("done"));
-    let path = format!(
-        "/resume/{}",
-        asked["pending"][0]["request_id"].as_str().unwrap()
-    );
-    let (_, done) = binary
-        .post(
-            &path,
-            &json!({"action": "respond", "result": "it was paid"}),
-        )
-        .await;
+    assert_eq!(service.tool.ledger().len(), 1, "never silently run again");
+    service.model.then(says("done"));
+    let answer = json!({"action": "respond", "result": "it was paid"});
+    let (_, done) = service.post(&resume_path(&asked), &answer).await.unwrap();
     assert_eq!(done["status"], "Completed", "{done}");
-    assert_eq!(fixture.tool.ledger().len(), 1);
+    assert_eq!(service.tool.ledger().len(), 1);
+    process.kill().await;
 }

@@ -69,6 +69,13 @@ impl Place {
         }
     }
 
+    /// Starts a process with these failpoints, and returns once it is ready.
+    pub async fn serve(&self, failpoints: &str, http: &reqwest::Client) -> Process {
+        let mut process = self.start(failpoints);
+        assert!(process.ready(http).await, "{}", self.last_words());
+        process
+    }
+
     pub fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();

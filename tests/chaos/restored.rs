@@ -17,9 +17,9 @@ use self::process::{Process, id};
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
-use crate::support::postgres::{Cluster, run};
-use crate::support::repetitions;
-use crate::support::test_app::{ACCOUNTS, REFUNDS};
+use crate::support::postgres::Cluster;
+use crate::support::test_app::{VARIABLES, refunds};
+use crate::support::{http_client, repetitions};
 
 const SLOTS: usize = 4;
 /// The number of approved tasks that wait for a free slot.
@@ -71,15 +71,13 @@ impl World {
         });
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let yaml = REFUNDS
-            .replace("{approvers}", "{ owner: true }")
-            .replace("{model}", &model.base_url);
         // A call must not time out while the test's tool stays silent.
-        let yaml = yaml
+        let yaml = refunds("{ owner: true }")
+            .replace("{model}", &model.base_url)
             .replace("{tool}", &tool.url)
             .replace("timeout: 5s", "timeout: 40s");
         let text = format!(
-            "{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 5s }}\n"
+            "{yaml}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 5s }}\n"
         );
         fs::write(folder.path().join("holdpoint.yaml"), text).unwrap();
         let port = super::process::free_port();
@@ -93,16 +91,7 @@ impl World {
     /// Starts a Postgres with an unprivileged user and a database that this user owns.
     async fn cluster(&self) -> Cluster {
         let cluster = Cluster::start(&self.path("first"), "", std::process::id());
-        run(
-            &cluster.url("postgres"),
-            "create role plain login".to_owned(),
-        )
-        .await;
-        run(
-            &cluster.url("postgres"),
-            "create database house owner plain".to_owned(),
-        )
-        .await;
+        cluster.unprivileged("house").await;
         cluster
     }
 
@@ -122,24 +111,16 @@ impl World {
                 database,
             ])
             .args(more)
-            .envs([
-                ("MODEL_KEY", "sk-model-key-0123456789"),
-                ("TOOL_SECRET", "tool-secret-0123456789"),
-            ])
+            .envs(VARIABLES)
             .env("HOLDPOINT_FAILPOINTS", "lease=5s")
             .stderr(log)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test is a client like any other"
-        )]
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
         let mut process = Process {
             child,
             url: format!("http://127.0.0.1:{}", self.port),
-            http,
+            http: http_client(),
         };
         while process.ready().await != Some(200) {
             let log = || fs::read_to_string(self.path("log")).unwrap();

@@ -158,7 +158,7 @@ async fn storm(plan: &Plan) {
         began + plan.within,
     ));
     // The first replica migrates the schema before the storm begins.
-    begin(&places[0], "", &people).await.kill().await;
+    places[0].serve("", people.http()).await.kill().await;
     books.audit().await;
     let weather = Weather {
         plan,
@@ -179,7 +179,8 @@ async fn storm(plan: &Plan) {
         mail.then(Then::Take);
         // A clock that is ahead ends the leases of the killed replicas.
         let ahead = if plan.sleeps { LEASES } else { "clock=60s" };
-        let calm = join_all(places.iter().map(|place| begin(place, ahead, &people))).await;
+        let calm = places.iter().map(|place| place.serve(ahead, people.http()));
+        let calm = join_all(calm).await;
         weather.tickets.add_permits(Semaphore::MAX_PERMITS / 2);
         calm
     };
@@ -237,12 +238,6 @@ fn configured(
         .replace("database: {", &format!("{notify}database: {{"));
     std::fs::write(&path, yaml).unwrap();
     path
-}
-
-async fn begin(place: &Place, armed: &str, people: &People) -> Process {
-    let mut process = place.start(armed);
-    assert!(process.ready(people.http()).await, "{}", place.last_words());
-    process
 }
 
 impl Weather<'_> {

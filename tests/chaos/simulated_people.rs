@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::scripted_model::dice;
 use super::world::World;
-use crate::support::pause;
 use crate::support::test_app::ALICE;
+use crate::support::{http_client_builder, pause};
 
 /// A change that the service acknowledged.
 #[derive(Clone, Debug)]
@@ -73,6 +73,7 @@ pub struct Answer {
 
 impl People {
     pub fn new(urls: Vec<String>, world: Arc<World>, seed: u64, until: Instant) -> Self {
+        let http = http_client_builder().pool_idle_timeout(Duration::from_secs(1));
         Self {
             urls,
             world,
@@ -80,7 +81,7 @@ impl People {
             until,
             patience: Duration::from_secs(5),
             counts: Counts::default(),
-            http: client(),
+            http: http.build().unwrap(),
             history: Mutex::default(),
             complaints: Mutex::default(),
             attempted: Mutex::default(),
@@ -422,17 +423,4 @@ impl People {
             }
         }
     }
-}
-
-fn client() -> reqwest::Client {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test is a client like any other"
-    )]
-    let http = reqwest::Client::builder()
-        .no_proxy()
-        .pool_idle_timeout(Duration::from_secs(1))
-        .build()
-        .unwrap();
-    http
 }

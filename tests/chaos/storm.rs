@@ -18,8 +18,8 @@ use super::inbox_rows::InboxRows;
 use super::process::{Place, Process, within};
 use super::scripted_model::{Model, dice};
 use super::simulated_people::People;
-use super::stored_prompts;
 use super::world::World;
+use super::{stored_prompts, with_failpoints};
 use crate::support::pause;
 use crate::support::postgres::{PrivateCluster, unique};
 use crate::support::repetitions;
@@ -92,13 +92,14 @@ const TREES: Plan = Plan {
     ..SHORT
 };
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn random_kills_lose_nothing_of_a_tree_and_start_no_sub_agent_twice() {
-    storm(&TREES.usual()).await;
+with_failpoints! {
+    async fn random_kills_lose_nothing_of_a_tree_and_start_no_sub_agent_twice() {
+        storm(&TREES.usual()).await;
+    }
+
+    async fn random_kills_lose_nothing_and_repeat_nothing() {
+        storm(&SHORT.usual()).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,15 +114,6 @@ async fn five_hundred_kills_of_trees_lose_nothing_and_repeat_nothing() {
         ..TREES
     })
     .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg_attr(
-    not(any(debug_assertions, feature = "failpoints")),
-    ignore = "needs failpoints"
-)]
-async fn random_kills_lose_nothing_and_repeat_nothing() {
-    storm(&SHORT.usual()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,13 +191,7 @@ async fn storm(plan: &Plan) {
         awake: Semaphore::new(replicas - 1),
     };
     // The first replica migrates the schema before the storm begins.
-    let mut begins = places[0].start("");
-    assert!(
-        begins.ready(people.http()).await,
-        "{}",
-        places[0].last_words()
-    );
-    begins.kill().await;
+    places[0].serve("", people.http()).await.kill().await;
     let faults = async {
         let lives = join_all(places.iter().map(|place| weather.lives_of(place, &people)));
         let (calm, ()) = tokio::join!(lives, weather.crash(&cluster));
@@ -311,9 +297,7 @@ impl Weather<'_> {
             self.inbox.compare().await;
             self.is_over();
         }
-        let mut process = place.start(&calm);
-        assert!(process.ready(people.http()).await, "{}", place.last_words());
-        process
+        place.serve(&calm, people.http()).await
     }
 
     fn next_life(&self) -> Option<u64> {

@@ -115,12 +115,7 @@ async fn approved(harness: &EngineHarness) -> TaskId {
 
 async fn rewrite(fixture: &StoreFixture, task: TaskId, kind: &str, from: &str, to: &str) {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
-    let id = task.to_string();
-    let id = if fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    };
+    let id = fixture.literal(task.0);
     let sql = format!(
         "update agent_task_item set body = replace(body, {}, {}) where task_id = {id} and type = '{kind}'",
         quoted(from),
@@ -165,32 +160,12 @@ async fn asked(harness: &EngineHarness, task: TaskId) -> CallSpec {
     asked.unwrap()
 }
 
-/// Creates a task and kills its process while the first call is in flight, so that no process sees
-/// the response.
-pub async fn killed_on_the_way(harness: &EngineHarness) -> TaskId {
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    harness.tool.close();
-    let mut driver = harness.engine(1).claim().await.unwrap().remove(0);
-    tokio::select! {
-        () = &mut driver => panic!("the call does not come back"),
-        () = harness.tool.reached(1) => {}
-    }
-    drop(driver);
-    harness.tool.open();
-    harness.later();
-    task
-}
-
 /// Loses the result of a repeatable call. Then replaces the tool's effect and URL in the
 /// configuration by `now`. Asserts that the call is not repeated.
 async fn not_repeated(fixture: StoreFixture, now: &str) {
     let mut harness = EngineHarness::new(fixture, TAG).await;
-    let task = killed_on_the_way(&harness).await;
+    let task = harness.lost_call().await;
+    harness.later();
     harness.configure(|yaml| {
         yaml.replace(
             "effect: idempotent, http: { method: POST, url: \"{tool}/tag\"",
@@ -227,7 +202,7 @@ both! {
         assert_ne!(harness.journal(task).await.row.agent_version, version, "in the commit of the message");
         harness.run().await;
         assert_eq!(shown(&harness), after());
-        let current = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let current = harness.queued().await;
         assert_eq!(harness.journal(current).await.row.agent_version, harness.journal(task).await.row.agent_version);
         assert_eq!(harness.executions(task, "/refund"), 1);
     }
@@ -359,7 +334,8 @@ both! {
 
     async fn lost_call_that_a_rule_holds_by_now_tells_the_approver_that_it_was_started(fixture) {
         let mut harness = EngineHarness::new(fixture, TAG).await;
-        let task = killed_on_the_way(&harness).await;
+        let task = harness.lost_call().await;
+        harness.later();
         let rule = "policy:\n  - { name: watch, tools: [tag], decide: hold, reason: Tags are watched }\n";
         harness.configure(|yaml| yaml.replace("policy:\n", rule));
         harness.run().await;

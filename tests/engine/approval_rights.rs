@@ -16,7 +16,7 @@ use holdpoint::task::status::TaskStatus;
 use super::call_decisions::{
     approve, asked, became, bodies, each, edit, message, question, refused, respond,
 };
-use super::engine_harness::{EngineHarness, alice, go, person, too_late, whole};
+use super::engine_harness::{EngineHarness, alice, drive, go, person, too_late, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -84,9 +84,7 @@ pub fn known<const N: usize>(accounts: [Account; N]) -> Roster {
 }
 
 pub async fn driven(harness: &EngineHarness, roster: &Roster) {
-    for driver in process(harness, roster, 4).claim().await.unwrap() {
-        driver.await;
-    }
+    drive(&process(harness, roster, 4)).await;
 }
 
 async fn harness(fixture: StoreFixture, approvers: &str) -> EngineHarness {

@@ -17,7 +17,7 @@ use holdpoint::task::status::TaskStatus;
 
 use self::database::{Beside, Cell};
 use super::call_decisions::{approve, each, edit, question, reject_then};
-use super::engine_harness::{EngineHarness, alice, go, person, turn, whole};
+use super::engine_harness::{Calls, EngineHarness, alice, go, person, turn, whole};
 use crate::store::store_fixture::StoreFixture;
 use crate::support::repetitions;
 
@@ -67,7 +67,7 @@ enum End {
 }
 
 impl Scene {
-    fn calls(self) -> &'static [(&'static str, &'static str)] {
+    fn calls(self) -> Calls {
         match self {
             Self::Approved | Self::Edited => ONE,
             Self::Mixed => PAIR,

@@ -88,14 +88,7 @@ pub async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
     let Some((request, _)) = open.last() else {
         panic!("none is open: {:#?}", harness.journal(task).await.items)
     };
-    harness
-        .fixture
-        .store
-        .request(*request)
-        .await
-        .unwrap()
-        .unwrap()
-        .spec
+    harness.fixture.request(*request).await.spec
 }
 
 /// Returns the result of each call in a journal. Asserts that no call has two results.

@@ -12,7 +12,7 @@ use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::tool::{Invocation, Tool, ToolAnswer};
 use tokio::sync::Semaphore;
 
-use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes};
+use super::engine_harness::{Calls, EngineHarness, alice, claimed, go, join, outcomes};
 use crate::store::store_fixture::StoreFixture;
 use crate::support::until;
 
@@ -60,9 +60,7 @@ pub fn limit_refund(harness: &mut EngineHarness) -> Arc<Semaphore> {
 }
 
 /// Creates a harness whose tool has one slot. Returns the harness and the semaphore of the slot.
-async fn harness(
-    calls: &'static [(&'static str, &'static str)],
-) -> (EngineHarness, Arc<Semaphore>) {
+async fn harness(calls: Calls) -> (EngineHarness, Arc<Semaphore>) {
     let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
     let slots = limit_refund(&mut harness);
     (harness, slots)
@@ -90,15 +88,12 @@ async fn until_judged(harness: &EngineHarness, task: TaskId) {
 async fn call_without_a_slot_is_stored_and_not_started_until_there_is_one() {
     let (harness, slots) = harness(ONE).await;
     let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
-    let task = harness.engine(0).create(&alice(), go(), None).await;
-    let task = task.unwrap().task_id;
+    let task = harness.queued().await;
     let drivers = claimed(&harness.engine(1)).await;
     until_judged(&harness, task).await;
     assert_eq!(progress(&harness, task).await, ["judged"]);
     drop(taken);
-    for driver in drivers {
-        driver.await.unwrap();
-    }
+    join(drivers).await;
     let words = ["judged", "started", "result"];
     assert_eq!(progress(&harness, task).await, words);
     assert_eq!(harness.status(task).await, TaskStatus::Completed);
@@ -125,9 +120,7 @@ async fn call_that_waits_for_a_slot_while_its_process_stops_is_left_to_another_p
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_one_turn_that_exceed_the_slots_start_one_after_the_other() {
     let (harness, _) = harness(TWO).await;
-    let task = harness.engine(0).create(&alice(), go(), None).await;
-    let task = task.unwrap().task_id;
-    harness.run().await;
+    let task = harness.begun().await;
     let words = ["judged", "judged", "started", "result", "started", "result"];
     assert_eq!(progress(&harness, task).await, words);
     let all = outcomes(&harness.journal(task).await);

@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
 use super::call_decisions::{each, edit};
-use super::engine_harness::{EngineHarness, alice, go, outcomes, whole};
+use super::engine_harness::{Calls, EngineHarness, alice, go, outcomes, whole};
 use crate::store::store_fixture::StoreFixture;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -120,7 +120,7 @@ impl Server {
     }
 }
 
-async fn harness(calls: &'static [(&'static str, &'static str)]) -> (EngineHarness, Arc<Server>) {
+async fn harness(calls: Calls) -> (EngineHarness, Arc<Server>) {
     let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
     let server = Arc::new(Server::default());
     let shared = Arc::clone(&server);

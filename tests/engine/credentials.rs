@@ -13,9 +13,9 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::{Value, json};
 
 use super::engine_harness::{
-    EngineHarness, alice, fills, go, outcomes, person, rejects, turn, whole,
+    Calls, EngineHarness, alice, fills, go, outcomes, person, rejects, turn, whole,
 };
-use super::invariants::{check, every_call_has_one_result};
+use super::invariants::{check, check_ended};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::test_app::ACCOUNTS;
 
@@ -51,36 +51,11 @@ pub(super) fn jira(token: &str) -> Value {
 
 /// Creates a harness whose model makes the calls in `turns` (tool, JSON arguments), turn by turn,
 /// and then finishes.
-pub(super) async fn clerk(
-    fixture: StoreFixture,
-    turns: &'static [&'static [(&'static str, &'static str)]],
-) -> EngineHarness {
+pub(super) async fn clerk(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
     harness.configure(|_| TOOLS.to_owned() + ACCOUNTS);
-    says(&harness, turns);
+    harness.script_turns(turns);
     harness
-}
-
-pub(super) fn says(
-    harness: &EngineHarness,
-    turns: &'static [&'static [(&'static str, &'static str)]],
-) {
-    harness.script(move |asked| {
-        Ok(turn(
-            turns.get(asked as usize - 1).copied().unwrap_or_default(),
-        ))
-    });
-}
-
-pub(super) async fn begun(harness: &EngineHarness) -> TaskId {
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    harness.run().await;
-    task
 }
 
 pub(super) async fn asked(harness: &EngineHarness, task: TaskId) -> RequestSpec {
@@ -150,8 +125,7 @@ pub(super) async fn ran(
         "{:#?}",
         journal.items
     );
-    check(&journal.items);
-    every_call_has_one_result(&journal.items);
+    check_ended(&journal.items);
     let task = task.to_string();
     let calls = harness.tool.ledger();
     let calls: Vec<_> = calls
@@ -175,7 +149,7 @@ fn bearer(token: &str) -> String {
 both! {
     async fn credential_requested_by_the_agent_reaches_the_tool_and_stays_out_of_the_journal(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira","reason":"to comment"}"#)], &[("comment", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let asked = asked(&harness, task).await;
         assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (Some("to comment"), Some(&json!({"service": "jira"}))));
         let form = asked.form.clone().unwrap();
@@ -205,7 +179,7 @@ both! {
 
     async fn unknown_credential_is_not_asked_for_and_one_that_no_tool_takes_is_sent_nowhere(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"spare"}"#), ("request_credentials", r#"{"service":"mail"}"#)], &[("plain", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let form = asked(&harness, task).await.form.unwrap();
         assert_eq!((&form["title"], &form["x-receivers"]), (&json!("spare"), &json!([])));
         fill(&harness, task, &json!({"x": "spare-0123456789"})).await;
@@ -217,7 +191,7 @@ both! {
 
     async fn call_without_its_credential_asks_for_it_then_runs_once(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}"), ("comment", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let asked = asked(&harness, task).await;
         assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (None, Some(&json!({"service": "jira"}))));
         assert_eq!(asked.pending_tool_calls.len(), 1);
@@ -229,7 +203,7 @@ both! {
 
     async fn held_call_asks_for_a_credential_after_its_approval_and_keeps_the_approval(fixture) {
         let harness = clerk(fixture, &[&[("pay", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         approve(&harness, task).await;
         assert_eq!(harness.tool.ledger().len(), 0);
         let request = asked(&harness, task).await.request_id;
@@ -243,7 +217,7 @@ both! {
 
     async fn calls_that_lack_the_same_credential_ask_for_it_once(fixture) {
         let harness = clerk(fixture, &[&[("look", "{}"), ("peek", "{}"), ("plain", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         fill(&harness, task, &json!({"key": "crm-key-0123456789"})).await;
         for path in ["/look", "/peek"] {
             ran(&harness, task, path, ("x-key", "crm-key-0123456789"), 1).await;
@@ -253,7 +227,7 @@ both! {
 
     async fn call_that_needs_two_credentials_asks_for_both_and_sends_them_in_path_and_query(fixture) {
         let harness = clerk(fixture, &[&[("find", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         for _ in 0..2 {
             assert_eq!(harness.tool.ledger().len(), 0);
             let service = asked(&harness, task).await.details.unwrap()["service"].clone();
@@ -271,7 +245,7 @@ both! {
 
     async fn declined_credential_rejects_its_call_and_others_go_on(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}"), ("plain", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let request = asked(&harness, task).await.request_id;
         let refused = harness.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await;
         assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
@@ -279,7 +253,7 @@ both! {
         harness.run().await;
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Rejected, Outcome::Succeeded]);
         assert_eq!((harness.status(task).await, harness.executions(task, "/comment")), (TaskStatus::Completed, 0));
-        let other = begun(&harness).await;
+        let other = harness.begun().await;
         let request = asked(&harness, other).await.request_id;
         harness.engine(0).decide(&alice(), request, rejects(Then::Cancel), None).await.unwrap();
         assert_eq!(harness.status(other).await, TaskStatus::Canceled);
@@ -288,7 +262,7 @@ both! {
 
     async fn unanswered_credential_request_expires(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("comment", "{}"), ("plain", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         for _ in 0..2 {
             let request = asked(&harness, task).await.request_id;
             harness.fixture.forward(Duration::from_hours(25));
@@ -305,7 +279,7 @@ both! {
     async fn credential_answer_that_does_not_fit_is_refused_by_place_without_its_value(fixture) {
         const VALUE: &str = "val-0123456789";
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let request = asked(&harness, task).await.request_id;
         let token = |token: Value| json!({"email": "a@acme.com", "token": token});
         let cases = [
@@ -341,7 +315,7 @@ both! {
 
     async fn credential_of_one_letter_and_the_maximum_length_is_sent(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let token = "a".repeat(8192);
         fill(&harness, task, &jira(&token)).await;
         ran(&harness, task, "/comment", ("authorization", &bearer(&token)), 1).await;
@@ -349,7 +323,7 @@ both! {
 
     async fn first_of_two_credential_answers_is_stored_and_sent(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let request = asked(&harness, task).await.request_id;
         let (one, other) = (harness.engine(0), harness.engine(0));
         let caller = alice();
@@ -367,7 +341,7 @@ both! {
 
     async fn expired_credential_is_asked_for_again(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         fill(&harness, task, &jira("old-0123456789")).await;
         harness.fixture.forward(Duration::from_hours(9));
         approve(&harness, task).await;
@@ -378,7 +352,7 @@ both! {
 
     async fn reopened_task_asks_for_its_credential_again(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")], &[], &[("comment", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         fill(&harness, task, &jira("old-0123456789")).await;
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
         assert_eq!(harness.fixture.number("select count(*) from credential").await, 0);
@@ -393,7 +367,7 @@ both! {
 
     async fn message_to_a_running_task_keeps_its_credentials(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")], &[("comment", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         fill(&harness, task, &jira(TOKEN)).await;
         let message = MessageInput { items: go().items, user_context: None, supersede: true };
         harness.engine(0).message(&alice(), task, message, None).await.unwrap();
@@ -404,10 +378,10 @@ both! {
 
     async fn credential_of_one_task_is_not_used_by_another_of_the_same_user(fixture) {
         let harness = clerk(fixture, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
-        let first = begun(&harness).await;
+        let first = harness.begun().await;
         fill(&harness, first, &jira("first-0123456789")).await;
-        says(&harness, &[&[("comment", "{}")]]);
-        let second = begun(&harness).await;
+        harness.script_turns(&[&[("comment", "{}")]]);
+        let second = harness.begun().await;
         assert_eq!(harness.tool.ledger().len(), 0, "what the other task was given is not sent for this one");
         fill(&harness, second, &jira("second-0123456789")).await;
         ran(&harness, second, "/comment", ("authorization", &bearer("second-0123456789")), 1).await;
@@ -426,12 +400,12 @@ both! {
             for (from, to) in [MORE, RECEIVER, ("expires_in: 8h", "expires_in: 80h")] {
                 harness.configure(|_| before.clone());
                 harness.script(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
-                let task = begun(&harness).await;
+                let task = harness.begun().await;
                 let old = asked(&harness, task).await;
                 harness.configure(|yaml| yaml.replacen(from, to, 1));
                 let refused = harness.engine(0).decide(&alice(), old.request_id, fills(&jira(TOKEN)), None).await;
                 assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{calls:?} {to}: {refused:?}");
-                let row = harness.fixture.store.request(old.request_id).await.unwrap().unwrap();
+                let row = harness.fixture.request(old.request_id).await;
                 assert_eq!(row.status, RequestStatus::Withdrawn);
                 let items = harness.journal(task).await.items;
                 let closed = |fact: &Fact| matches!(fact, Fact::RequestClosed { reason: CloseReason::ToolChanged, .. });
@@ -447,7 +421,7 @@ both! {
 
     async fn credential_request_with_only_other_wording_is_not_withdrawn(fixture) {
         let mut harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         harness.configure(|yaml| yaml.replace("Login of your Jira.", "The Jira login.").replace("From your profile.", "A token."));
         fill(&harness, task, &jira(TOKEN)).await;
         ran(&harness, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
@@ -455,7 +429,7 @@ both! {
 
     async fn call_that_no_longer_needs_a_credential_withdraws_the_request_and_runs(fixture) {
         let mut harness = clerk(fixture, &[&[("find", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         harness.configure(|yaml| yaml.replace("{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1", "{tool}/find"));
         let old = asked(&harness, task).await;
         let refused = harness.engine(0).decide(&alice(), old.request_id, fills(&json!({"key": "k"})), None).await;

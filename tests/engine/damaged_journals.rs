@@ -10,67 +10,39 @@ use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 
-use super::engine_harness::{EngineHarness, alice, go, whole};
+use super::engine_harness::{EngineHarness, alice, whole};
+use super::unread;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 
-fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
-    let id = task.to_string();
-    if fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    }
-}
-
 /// Runs an SQL statement on those items of the task that match the condition `which`. `what` is the
 /// part of the statement before `where`.
-async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
-    let id = quoted(fixture, task);
+pub async fn damage(fixture: &StoreFixture, task: TaskId, what: &str, which: &str) {
+    let id = fixture.literal(task.0);
     fixture
         .numbers(&format!("{what} where task_id = {id} and {which}"))
         .await
         .unwrap();
 }
 
-const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
+pub const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
 const NEWER: &str =
     "update agent_task_item set body = '{\"type\":\"something_of_a_later_version\"}'";
-const GONE: &str = "delete from agent_task_item";
+pub const GONE: &str = "delete from agent_task_item";
 
-async fn created(harness: &EngineHarness) -> TaskId {
-    harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id
-}
-
-/// Returns the task's failure code from its row, or `None` if the task has not failed. Asserts that
-/// the task counts as idle, has no open request and is not leased.
+/// Like [`unread::ended`], but returns `None` if the task has not failed.
 async fn ended(harness: &EngineHarness, task: TaskId) -> Option<FailureCode> {
-    let row = harness.fixture.store.task(task).await.unwrap().unwrap();
-    assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None));
-    assert!(
-        harness
-            .fixture
-            .store
-            .pending(task, task)
-            .await
-            .unwrap()
-            .is_empty()
-    );
-    (row.status == TaskStatus::Failed).then(|| row.error.unwrap().code)
+    let (status, error) = unread::ended(harness, task).await;
+    (status == TaskStatus::Failed).then(|| error.unwrap())
 }
 
 both! {
     async fn unreadable_running_task_fails_and_the_others_go_on(fixture) {
         for (what, which) in [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")] {
             let harness = EngineHarness::new(StoreFixture::like(&fixture).await, SMALL).await;
-            let (broken, other) = (created(&harness).await, created(&harness).await);
+            let (broken, other) = (harness.queued().await, harness.queued().await);
             damage(&harness.fixture, broken, what, which).await;
             harness.run().await;
             harness.engine(4).round().await.unwrap();
@@ -84,15 +56,7 @@ both! {
 
     async fn journal_that_lost_the_start_of_a_call_does_not_send_it_again(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = created(&harness).await;
-        harness.tool.close();
-        let mut drivers = harness.engine(4).claim().await.unwrap();
-        let driver = drivers.pop().unwrap();
-        tokio::select! {
-            () = driver => panic!("its call does not answer"),
-            () = harness.tool.reached(1) => {}
-        }
-        harness.tool.open();
+        let task = harness.lost_call().await;
         damage(&harness.fixture, task, GONE, "type = 'tool_started'").await;
         harness.later();
         harness.run().await;
@@ -106,7 +70,7 @@ both! {
         let (broken, overdue) = (harness.held().await, harness.held().await);
         damage(&harness.fixture, broken, CUT, "type = 'intervention_requested'").await;
         harness.fixture.forward(Duration::from_hours(25));
-        let waiting = created(&harness).await;
+        let waiting = harness.queued().await;
         let engine = harness.engine(4);
         assert_eq!(engine.round().await.unwrap(), 1, "the task that waits is claimed");
         engine.round().await.unwrap();
@@ -145,7 +109,7 @@ both! {
 
     async fn result_in_hand_is_written_beside_an_unreadable_journal(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = created(&harness).await;
+        let task = harness.queued().await;
         harness.tool.close();
         let engine = harness.engine(4);
         let driver = engine.claim().await.unwrap().pop().unwrap();
@@ -153,7 +117,7 @@ both! {
         let driver = tokio::spawn(driver);
         harness.tool.reached(1).await;
         damage(&harness.fixture, task, CUT, "seq = 2").await;
-        let id = quoted(&harness.fixture, task);
+        let id = harness.fixture.literal(task.0);
         let sql = format!("update agent_task set version = version + 1 where task_id = {id}");
         harness.fixture.numbers(&sql).await.unwrap();
         harness.tool.open();
@@ -165,13 +129,13 @@ both! {
 
     async fn item_of_a_newer_version_is_left_to_newer_replicas_for_five_takeovers(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = created(&harness).await;
+        let task = harness.queued().await;
         damage(&harness.fixture, task, NEWER, "seq = 2").await;
-        let takeovers = format!("select takeovers from agent_task where task_id = {}", quoted(&harness.fixture, task));
+        let takeovers = format!("select takeovers from agent_task where task_id = {}", harness.fixture.literal(task.0));
         for taken in 0..5 {
             harness.run().await;
             harness.engine(0).round().await.unwrap();
-            let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+            let row = harness.row(task).await;
             assert_eq!(row.status, TaskStatus::Running);
             assert_eq!(harness.fixture.number(&takeovers).await, taken);
             harness.later();

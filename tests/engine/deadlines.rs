@@ -13,7 +13,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::Value;
 
-use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes, person, rejects, whole};
+use super::engine_harness::{EngineHarness, alice, go, outcomes, person, rejects, whole};
 use super::two_replicas::{Pair, closed, finance, place};
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -63,20 +63,7 @@ async fn asked(harness: &EngineHarness, kind: RequestKind) -> (TaskId, RequestId
 /// task over and made no progress.
 async fn taken_over_in_vain(fixture: StoreFixture) -> (EngineHarness, TaskId) {
     let harness = EngineHarness::new(fixture, SMALL).await;
-    harness.tool.close();
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    let first = claimed(&harness.engine(1)).await;
-    harness.tool.reached(1).await;
-    for driver in first {
-        driver.abort();
-        assert!(driver.await.unwrap_err().is_cancelled());
-    }
-    harness.tool.open();
+    let task = harness.lost_call().await;
     // The first two times, the task may be driven together with other tasks. The next five times it
     // is driven alone.
     for fruitless in 1..=7 {

@@ -16,7 +16,7 @@ use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::Value;
 
 use super::engine_harness::{
-    EngineHarness, alice, claimed, go, outcomes, person, rejects, too_late, whole,
+    EngineHarness, alice, claimed, drive, go, join, outcomes, person, rejects, too_late, whole,
 };
 use super::two_replicas::{Pair, closed, finance, place};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -316,19 +316,11 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
     let mut seen = [0; 2];
     for round in 1..=60_usize {
         pair.harness.tool.close();
-        let task = pair
-            .harness
-            .engine(0)
-            .create(&alice(), go(), None)
-            .await
-            .unwrap()
-            .task_id;
+        let task = pair.harness.queued().await;
         let slow = claimed(&pair.here).await;
         pair.harness.tool.reached(round).await;
         pair.forward(std::time::Duration::from_mins(2));
-        for driver in pair.there.claim().await.unwrap() {
-            driver.await;
-        }
+        drive(&pair.there).await;
         let [(request, RequestKind::Reconcile)] = pair.harness.open(task).await[..] else {
             panic!("it is asked about")
         };
@@ -338,9 +330,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
             decided_later(&pair.there, &owner, request, word, round),
             async {
                 pair.harness.tool.open();
-                for driver in slow {
-                    driver.await.unwrap();
-                }
+                join(slow).await;
             }
         );
         // After the request is closed, the task is either queued or already being driven.

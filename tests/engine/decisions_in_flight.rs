@@ -13,8 +13,8 @@ use holdpoint::task::status::TaskStatus;
 use serde_json::Value;
 
 use super::call_decisions::{asked, each, edit, shown};
-use super::engine_harness::{EngineHarness, alice, go, outcomes, rejects, whole};
-use super::invariants::{check, every_call_has_one_result};
+use super::engine_harness::{Calls, EngineHarness, alice, go, outcomes, rejects, whole};
+use super::invariants::check_ended;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const LOOKUP: (&str, &str) = ("lookup", r#"{"order":1}"#);
@@ -25,10 +25,7 @@ const BESIDE_A_READ: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, LOOKUP];
 /// Three calls that a client answers, and one non-repeatable call that the service sends.
 const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
 
-async fn with_outside(
-    fixture: StoreFixture,
-    calls: &'static [(&'static str, &'static str)],
-) -> EngineHarness {
+async fn with_outside(fixture: StoreFixture, calls: Calls) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, calls).await;
     harness.configure(|yaml| {
         let yaml = yaml.replace(
@@ -74,11 +71,7 @@ fn count(harness: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool)
 /// Creates a task with several requests and one call that the service sends. Answers all requests
 /// while this call is in flight. The answers go through the process that drives the task. With a
 /// second task, they go through another process.
-async fn answered_while_one_is_out(
-    fixture: StoreFixture,
-    calls: &'static [(&'static str, &'static str)],
-    path: &str,
-) {
+async fn answered_while_one_is_out(fixture: StoreFixture, calls: Calls, path: &str) {
     let harness = with_outside(fixture, calls).await;
     let here = harness.engine(8);
     // With an embedded database there is only one process, the one that drives the task.
@@ -119,8 +112,7 @@ async fn answered_while_one_is_out(
         settled(&harness, &[&here, &door], task).await;
         let journal = harness.journal(task).await;
         let said = || format!("{elsewhere} {:#?}", journal.items);
-        check(&journal.items);
-        every_call_has_one_result(&journal.items);
+        check_ended(&journal.items);
         assert_eq!(
             (
                 journal.row.status,
@@ -162,20 +154,7 @@ async fn answered_while_one_is_out(
 /// Returns the harness, the task and the open approval request.
 async fn held_after_its_start(fixture: StoreFixture) -> (EngineHarness, TaskId, RequestId) {
     let mut harness = EngineHarness::new(fixture, &[LOOKUP]).await;
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    harness.tool.close();
-    for mut driver in harness.engine(1).claim().await.unwrap() {
-        tokio::select! {
-            () = &mut driver => panic!("it waits for its tool"),
-            () = harness.tool.reached(1) => {}
-        }
-    }
-    harness.tool.open();
+    let task = harness.lost_call().await;
     harness.configure(|yaml| {
         yaml.replace(
             "tools: [lookup, tag], decide: allow",

@@ -81,12 +81,7 @@ pub(super) async fn rewritten(
 }
 
 async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, to: &str) {
-    let id = task.to_string();
-    let id = if harness.fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    };
+    let id = harness.fixture.literal(task.0);
     let sql = format!(
         "update agent_task_item set body = replace(body, '{from}', '{to}') where type = '{of}' and task_id = {id}"
     );
@@ -94,7 +89,7 @@ async fn tampered(harness: &EngineHarness, task: TaskId, of: &str, from: &str, t
 }
 
 async fn is_damaged(harness: &EngineHarness, task: TaskId) {
-    let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+    let row = harness.row(task).await;
     assert_eq!(
         (row.status, row.error.map(|error| error.code)),
         (TaskStatus::Failed, Some(FailureCode::Integrity))
@@ -177,7 +172,7 @@ both! {
         assert_eq!(bodies(&harness, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
         let (asked, ran) = digests(&harness, task).await;
         assert_eq!((asked.len(), ran.len(), asked[0] == ran[0]), (1, 1, false));
-        let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+        let row = harness.fixture.request(request).await;
         assert_eq!(row.spec.pending_tool_calls[0].arguments_text, LARGE[0].1);
         let (_, decision) = &row.answers[0];
         let kept = &decision.decisions[&call];
@@ -435,7 +430,8 @@ both! {
 
     async fn approval_of_a_call_that_was_sent_offers_no_edit(fixture) {
         let mut harness = EngineHarness::new(fixture, TAG).await;
-        let task = super::agent_versions::killed_on_the_way(&harness).await;
+        let task = harness.lost_call().await;
+        harness.later();
         harness.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
         harness.run().await;
         let (_, calls) = question(&harness, task).await;

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::approval_rights::{account, driven, keyed, known, process};
 use super::engine_harness::{
-    EngineHarness, alice, fills, outcomes, person, rejects, too_late, whole,
+    Calls, EngineHarness, alice, fills, outcomes, person, rejects, too_late, whole,
 };
 use crate::store::store_fixture::StoreFixture;
 
@@ -90,10 +90,7 @@ fn lost() -> ToolAnswer {
     }
 }
 
-async fn harness(
-    calls: &'static [(&'static str, &'static str)],
-    answers: Vec<ToolAnswer>,
-) -> (EngineHarness, Arc<Server>) {
+async fn harness(calls: Calls, answers: Vec<ToolAnswer>) -> (EngineHarness, Arc<Server>) {
     let mut harness = EngineHarness::new(StoreFixture::sqlite().await, calls).await;
     harness.configure(|yaml| yaml.to_owned() + SEALING);
     let server = Arc::new(Server::default());

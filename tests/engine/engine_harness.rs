@@ -1,7 +1,6 @@
 //! A harness of engines that run no workers. A test holds the drivers, polls them as often as it
 //! needs, and drops them.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,11 +37,14 @@ use tokio::task::JoinHandle;
 use super::stored_prompts::Witness;
 use crate::store::store_fixture::StoreFixture;
 use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, REFUNDS};
+use crate::support::test_app::{VARIABLES, refunds};
 use crate::support::until;
 
 /// Maps the name of a model and the prompt to the model's answer.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
+
+/// Calls of a model in a turn: for each, the tool and the JSON arguments.
+pub type Calls = &'static [(&'static str, &'static str)];
 
 pub type MakeTool = Arc<dyn Fn(&ToolSpec) -> Arc<dyn Tool> + Send + Sync>;
 
@@ -55,6 +57,20 @@ pub fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()
 pub async fn claimed(engine: &Arc<Engine>) -> Vec<JoinHandle<()>> {
     let drivers = engine.claim().await.unwrap();
     drivers.into_iter().map(spawn).collect()
+}
+
+/// Waits until spawned drivers have ended.
+pub async fn join(drivers: Vec<JoinHandle<()>>) {
+    for driver in drivers {
+        driver.await.unwrap();
+    }
+}
+
+/// Claims tasks and drives them, each after the one before has stopped.
+pub async fn drive(engine: &Arc<Engine>) {
+    for driver in engine.claim().await.unwrap() {
+        driver.await;
+    }
 }
 
 /// A model inside the test's process. It answers with a delay and records its prompts.
@@ -132,17 +148,10 @@ pub struct EngineHarness {
 impl EngineHarness {
     /// Creates a harness of the refund agent. The model makes these calls (tool, JSON arguments) in
     /// its first turn and then finishes.
-    pub async fn new(
-        fixture: StoreFixture,
-        calls: &'static [(&'static str, &'static str)],
-    ) -> Self {
+    pub async fn new(fixture: StoreFixture, calls: Calls) -> Self {
         let script: Script =
             Arc::new(move |_, prompt| Ok(turn(if prompt.turn == 1 { calls } else { &[] })));
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
-        let variables = vec![
-            ("MODEL_KEY", "sk-model-key-0123456789"),
-            ("TOOL_SECRET", "tool-secret-0123456789"),
-        ];
+        let yaml = refunds("{ owner: true }");
         let model = Arc::new(StubModel {
             script: Mutex::new(script),
             shown: Mutex::default(),
@@ -153,7 +162,7 @@ impl EngineHarness {
             model,
             refund: None,
             witness: None,
-            variables,
+            variables: VARIABLES.to_vec(),
             yaml,
         }
     }
@@ -172,6 +181,12 @@ impl EngineHarness {
         script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
     ) {
         self.script_by_name(move |_, prompt| script(prompt.turn));
+    }
+
+    /// Lets the model make these calls (tool, JSON arguments), turn by turn, and then finish.
+    pub fn script_turns(&self, turns: &'static [Calls]) {
+        let calls = move |number: u32| turns.get(number as usize - 1).copied().unwrap_or_default();
+        self.script(move |number| Ok(turn(calls(number))));
     }
 
     /// Sets the function that maps the model's name and the prompt to the answer, for all models.
@@ -231,30 +246,22 @@ impl EngineHarness {
         let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
         let agents: Agents = config.agents();
         for agent in agents.definitions() {
-            let kept = self
-                .fixture
-                .store
-                .store_agent_version(&agent.version, &agent.definition);
+            let store = &self.fixture.store;
+            let kept = store.store_agent_version(&agent.version, &agent.definition);
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept))
                 .unwrap();
         }
         let model = |name: &String| -> Arc<dyn ModelClient> {
-            Arc::new(Named(
-                name.clone(),
-                self.model.clone(),
-                self.witness.clone(),
-            ))
+            let model = Named(name.clone(), self.model.clone(), self.witness.clone());
+            Arc::new(model)
         };
+        let models = config.models.keys();
         EngineParts {
             store: self.fixture.store.clone(),
             agents: Arc::new(agents),
             policy: Arc::new(policy),
             catalog: Arc::new(catalog),
-            models: config
-                .models
-                .keys()
-                .map(|name| (name.clone(), model(name)))
-                .collect::<BTreeMap<_, _>>(),
+            models: models.map(|name| (name.clone(), model(name))).collect(),
             roster: roster(),
             sealer: config.sealer(),
             clock: self.fixture.clock.clone(),
@@ -286,12 +293,8 @@ impl EngineHarness {
     }
 
     pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {
-        let progress = Progress::from_items(&self.journal(task).await.items);
-        progress
-            .open
-            .iter()
-            .map(|open| (open.spec.request_id, open.spec.kind))
-            .collect()
+        let asked = self.asked(task).await.into_iter();
+        asked.map(|spec| (spec.request_id, spec.kind)).collect()
     }
 
     pub async fn asked(&self, task: TaskId) -> Vec<RequestSpec> {
@@ -304,18 +307,11 @@ impl EngineHarness {
     pub async fn answer_all(&self, engine: &Arc<Engine>, task: TaskId) {
         for asked in self.asked(task).await {
             let answer = match (asked.kind, &asked.form) {
-                (RequestKind::Reconcile, _) => {
-                    whole(Action::Respond, Some(Value::from("it was paid")))
-                }
+                (RequestKind::Reconcile, _) => whole(Action::Respond, Some("it was paid".into())),
                 (RequestKind::Credentials, Some(form)) => {
                     let fields = form["properties"].as_object().unwrap().keys();
-                    fills(
-                        &fields
-                            .map(|field| {
-                                (field.clone(), Value::from(format!("of-{field}@acme.com")))
-                            })
-                            .collect(),
-                    )
+                    let filled = |field: &String| (field.clone(), format!("of-{field}@acme.com"));
+                    fills(&fields.map(filled).collect())
                 }
                 _ => whole(Action::Approve, None),
             };
@@ -326,24 +322,51 @@ impl EngineHarness {
         }
     }
 
+    /// Creates a task, which is queued. Returns the task's id.
+    pub async fn queued(&self) -> TaskId {
+        let accepted = self.engine(0).create(&alice(), go(), None).await;
+        accepted.unwrap().task_id
+    }
+
+    /// Creates a task and drives it until it stops. Returns the task's id.
+    pub async fn begun(&self) -> TaskId {
+        let task = self.queued().await;
+        self.run().await;
+        task
+    }
+
+    /// Creates a task and drives it until its first call is in flight: the tool does not answer
+    /// before it is opened. Returns the task's id and the drivers.
+    pub async fn in_flight(&self) -> (TaskId, Vec<JoinHandle<()>>) {
+        self.tool.close();
+        let task = self.queued().await;
+        let drivers = claimed(&self.engine(1)).await;
+        self.tool.reached(1).await;
+        (task, drivers)
+    }
+
+    /// Creates a task whose process dies while the first call is in flight, so that no process sees
+    /// the response. Returns the task's id.
+    pub async fn lost_call(&self) -> TaskId {
+        let (task, drivers) = self.in_flight().await;
+        for driver in drivers {
+            driver.abort();
+            assert!(driver.await.unwrap_err().is_cancelled());
+        }
+        self.tool.open();
+        task
+    }
+
     /// Creates a task and drives it until it waits for an approval. Returns the task's id.
     pub async fn held(&self) -> TaskId {
-        let task = self
-            .engine(0)
-            .create(&alice(), go(), None)
-            .await
-            .unwrap()
-            .task_id;
-        self.run().await;
+        let task = self.begun().await;
         assert_eq!(self.status(task).await, TaskStatus::Paused);
         task
     }
 
     /// Drives at most 4 tasks that can run now. Uses a new engine, as a restarted process would.
     pub async fn run(&self) {
-        for driver in self.engine(4).claim().await.unwrap() {
-            driver.await;
-        }
+        drive(&self.engine(4)).await;
     }
 
     pub fn yaml(&self) -> String {
@@ -356,9 +379,7 @@ impl EngineHarness {
         let engine = self.engine(4);
         for _ in 0..20 {
             self.later();
-            for driver in engine.claim().await.unwrap() {
-                driver.await;
-            }
+            drive(&engine).await;
             match self.status(task).await {
                 TaskStatus::Running => {}
                 TaskStatus::Paused => self.answer_all(&self.engine(0), task).await,
@@ -413,32 +434,17 @@ pub fn person(user: &str) -> Caller {
 }
 
 pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
-    let results = journal.items.iter().filter_map(|item| match &item.fact {
-        Fact::ToolResult(result) => Some(result.outcome),
-        Fact::LateResult(_)
-        | Fact::TaskStatus { .. }
-        | Fact::UserMessage { .. }
-        | Fact::AssistantMessage(_)
-        | Fact::Judged { .. }
-        | Fact::InterventionRequested(_)
-        | Fact::Decision { .. }
-        | Fact::RequestClosed { .. }
-        | Fact::ToolStarted { .. }
-        | Fact::SubAgentStarted { .. } => None,
+    let results = journal.items.iter().filter_map(|item| {
+        let Fact::ToolResult(result) = &item.fact else {
+            return None;
+        };
+        Some(result.outcome)
     });
     results.collect()
 }
 
 pub fn rejects(then: Then) -> DecisionInput {
-    let body = DecisionBody::Whole {
-        action: Action::Reject,
-        reason: None,
-        then: Some(then),
-        response: None,
-        result: None,
-        remember: None,
-    };
-    DecisionInput { digest: None, body }
+    answer(Action::Reject, Some(then), None, None)
 }
 
 pub fn go() -> TaskInput {
@@ -460,24 +466,25 @@ pub fn too_late<T>(said: &Result<T, Refusal>, to: RequestId) -> bool {
 }
 
 pub fn fills(response: &Value) -> DecisionInput {
-    let response = Some(Secret::new(response.to_string()));
-    let body = DecisionBody::Whole {
-        action: Action::Respond,
-        reason: None,
-        then: None,
-        response,
-        result: None,
-        remember: None,
-    };
-    DecisionInput { digest: None, body }
+    answer(Action::Respond, None, Some(response), None)
 }
 
 pub fn whole(action: Action, result: Option<Value>) -> DecisionInput {
+    answer(action, None, None, result)
+}
+
+/// Returns an answer to all calls of a request.
+fn answer(
+    action: Action,
+    then: Option<Then>,
+    response: Option<&Value>,
+    result: Option<Value>,
+) -> DecisionInput {
     let body = DecisionBody::Whole {
         action,
         reason: None,
-        then: None,
-        response: None,
+        then,
+        response: response.map(|it| Secret::new(it.to_string())),
         result: result.map(|it| it.to_string()),
         remember: None,
     };

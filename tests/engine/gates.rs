@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::gate::{
-    GateAnswer, GateDecision, GateRefusal, GateState, Identity, Proposal,
+    AskProgress, Delivery, GateAnswer, GateCall, GateDecision, GateRefusal, GateState, Identity,
+    Proposal,
 };
 use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::{Caller, Permissions};
@@ -22,14 +23,16 @@ use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use tokio::task::JoinHandle;
 
-use super::engine_harness::{EngineHarness, alice, claimed, outcomes, whole};
+use super::engine_harness::{EngineHarness, alice, claimed, join, outcomes, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::{eventually, repetitions, until};
 
+const LONG: Duration = Duration::from_mins(1);
 const GATE: &str = "
 gates:
   door: { tools: [refund, lookup, Bash], use_within: 1h, run_within: 10m }
@@ -37,6 +40,8 @@ gates:
 const BASH: &str = "
   Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } } } }
 agents:";
+
+type Asking = JoinHandle<Result<GateAnswer, GateRefusal>>;
 
 async fn harness(fixture: StoreFixture) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
@@ -71,24 +76,48 @@ fn proposal(tool: &str, arguments: &str, wait: Duration) -> Proposal {
         wait,
         run_wait: Duration::ZERO,
         returns_within: Duration::ZERO,
-        progress: holdpoint::engine::gate::AskProgress::default(),
+        progress: AskProgress::default(),
     }
 }
 
-fn refund(order: u32) -> String {
-    format!(r#"{{"order":{order},"amount":120}}"#)
+/// Returns a proposal of a refund that a person must approve.
+fn refund(order: u32, wait: Duration) -> Proposal {
+    let arguments = format!(r#"{{"order":{order},"amount":120}}"#);
+    proposal("refund", &arguments, wait)
+}
+
+/// Returns a proposal of a refund that a rule allows.
+fn small(order: u32, wait: Duration) -> Proposal {
+    let arguments = format!(r#"{{"order":{order},"amount":5}}"#);
+    proposal("refund", &arguments, wait)
+}
+
+fn bash(wait: Duration) -> Proposal {
+    proposal("Bash", r#"{"command":"make"}"#, wait)
+}
+
+async fn asks(engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
+    engine.ask(&agent(), proposal).await.unwrap().call
 }
 
 async fn ask(engine: &Arc<Engine>, order: u32, wait: Duration) -> GateAnswer {
-    let proposal = proposal("refund", &refund(order), wait);
-    engine.ask(&agent(), &proposal).await.unwrap()
+    engine.ask(&agent(), &refund(order, wait)).await.unwrap()
 }
 
 #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
-fn asking(engine: &Arc<Engine>, order: u32) -> JoinHandle<Result<GateAnswer, GateRefusal>> {
+fn asking_by(engine: &Arc<Engine>, proposal: Proposal) -> Asking {
     let engine = Arc::clone(engine);
-    let proposal = proposal("refund", &refund(order), Duration::from_mins(5));
     tokio::spawn(async move { engine.ask(&agent(), &proposal).await })
+}
+
+fn asking(engine: &Arc<Engine>, order: u32) -> Asking {
+    asking_by(engine, refund(order, Duration::from_mins(5)))
+}
+
+/// Ends an ask without an answer, as the end of its client's connection does.
+async fn abort(asking: Asking) {
+    asking.abort();
+    let _ = asking.await;
 }
 
 fn every_call() -> TaskFilter {
@@ -122,10 +151,26 @@ async fn until_proposed(harness: &EngineHarness) -> TaskId {
     eventually("the call is stored", only_call).await
 }
 
+/// Waits until a request of this kind, and no other, is open at the call.
+async fn until_open(harness: &EngineHarness, task: TaskId, kind: RequestKind) {
+    let is_open = async || {
+        let ended = harness.status(task).await.is_terminal();
+        assert!(!ended, "the call has ended");
+        matches!(harness.open(task).await[..], [(_, open)] if open == kind)
+    };
+    until("a person is asked", is_open).await;
+}
+
+/// Waits until the gate has a call, which must be the only one, and a request of this kind is open
+/// at it. Returns the call's task.
+async fn until_asked(harness: &EngineHarness, kind: RequestKind) -> TaskId {
+    let task = until_proposed(harness).await;
+    until_open(harness, task, kind).await;
+    task
+}
+
 async fn driven(engine: &Arc<Engine>) {
-    for driver in claimed(engine).await {
-        driver.await.unwrap();
-    }
+    join(claimed(engine).await).await;
 }
 
 /// Drives the due tasks until `task` has this status. A claim skips a task whose row is locked, so
@@ -153,6 +198,13 @@ async fn approve(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
         .unwrap();
 }
 
+/// Proposes a call and approves it without an asker. Returns the call's task.
+async fn approved(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Proposal) -> TaskId {
+    let task = asks(engine, proposal).await.task_id;
+    approve(harness, engine, task).await;
+    task
+}
+
 /// Runs `times` rounds. Each round approves a call while the call's asker leaves. Asserts that the
 /// call runs exactly once: either at once, or when the next asker asks for it.
 async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
@@ -163,15 +215,11 @@ async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
         let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
         let asking = asking(&engine, order);
         until_present(&harness, task, |until| until > Time(0)).await;
-        let leaves = async {
-            asking.abort();
-            let _ = asking.await;
-        };
-        tokio::join!(approve(&harness, &engine, task), leaves);
+        tokio::join!(approve(&harness, &engine, task), abort(asking));
         // The asker has left. If the call has already run, its result is still waiting for an
         // asker.
         until_present(&harness, task, |until| until == Time(0)).await;
-        let answer = ask(&engine, order, Duration::from_mins(1)).await;
+        let answer = ask(&engine, order, LONG).await;
         assert_eq!(
             (answer.call.task_id, answer.call.outcome),
             (task, Some(Outcome::Succeeded))
@@ -191,10 +239,7 @@ async fn yes_against_a_leaving_asker(fixture: StoreFixture, times: usize) {
         } else {
             waited += 1;
         }
-        answer
-            .delivery
-            .into_iter()
-            .for_each(holdpoint::engine::gate::Delivery::delivered);
+        answer.delivery.into_iter().for_each(Delivery::delivered);
     }
     assert_eq!(ran_at_once + waited, times);
 }
@@ -228,8 +273,7 @@ both! {
     async fn approved_call_without_its_asker_waits_and_expires_after_use_within(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
+        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
         // The task must be parked before the clock advances, because its wake-up time is computed
         // when it is parked.
         until_at_rest(&harness, task).await;
@@ -251,14 +295,13 @@ both! {
     async fn result_whose_delivery_was_lost_is_answered_by_the_next_ask_and_runs_nothing(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
-        let lost = ask(&engine, 1, Duration::from_mins(1)).await;
+        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+        let lost = ask(&engine, 1, LONG).await;
         assert_eq!(lost.call.outcome, Some(Outcome::Succeeded));
         // Simulates a process that ends before it has delivered the body of the answer.
         drop(lost);
         let restarted = harness.engine(8);
-        let again = ask(&restarted, 1, Duration::from_mins(1)).await;
+        let again = ask(&restarted, 1, LONG).await;
         assert_eq!(
             (again.call.task_id, again.call.outcome),
             (task, Some(Outcome::Succeeded))
@@ -289,9 +332,7 @@ both! {
         driven_until(&harness, &without, task, TaskStatus::Failed).await;
         let error = harness.journal(task).await.row.error;
         assert_eq!(error.map(|error| error.code), Some(FailureCode::Configuration));
-        let refused = without
-            .ask(&agent(), &proposal("refund", &refund(1), Duration::ZERO))
-            .await;
+        let refused = without.ask(&agent(), &refund(1, Duration::ZERO)).await;
         assert!(matches!(
             refused,
             Err(GateRefusal::Command(Refusal::Invalid(_)))
@@ -302,17 +343,15 @@ both! {
     async fn parked_call_keeps_the_terms_of_its_making_and_todays_rules_tighten_them(fixture) {
         let mut harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        let denied = ask(&engine, 2, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
-        approve(&harness, &engine, denied).await;
+        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
+        let denied = approved(&harness, &engine, &refund(2, Duration::ZERO)).await;
         for parked in [task, denied] {
             until_at_rest(&harness, parked).await;
         }
         harness.configure(|yaml| yaml.replace("use_within: 1h", "use_within: 1m"));
         let shorter = harness.engine(8);
         harness.fixture.forward(Duration::from_mins(30));
-        let answer = ask(&shorter, 1, Duration::from_mins(1)).await;
+        let answer = ask(&shorter, 1, LONG).await;
         assert_eq!(answer.call.outcome, Some(Outcome::Succeeded));
         harness.configure(|yaml| {
             yaml.replace(
@@ -323,11 +362,11 @@ both! {
         let stricter = harness.engine(8);
         let key = Proposal {
             identity: Identity::Call(denied),
-            ..proposal("refund", &refund(2), Duration::from_mins(1))
+            ..refund(2, LONG)
         };
-        let answer = stricter.ask(&agent(), &key).await.unwrap();
+        let call = asks(&stricter, &key).await;
         assert_eq!(
-            (answer.call.state, answer.call.outcome),
+            (call.state, call.outcome),
             (GateState::Settled, Some(Outcome::Denied))
         );
         assert_eq!(harness.executions(denied, "/refund"), 0);
@@ -336,19 +375,9 @@ both! {
     async fn permit_whose_runner_dies_ends_in_a_question_after_run_within(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let bash = |wait| proposal("Bash", r#"{"command":"make"}"#, wait);
-        let task = engine
-            .ask(&agent(), &bash(Duration::ZERO))
-            .await
-            .unwrap()
-            .call
-            .task_id;
-        approve(&harness, &engine, task).await;
-        let answer = engine
-            .ask(&agent(), &bash(Duration::from_mins(1)))
-            .await
-            .unwrap();
-        assert!(answer.call.permit.is_some());
+        let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+        let call = asks(&engine, &bash(LONG)).await;
+        assert!(call.permit.is_some());
         until_at_rest(&harness, task).await;
         harness.fixture.forward(Duration::from_mins(5));
         driven(&engine).await;

@@ -17,12 +17,12 @@ use holdpoint::task::verdict::{Judgement, Verdict};
 
 use super::approval_rights::{account, directory};
 use super::call_decisions::{approve, asked, each, message, places, plain, question, refused};
-use super::engine_harness::{EngineHarness, alice, claimed, go, person, rejects, turn, whole};
+use super::engine_harness::{
+    Calls, EngineHarness, alice, claimed, drive, go, person, rejects, whole,
+};
 use super::takeover::{Drop, lived};
 use super::two_replicas::Pair;
 use crate::store::store_fixture::{StoreFixture, both};
-
-type Calls = &'static [(&'static str, &'static str)];
 
 const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
 const OTHER: (&str, &str) = ("refund", r#"{"order":2,"amount":121}"#);
@@ -40,7 +40,7 @@ const BY_BOB: &str = "approvers: { users: [bob] }";
 /// approval of them can be remembered for the same arguments.
 async fn harness(fixture: StoreFixture, turns: &'static [Calls]) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, &[]).await;
-    harness.script(move |asked| Ok(turn(turns.get(asked as usize - 1).copied().unwrap_or(&[]))));
+    harness.script_turns(turns);
     harness.configure(|yaml| {
         let yaml = yaml.replace(APPROVERS, &format!("{BY_BOB}, remember: {OFFER}"));
         yaml.replace(
@@ -69,10 +69,6 @@ async fn begun_by(harness: &EngineHarness, caller: &Caller) -> TaskId {
     let task = engine.create(caller, go(), None).await.unwrap().task_id;
     harness.run().await;
     task
-}
-
-async fn begun(harness: &EngineHarness) -> TaskId {
-    begun_by(harness, &alice()).await
 }
 
 /// Answers the open request as Bob. Then a new process drives the task on.
@@ -138,7 +134,7 @@ async fn ran(harness: &EngineHarness, task: TaskId, path: &str, calls: usize) {
 both! {
     async fn approval_without_remember_remembers_nothing(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         answered(&harness, task, whole(Action::Approve, None)).await;
         asks(&harness, task, "/refund", 1).await;
         assert_eq!(grants(&harness).await, []);
@@ -149,7 +145,7 @@ both! {
 
     async fn remembered_approval_lets_later_calls_of_its_rule_through_and_says_so(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[OTHER], &[HUGE]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, task, "/refund", 2).await;
         let judged = judgements(&harness, task).await;
@@ -172,7 +168,7 @@ both! {
 
     async fn other_arguments_are_asked_about(fixture) {
         let harness = harness(fixture, &[&[TAG], &[TAG_AGAIN], &[OTHER_TAG]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         answered(&harness, task, remembered(GrantScope::Owner, hours(1))).await;
         asks(&harness, task, "/tag", 2).await;
         assert_eq!(asked(&harness, task).await.own_calls().next().unwrap().arguments_text, OTHER_TAG.1);
@@ -181,13 +177,13 @@ both! {
     async fn another_task_owner_agent_or_tenant_is_asked(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("policy:\n", "  other: { description: Refunds too., model: main, instructions: Refund., tools: [refund] }\ndefault_agent: billing\npolicy:\n"));
-        let first = begun(&harness).await;
+        let first = harness.begun().await;
         answered(&harness, first, remembered(GrantScope::Task, hours(1))).await;
         ran(&harness, first, "/refund", 1).await;
-        let second = begun(&harness).await;
+        let second = harness.begun().await;
         asks(&harness, second, "/refund", 0).await;
         answered(&harness, second, remembered(GrantScope::Owner, hours(1))).await;
-        let third = begun(&harness).await;
+        let third = harness.begun().await;
         ran(&harness, third, "/refund", 1).await;
         let spelled = begun_by(&harness, &person("ALICE")).await;
         ran(&harness, spelled, "/refund", 1).await;
@@ -203,7 +199,7 @@ both! {
 
     async fn standing_decision_of_a_task_counts_in_the_tree_that_both_its_row_and_the_journal_name(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[TAG], &[LARGE]]).await;
-        let (first, second) = (begun(&harness).await, begun(&harness).await);
+        let (first, second) = (harness.begun().await, harness.begun().await);
         answered(&harness, first, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, first, "/refund", 1).await;
         // Damages the row of the standing decision: the row now names the other tree.
@@ -221,7 +217,7 @@ both! {
 
     async fn next_message_of_the_user_ends_what_was_remembered_for_the_task(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE], &[], &[LARGE]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         ran(&harness, task, "/refund", 2).await;
         harness.engine(0).message(&alice(), task, message(), None).await.unwrap();
@@ -233,7 +229,7 @@ both! {
 
     async fn rejection_beats_a_standing_decision(fixture) {
         let harness = harness(fixture, &[&[LARGE, OTHER], &[OTHER], &[LARGE]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let (request, calls) = question(&harness, task).await;
         let yes = CallReply { remember: Some(GrantRequest { scope: GrantScope::Owner, expires_in: hours(1) }), ..approve() };
         let no = plain(Action::Reject);
@@ -246,15 +242,15 @@ both! {
 
     async fn deny_and_the_hold_of_another_rule_beat_a_standing_decision(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
-        let first = begun(&harness).await;
+        let first = harness.begun().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
         let before = harness.yaml();
         harness.configure(|yaml| yaml.replace("policy:\n", "policy:\n  - { name: watch, tools: [refund], decide: hold, approvers: { users: [carol] } }\n"));
-        let second = begun(&harness).await;
+        let second = harness.begun().await;
         asks(&harness, second, "/refund", 0).await;
         assert_eq!(asked(&harness, second).await.terms.approvers.users, ["carol"]);
         harness.configure(|_| before.replace("policy:\n", "policy:\n  - { name: stop, tools: [refund], decide: deny }\n"));
-        let third = begun(&harness).await;
+        let third = harness.begun().await;
         ran(&harness, third, "/refund", 0).await;
     }
 
@@ -275,7 +271,7 @@ both! {
             ("its history", same, 0, true, false),
         ] {
             let mut harness = harness(StoreFixture::like(&fixture).await, &[&[LARGE]]).await;
-            let first = begun(&harness).await;
+            let first = harness.begun().await;
             answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
             harness.configure(change);
             harness.fixture.forward(Duration::from_mins(later));
@@ -284,7 +280,7 @@ both! {
                 harness.fixture.numbers(doubt).await.unwrap();
                 harness.fixture.forward(Duration::from_secs(1));
             }
-            let second = begun(&harness).await;
+            let second = harness.begun().await;
             let row = grant(&harness).await;
             let end = harness.engine(0).grant_end(&row);
             assert_eq!((harness.executions(second, "/refund"), end.is_none()), (usize::from(counts), counts), "{what}: {end:?}");
@@ -293,22 +289,20 @@ both! {
 
     async fn standing_decision_ends_with_the_right_of_its_giver(fixture) {
         let harness = harness(fixture, &[&[LARGE]]).await;
-        let first = begun(&harness).await;
+        let first = harness.begun().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
         let nobody = holdpoint::people::authorization::Roster::new(Some(directory([account("web", &[])].into_iter())));
         let parts = holdpoint::engine::EngineParts { roster: nobody, ..harness.parts(4) };
         let engine = Engine::new(parts);
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        for driver in engine.claim().await.unwrap() {
-            driver.await;
-        }
+        let task = harness.queued().await;
+        drive(&engine).await;
         asks(&harness, task, "/refund", 0).await;
         assert_eq!(engine.grant_end(&grant(&harness).await), Some(GrantEnd::Giver));
     }
 
     async fn standing_decision_that_is_ended_before_the_start_does_not_count(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[LARGE, TAG]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         // The standing decision allows the refund, but the refund waits until the request about the
         // tag is answered.
@@ -332,7 +326,7 @@ both! {
 
     async fn calls_of_one_turn_use_no_more_than_is_left(fixture) {
         let harness = harness(fixture, &[&[TAG], &[TAG, TAG, TAG]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, task, "/tag", 1).await;
         assert_eq!(question(&harness, task).await.1.len(), 1, "two are let through");
@@ -343,7 +337,7 @@ both! {
 
     async fn tasks_of_two_replicas_use_no_more_than_is_left(fixture) {
         let harness = harness(fixture, &[&[LARGE]]).await;
-        let first = begun(&harness).await;
+        let first = harness.begun().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
         let pair = Pair::of(harness).await;
         let begin = async |round: usize| pair.turned(round).0.create(&alice(), go(), None).await.unwrap().task_id;
@@ -366,7 +360,7 @@ both! {
 
     async fn tool_in_doubt_is_asked_about_by_the_approvers_of_the_rule(fixture) {
         let harness = harness(fixture, &[&[LARGE], &[OTHER], &[LARGE]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         harness.tool.answers(500, "");
         answered(&harness, task, remembered(GrantScope::Task, hours(1))).await;
         asks(&harness, task, "/refund", 1).await;
@@ -378,7 +372,7 @@ both! {
 
     async fn wish_beyond_the_offer_is_refused(fixture) {
         let mut harness = harness(fixture, &[&[LARGE, TAG], &[HUGE]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let open = harness.asked(task).await;
         assert_eq!(open.len(), 1, "the terms are the same");
         let (request, calls) = question(&harness, task).await;
@@ -419,7 +413,7 @@ both! {
     async fn scope_that_is_not_offered_is_refused(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("for: [task, owner], most: 4h", "for: [task], most: 4h"));
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let (door, wish) = (harness.engine(0), remembered(GrantScope::Owner, hours(1)));
         let said = refused(&harness, &door, &person("bob"), task, wish).await;
         assert_eq!(places(&said), ["/remember/for"]);
@@ -427,7 +421,7 @@ both! {
 
     async fn replayed_approval_gives_no_second_standing_decision(fixture) {
         let harness = harness(fixture, &[&[LARGE]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let (request, _) = question(&harness, task).await;
         let engine = harness.engine(0);
         let once = remembered(GrantScope::Owner, hours(1));
@@ -439,10 +433,10 @@ both! {
 
     async fn retried_attempt_counts_once(fixture) {
         let harness = harness(fixture, &[&[TAG]]).await;
-        let first = begun(&harness).await;
+        let first = harness.begun().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(1))).await;
         harness.tool.close();
-        let second = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let second = harness.queued().await;
         let drivers = claimed(&harness.engine(1)).await;
         harness.tool.reached(2).await;
         for driver in drivers {
@@ -459,7 +453,7 @@ both! {
     async fn call_that_is_let_through_runs_at_most_once_wherever_its_driver_is_dropped(fixture) {
         let mut harness = harness(fixture, &[&[LARGE]]).await;
         harness.configure(|yaml| yaml.replace("uses: 3", "uses: 1000"));
-        let first = begun(&harness).await;
+        let first = harness.begun().await;
         answered(&harness, first, remembered(GrantScope::Owner, hours(4))).await;
         let (mut polls, mut started) = (0, 0);
         loop {

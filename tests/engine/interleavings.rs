@@ -11,8 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use holdpoint::engine::{Engine, EngineParts, MessageInput, Refusal};
-use holdpoint::secret::Secret;
-use holdpoint::store::{CommitError, Settings, Store};
+use holdpoint::store::CommitError;
 use holdpoint::task::change::{Counters, Guard, Journal, LeaseChange, TaskChange};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{CallId, TaskId};
@@ -22,8 +21,8 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
 
-use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes, spawn, turn};
-use super::invariants::{check, every_call_has_one_result};
+use super::engine_harness::{EngineHarness, alice, drive, go, outcomes, spawn, turn};
+use super::invariants::{check, check_ended};
 use super::stored_prompts::answers;
 use super::two_replicas::place;
 use crate::store::connection_loss::lossy;
@@ -102,12 +101,7 @@ pub(super) async fn appended(harness: &EngineHarness, task: TaskId) {
 /// the driver is resumed, and the task is driven to its end. Returns the task, and whether the
 /// driver ended before it could be suspended.
 async fn lived(harness: &EngineHarness, meanwhile: Meanwhile, polls: usize) -> (TaskId, bool) {
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
+    let task = harness.queued().await;
     let engine = harness.engine(1);
     let mut left = polls;
     let mut over = true;
@@ -145,8 +139,7 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
         whole += usize::from(over);
         let journal = harness.journal(task).await;
         let said = || format!("{meanwhile:?} after {polls} polls: {:#?}", journal.items);
-        check(&journal.items);
-        every_call_has_one_result(&journal.items);
+        check_ended(&journal.items);
         assert_eq!(
             (journal.row.busy, journal.row.open_requests),
             (0, 0),
@@ -254,7 +247,7 @@ both! {
         let harness = EngineHarness::new(fixture, MIXED).await;
         let (mut broken, mut at) = (0, 0);
         loop {
-            let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+            let task = harness.queued().await;
             let clock = Arc::new(Breaking(AtomicI64::new(-1)));
             let engine = Engine::new(EngineParts { clock: clock.clone(), ..harness.parts(1) });
             let drivers = engine.claim().await.unwrap();
@@ -266,8 +259,7 @@ both! {
             drop(engine);
             harness.finish(task).await;
             let journal = harness.journal(task).await;
-            check(&journal.items);
-            every_call_has_one_result(&journal.items);
+            check_ended(&journal.items);
             assert_eq!(journal.row.status, TaskStatus::Completed);
             assert!(harness.executions(task, "/refund") <= 1 && harness.executions(task, "/lookup") <= 3);
             if !panicked {
@@ -327,7 +319,7 @@ both! {
     async fn agent_removed_during_a_call_fails_the_task_until_it_is_back(fixture) {
         let mut harness = EngineHarness::new(fixture, SMALL).await;
         let whole_yaml = harness.yaml();
-        let task = lost_call(&harness).await;
+        let task = harness.lost_call().await;
         harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
         harness.later();
         harness.run().await;
@@ -340,12 +332,10 @@ both! {
 
     async fn model_removed_during_a_call_still_asks_for_its_outcome(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = lost_call(&harness).await;
+        let task = harness.lost_call().await;
         let without = Engine::new(EngineParts { models: BTreeMap::new(), ..harness.parts(4) });
         harness.later();
-        for driver in without.claim().await.unwrap() {
-            driver.await;
-        }
+        drive(&without).await;
         let [(_, RequestKind::Reconcile)] = harness.open(task).await[..] else { panic!("it is asked about") };
         harness.answer_all(&without, task).await;
         harness.until_stopped(task).await;
@@ -357,25 +347,6 @@ both! {
         assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Responded]));
         assert_eq!(harness.executions(task, "/refund"), 1);
     }
-}
-
-/// Creates a task whose process dies while the task's refund is in flight. Returns the task's id.
-async fn lost_call(harness: &EngineHarness) -> TaskId {
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    harness.tool.close();
-    let drivers = claimed(&harness.engine(1)).await;
-    harness.tool.reached(1).await;
-    for driver in drivers {
-        driver.abort();
-        assert!(driver.await.unwrap_err().is_cancelled());
-    }
-    harness.tool.open();
-    task
 }
 
 /// Retries a failed task and drives it on. Asserts that a reconcile request is opened about the
@@ -412,13 +383,7 @@ async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     let harness = EngineHarness::new(StoreFixture::postgres().await, LARGE).await;
     for mark in MARKS {
         let way = lossy(&harness.fixture, mark.as_bytes()).await;
-        let settings = Settings {
-            url: Secret::new(way.url.clone()),
-            ..Settings::default()
-        };
-        let store = Store::open(&settings, harness.fixture.clock.clone())
-            .await
-            .unwrap();
+        let store = way.store(harness.fixture.clock.clone()).await;
         let engine = Engine::new(EngineParts {
             store: store.clone(),
             ..harness.parts(16)

@@ -9,6 +9,21 @@ use holdpoint::task::item::{Fact, Item};
 use holdpoint::task::tool_spec::Effect;
 use holdpoint::task::verdict::Verdict;
 
+use crate::store::store_fixture::StoreFixture;
+
+/// Checks the journal of an ended task.
+pub fn check_ended(journal: &[Item]) {
+    check(journal);
+    every_call_has_one_result(journal);
+}
+
+/// Asserts that the numbers of the events of each tree have no gaps.
+pub async fn events_have_no_gaps(fixture: &StoreFixture) {
+    let gaps = "select max(event_number) - count(*) from agent_task_item
+        group by root_task_id having max(event_number) <> count(*)";
+    assert_eq!(fixture.numbers(gaps).await.unwrap(), Vec::<i64>::new());
+}
+
 pub fn every_call_has_one_result(journal: &[Item]) {
     let mut results: BTreeMap<CallId, u32> = BTreeMap::new();
     for item in journal {

@@ -19,7 +19,7 @@ use holdpoint::task::time::Time;
 use holdpoint::world::Clock;
 use tokio::sync::Semaphore;
 
-use super::engine_harness::{EngineHarness, alice, claimed, go, spawn, turn};
+use super::engine_harness::{EngineHarness, alice, claimed, go, join, spawn, turn};
 use crate::store::store_fixture::both;
 use crate::support::endless_sleep::BETWEEN_ROUNDS;
 use crate::support::{eventually, until};
@@ -260,9 +260,7 @@ both! {
         harness.tool.open();
         model.is_asked().await;
         let alone = drivers.pop().unwrap();
-        for driver in drivers {
-            driver.await.unwrap();
-        }
+        join(drivers).await;
         let shown = model.shown.load(Ordering::SeqCst);
         assert!(here.claim().await.unwrap().is_empty());
         for task in [others[0], others[1], late] {
@@ -377,9 +375,7 @@ both! {
         harness.tool.open();
         harness.until_stopped(long).await;
         harness.fixture.forward(LEASE * 5);
-        for driver in drivers {
-            driver.await.unwrap();
-        }
+        join(drivers).await;
         model.gate.add_permits(1);
         assert_eq!(completed_by(&harness, &[here]).await, 3);
     }

@@ -7,9 +7,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use holdpoint::engine::{DecisionBody, DecisionInput, Engine, Refusal};
+use holdpoint::engine::{DecisionInput, Engine, Refusal};
 use holdpoint::model::{self, ModelError};
-use holdpoint::secret::Secret;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
@@ -18,8 +17,8 @@ use holdpoint::task::status::TaskStatus;
 use serde_json::{Value, json};
 
 use super::call_decisions::{edit, named};
-use super::engine_harness::{EngineHarness, alice, go, outcomes, turn, whole};
-use super::invariants::{check, every_call_has_one_result};
+use super::engine_harness::{Calls, EngineHarness, alice, fills, go, outcomes, turn, whole};
+use super::invariants::check_ended;
 use crate::store::store_fixture::{StoreFixture, both};
 
 const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
@@ -30,10 +29,7 @@ const EDITED: &str = r#"{ "order": 1, "amount": 77.70 }"#;
 /// The value of a credential. The value is also a valid number.
 const TOKEN: &str = "4711471147114711";
 
-async fn set(
-    fixture: StoreFixture,
-    calls: &'static [(&'static str, &'static str)],
-) -> EngineHarness {
+async fn set(fixture: StoreFixture, calls: Calls) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, calls).await;
     harness.configure(|yaml| {
         let tools = "  outside: { parameters: { type: object }, external: {} }
@@ -51,16 +47,7 @@ credentials: { jira: { fields: { token: {} } } }
 }
 
 fn filled_in(token: &str) -> DecisionInput {
-    let response = Some(Secret::new(json!({"token": token}).to_string()));
-    let body = DecisionBody::Whole {
-        action: Action::Respond,
-        reason: None,
-        then: None,
-        response,
-        result: None,
-        remember: None,
-    };
-    DecisionInput { digest: None, body }
+    fills(&json!({"token": token}))
 }
 
 async fn answer_to(
@@ -70,14 +57,7 @@ async fn answer_to(
 ) -> DecisionInput {
     match kind {
         RequestKind::Approval => {
-            let asked = harness
-                .fixture
-                .store
-                .request(request)
-                .await
-                .unwrap()
-                .unwrap()
-                .spec;
+            let asked = harness.fixture.request(request).await.spec;
             let call = asked.own_calls().next().unwrap().tool_call_id;
             named([(call.to_string(), edit(EDITED))])
         }
@@ -161,7 +141,7 @@ fn sent(harness: &EngineHarness, task: TaskId, path: &str) -> Vec<(String, Strin
 
 /// Scripts a model that makes these calls. The model repeats the credential in its texts, in its
 /// raw answers and in the id of a call.
-fn babbling(harness: &EngineHarness, calls: &'static [(&'static str, &'static str)]) {
+fn babbling(harness: &EngineHarness, calls: Calls) {
     harness.script(move |asked| {
         let raw = json!({"n": 4_711_471_147_114_711_u64, "t": TOKEN, TOKEN: [TOKEN]});
         let text = (asked > 1).then(|| format!("It is {TOKEN}."));
@@ -206,8 +186,7 @@ both! {
             whole_lives += usize::from(by_itself);
             let journal = harness.journal(task).await;
             let said = || format!("dropped after {polls} polls: {:#?}", journal.items);
-            check(&journal.items);
-            every_call_has_one_result(&journal.items);
+            check_ended(&journal.items);
             assert_eq!(
                 (journal.row.status, journal.row.busy, journal.row.open_requests), (TaskStatus::Completed, 0, 0), "{}", said()
             );

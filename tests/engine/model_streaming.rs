@@ -17,7 +17,7 @@ use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Turn};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::world::Clock;
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::{Executor as _, PgConnection};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, oneshot, watch};
 
@@ -221,9 +221,7 @@ enum Locked {
 impl Locked {
     async fn of(fixture: &StoreFixture) -> Self {
         if fixture.is_postgres() {
-            let mut connection = PgConnection::connect(fixture.settings.url.reveal())
-                .await
-                .unwrap();
+            let mut connection = fixture.connection().await;
             connection
                 .execute("begin; lock table agent_task_item in exclusive mode")
                 .await

@@ -24,8 +24,8 @@ use holdpoint::task::verdict::{Terms, Verdict};
 use serde_json::Value;
 
 use self::past_calls::{Past, asks, history, large, lookup, refund};
-use super::engine_harness::{EngineHarness, alice, outcomes, turn, whole};
-use super::invariants::{check, every_call_has_one_result};
+use super::engine_harness::{EngineHarness, alice, drive, outcomes, turn, whole};
+use super::invariants::check_ended;
 use crate::store::store_fixture::{
     StoreFixture, asked, both, decided, fresh, new_task, said, status,
 };
@@ -150,9 +150,7 @@ impl Scene {
         let engine = Engine::new(self.parts());
         for _ in 0..8 {
             self.harness.later();
-            for driver in engine.claim().await.unwrap() {
-                driver.await;
-            }
+            drive(&engine).await;
             if self.harness.status(task).await != TaskStatus::Running {
                 break;
             }
@@ -170,8 +168,7 @@ impl Scene {
             journal.items.last()
         );
         assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0));
-        check(&journal.items);
-        every_call_has_one_result(&journal.items);
+        check_ended(&journal.items);
         for prompt in self.witness.0.lock().unwrap().iter() {
             well_formed(&prompt.messages);
         }

@@ -15,7 +15,7 @@ use super::call_decisions::{
     approve, asked, became, bodies, each, edit, named, places, plain, question, refused, reject,
     reject_because, reject_then, respond, results, shown,
 };
-use super::engine_harness::{EngineHarness, alice, person, rejects, too_late, whole};
+use super::engine_harness::{Calls, EngineHarness, alice, person, rejects, too_late, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Four calls that are held in one request.
@@ -27,11 +27,7 @@ const FOUR: &[(&str, &str)] = &[
 ];
 const EDITED: &str = r#"{ "amount": 33.30, "order": 3 }"#;
 
-async fn harness(
-    fixture: StoreFixture,
-    calls: &'static [(&'static str, &'static str)],
-    terms: &str,
-) -> EngineHarness {
+async fn harness(fixture: StoreFixture, calls: Calls, terms: &str) -> EngineHarness {
     let mut harness = EngineHarness::new(fixture, calls).await;
     harness.configure(|yaml| yaml.replace("{ owner: true }", terms));
     harness
@@ -48,14 +44,7 @@ async fn begun(harness: &EngineHarness) -> (TaskId, RequestId, [CallId; 4]) {
 }
 
 async fn status(harness: &EngineHarness, request: RequestId) -> RequestStatus {
-    harness
-        .fixture
-        .store
-        .request(request)
-        .await
-        .unwrap()
-        .unwrap()
-        .status
+    harness.fixture.request(request).await.status
 }
 
 /// Asserts that the request is pending, that all results so far are rejections, and that the task
@@ -129,7 +118,7 @@ both! {
             }
             as_decided(&harness, task, calls).await;
             assert_eq!(status(&harness, request).await, RequestStatus::Resumed);
-            let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+            let row = harness.fixture.request(request).await;
             assert_eq!(row.answers.len(), 4);
             assert_eq!(row.answers.iter().filter(|(_, decision)| decision.by == "bob").count(), 2);
         }
@@ -218,7 +207,7 @@ both! {
         door.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
         door.decide(&person("bob"), request, each([(calls[0], reject())]), None).await.unwrap();
         door.decide(&alice(), request, yes(), None).await.unwrap();
-        let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+        let row = harness.fixture.request(request).await;
         let (_, last) = row.answers.last().unwrap();
         assert_eq!(last.decisions.keys().copied().collect::<Vec<_>>(), [calls[2], calls[3]]);
         assert!(matches!(refused(&harness, &door, &alice(), task, yes()).await, Refusal::AlreadyDecided { .. }));
@@ -260,7 +249,7 @@ both! {
                 harness.run().await;
                 assert_eq!(became(&harness, task, [first, second, third, fourth]).await, [Some(Outcome::Rejected); 4]);
                 assert_eq!(harness.status(task).await, end, "{rule}");
-                let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+                let row = harness.fixture.request(request).await;
                 let then = row.answers.last().unwrap().1.then.unwrap();
                 assert_eq!(then == Then::Continue, end == TaskStatus::Completed, "what took effect is written");
             }
@@ -288,7 +277,7 @@ both! {
             for late in [false, true] {
                 let task = harness.held().await;
                 let [(request, _), (beside, _)] = harness.open(task).await[..] else { panic!("two are open") };
-                let asked = harness.fixture.store.request(request).await.unwrap().unwrap().spec;
+                let asked = harness.fixture.request(request).await.spec;
                 let calls: Vec<_> = asked.pending_tool_calls.iter().map(|call| call.tool_call_id).collect();
                 let [first, second, third, fourth, _] = calls[..] else { panic!("five are shown") };
                 let door = harness.engine(0);
@@ -301,7 +290,7 @@ both! {
                     door.decide(&alice(), request, each([yes, by_hand, no]), None).await.unwrap();
                 }
                 assert_eq!(harness.status(task).await, TaskStatus::Canceled);
-                let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+                let row = harness.fixture.request(request).await;
                 assert_eq!(row.status, RequestStatus::Resumed);
                 assert!(row.answers.iter().all(|(_, decision)| !decision.decisions.contains_key(&third)));
                 let every = [first, second, third, fourth, calls[4]];

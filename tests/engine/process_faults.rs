@@ -8,7 +8,7 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
-use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes, spawn, turn, whole};
+use super::engine_harness::{EngineHarness, alice, drive, go, join, outcomes, spawn, turn, whole};
 use crate::store::store_fixture::both;
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -32,7 +32,7 @@ both! {
     async fn panic_in_the_model_loses_neither_the_task_nor_its_slot(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
         harness.script(|_| panic!("the model's client has a bug"));
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let task = harness.queued().await;
         let engine = harness.engine(1);
         for _ in 0..2 {
             for driver in engine.claim().await.unwrap() {
@@ -77,21 +77,14 @@ both! {
 
     async fn result_in_hand_moves_a_task_that_another_replica_parked_for_it(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        harness.tool.close();
-        let slow = claimed(&harness.engine(1)).await;
-        harness.tool.reached(1).await;
+        let (task, slow) = harness.in_flight().await;
         // Lets the lease run out. The call may still be running.
         harness.fixture.forward(std::time::Duration::from_secs(31));
         let other = harness.engine(1);
-        for driver in other.claim().await.unwrap() {
-            driver.await;
-        }
+        drive(&other).await;
         assert!(other.claim().await.unwrap().is_empty(), "nothing to do but wait");
         harness.tool.open();
-        for driver in slow {
-            driver.await.unwrap();
-        }
+        join(slow).await;
         let drivers = other.claim().await.unwrap();
         assert_eq!(drivers.len(), 1, "the result is there, so nothing is left to wait for: {:#?}", harness.journal(task).await);
         for driver in drivers {
@@ -164,9 +157,7 @@ both! {
             harness.answer_all(&door, task).await;
         }
         harness.configure(|yaml| yaml.replace("  billing:", "  other:"));
-        for driver in harness.engine(4).claim().await.unwrap() {
-            driver.await;
-        }
+        drive(&harness.engine(4)).await;
         harness.configure(|_| whole_yaml.clone());
         let [spoken, retried] = tasks;
         let message = MessageInput { items: go().items, user_context: None, supersede: false };
@@ -212,15 +203,10 @@ both! {
     async fn long_call_counts_as_duration_before_the_model_is_asked_again(fixture) {
         let mut harness = EngineHarness::new(fixture, SMALL).await;
         harness.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_duration: 10m },"));
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        harness.tool.close();
-        let drivers = claimed(&harness.engine(1)).await;
-        harness.tool.reached(1).await;
+        let (task, drivers) = harness.in_flight().await;
         harness.fixture.forward(std::time::Duration::from_mins(11));
         harness.tool.open();
-        for driver in drivers {
-            driver.await.unwrap();
-        }
+        join(drivers).await;
         let error = harness.journal(task).await.row.error.unwrap();
         assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_duration")));
     }
@@ -233,8 +219,7 @@ both! {
             clock.forward(std::time::Duration::from_mins(11));
             Ok(turn(&[("unknown", "{}")]))
         });
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        harness.run().await;
+        let task = harness.begun().await;
         let error = harness.journal(task).await.row.error.unwrap();
         assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_duration")));
         assert_eq!(harness.prompt_count(), 1);
@@ -255,9 +240,7 @@ both! {
         let task = harness.held().await;
         harness.fixture.forward(std::time::Duration::from_hours(2));
         harness.answer_all(&harness.engine(0), task).await;
-        for driver in harness.engine(1).claim().await.unwrap() {
-            driver.await;
-        }
+        drive(&harness.engine(1)).await;
         assert_eq!(harness.status(task).await, TaskStatus::Completed);
     }
 }

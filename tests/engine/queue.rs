@@ -11,7 +11,7 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::world::SystemClock;
 
-use super::engine_harness::{EngineHarness, alice, go, person};
+use super::engine_harness::{EngineHarness, alice, drive, go, person};
 use crate::store::store_fixture::both;
 use crate::support::endless_sleep::EndlessSleep;
 
@@ -19,9 +19,7 @@ use crate::support::endless_sleep::EndlessSleep;
 /// ended, in the order of `tasks`.
 async fn round(harness: &EngineHarness, engine: &Arc<Engine>, tasks: &[TaskId]) -> Vec<TaskId> {
     let before = running(harness, tasks).await;
-    for driver in engine.claim().await.unwrap() {
-        driver.await;
-    }
+    drive(engine).await;
     let after = running(harness, tasks).await;
     before
         .into_iter()

@@ -11,7 +11,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::Value;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes, person, rejects, too_late, whole};
+use super::engine_harness::{EngineHarness, alice, outcomes, person, rejects, too_late, whole};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// Two calls that are held under different terms.
@@ -39,16 +39,7 @@ async fn two_questions(
 
 async fn statuses(harness: &EngineHarness, requests: [RequestId; 2]) -> [RequestStatus; 2] {
     let [first, second] = requests;
-    let status = async |id| {
-        harness
-            .fixture
-            .store
-            .request(id)
-            .await
-            .unwrap()
-            .unwrap()
-            .status
-    };
+    let status = async |id| harness.fixture.request(id).await.status;
     [status(first).await, status(second).await]
 }
 
@@ -99,7 +90,7 @@ both! {
         harness.configure(|yaml| yaml.replace("decide: deny", "decide: hold, approvers: { users: [bob] }"));
         let task = harness.held().await;
         for (request, _) in harness.open(task).await {
-            let asked = harness.fixture.store.request(request).await.unwrap().unwrap().spec;
+            let asked = harness.fixture.request(request).await.spec;
             for call in asked.pending_tool_calls {
                 let codes: Vec<_> = call.warnings.iter().map(|warning| warning.code.as_str()).collect();
                 let expected: &[&str] = if call.needs_decision { &["long_blanks"] } else { &[] };
@@ -220,8 +211,7 @@ both! {
     async fn later_calls_wait_after_an_unknown_outcome(fixture) {
         let harness = EngineHarness::new(fixture, &[("refund", r#"{"order":1,"amount":5}"#), ("lookup", r#"{"order":1}"#)]).await;
         harness.tool.answers(504, "");
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        harness.run().await;
+        let task = harness.begun().await;
         assert_eq!((harness.executions(task, "/refund"), harness.executions(task, "/lookup")), (1, 0));
         harness.tool.answers(200, "found");
         harness.answer_all(&harness.engine(0), task).await;
@@ -232,8 +222,7 @@ both! {
     async fn repeatable_call_fails_after_three_attempts(fixture) {
         let harness = EngineHarness::new(fixture, &[("tag", r#"{"text":"x"}"#)]).await;
         harness.tool.answers(502, "");
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        harness.run().await;
+        let task = harness.begun().await;
         let journal = harness.journal(task).await;
         assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Failed]));
         let keys: std::collections::BTreeSet<_> =

@@ -88,7 +88,7 @@ both! {
         harness.script(|_| Ok(turn(&[])));
         harness.engine(4).message(&alice(), task, message, None).await.unwrap();
         harness.finish(task).await;
-        let second = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let second = harness.queued().await;
         harness.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
         harness.run().await;
         harness.answer_all(&harness.engine(0), second).await;
@@ -106,7 +106,7 @@ both! {
         let task = harness.held().await;
         let (request, before) = asked(&harness, task).await;
         doubt(&harness).await;
-        let row = harness.fixture.store.request(request).await.unwrap().unwrap();
+        let row = harness.fixture.request(request).await;
         assert!(row.history_uncertain && row.spec == before, "the request's content does not change");
         harness.answer_all(&harness.engine(0), task).await;
         harness.run().await;
@@ -129,7 +129,7 @@ both! {
     async fn once_call_after_a_restore_is_held_until_the_users_next_message(fixture) {
         let harness = EngineHarness::new(fixture, &[]).await;
         harness.script(|asked| Ok(turn(match asked { 1 => LOOKUP, 2 | 3 => SMALL, _ => &[] })));
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let task = harness.queued().await;
         doubt(&harness).await;
         harness.run().await;
         assert_eq!((harness.executions(task, "/lookup"), harness.executions(task, "/refund")), (1, 0));
@@ -146,7 +146,7 @@ both! {
 
     async fn repeatable_call_after_a_restore_is_repeated(fixture) {
         let harness = EngineHarness::new(fixture, LOOKUP).await;
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let task = harness.queued().await;
         doubt(&harness).await;
         harness.run().await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/lookup")), (TaskStatus::Completed, 1));
@@ -177,13 +177,7 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
         thread.join().unwrap();
         Ok(turn(SMALL))
     });
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    harness.run().await;
+    let task = harness.begun().await;
     // Waits until the pool has replaced the connections that the simulated restore has cut.
     let is_ready = async || harness.fixture.store.ready().await;
     crate::support::until("the database answers again", is_ready).await;

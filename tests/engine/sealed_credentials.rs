@@ -10,13 +10,11 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
 use serde_json::{Value, json};
 
-use super::credentials::{
-    TOKEN, approve, asked, begun, clerk, fill, jira, ran, results, says, times_asked,
-};
+use super::credentials::{TOKEN, approve, asked, clerk, fill, jira, ran, results, times_asked};
 use super::engine_harness::{EngineHarness, alice, fills, turn};
 use super::invariants::check;
 use super::takeover::{Drop, lived};
-use crate::store::store_fixture::{StoreFixture, both};
+use crate::store::store_fixture::both;
 
 const FIRST_KEY: &str = r#"{ id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" }"#;
 const NEXT_KEY: &str = r#"{ id: k2, key: "YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY=" }"#;
@@ -27,7 +25,7 @@ const ASKS_THEN_PAYS: &[&[(&str, &str)]] = &[
 
 /// Returns a task that has `token` as its login for Jira, and whose payment waits for approval.
 async fn given(harness: &EngineHarness, token: &str) -> TaskId {
-    let task = begun(harness).await;
+    let task = harness.begun().await;
     fill(harness, task, &jira(token)).await;
     task
 }
@@ -43,15 +41,6 @@ async fn asks_again(harness: &EngineHarness, task: TaskId) {
     );
     fill(harness, task, &jira("anew-0123456789")).await;
     ran(harness, task, "/pay", ("x-token", "anew-0123456789"), 1).await;
-}
-
-fn id(fixture: &StoreFixture, task: TaskId) -> String {
-    let task = task.to_string();
-    if fixture.is_postgres() {
-        format!("'{task}'")
-    } else {
-        format!("x'{}'", task.replace('-', ""))
-    }
 }
 
 async fn seen(harness: &EngineHarness, task: TaskId) -> String {
@@ -78,7 +67,7 @@ fn texts(value: &Value) -> Vec<String> {
 both! {
     async fn crash_after_a_credential_answer_loses_nothing_and_asks_nothing_twice(fixture) {
         let harness = clerk(fixture, &[&[("comment", "{}")]]).await;
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         let request = asked(&harness, task).await.request_id;
         // This process has no slot to drive the task. It only stores the answer, and then ends.
         let door = harness.engine(0);
@@ -155,7 +144,7 @@ both! {
     async fn credential_row_swapped_with_another_tasks_does_not_open(fixture) {
         let harness = clerk(fixture, ASKS_THEN_PAYS).await;
         let (mine, theirs) = (given(&harness, "mine-0123456789").await, given(&harness, "theirs-0123456789").await);
-        let (one, other) = (id(&harness.fixture, mine), id(&harness.fixture, theirs));
+        let (one, other) = (harness.fixture.literal(mine.0), harness.fixture.literal(theirs.0));
         for column in ["sealed", "request_id"] {
             let sql = format!(
                 "update credential set {column} = (select c.{column} from credential c where c.task_id = {other})
@@ -172,7 +161,7 @@ both! {
         let harness = clerk(fixture, ASKS_THEN_PAYS).await;
         for sealed in ["''", "'x'", "'AAAA'", "substr(sealed, 2)", "sealed || 'AAAA'"] {
             let task = given(&harness, "old-0123456789").await;
-            let one = id(&harness.fixture, task);
+            let one = harness.fixture.literal(task.0);
             harness.fixture.numbers(&format!("update credential set sealed = {sealed} where task_id = {one}")).await.unwrap();
             asks_again(&harness, task).await;
         }
@@ -195,7 +184,7 @@ both! {
         for status in [200, 400] {
             for spelled in &spellings {
                 harness.tool.answers(status, format!("<{spelled}>"));
-                let task = begun(&harness).await;
+                let task = harness.begun().await;
                 fill(&harness, task, &jira(TOKEN)).await;
                 let results = results(&harness, task).await;
                 assert!(results[0].2.contains("<[secret jira.token]>"), "{spelled}: {results:?}");
@@ -233,7 +222,7 @@ both! {
                 }
                 Ok(answer)
             });
-            let task = begun(&harness).await;
+            let task = harness.begun().await;
             fill(&harness, task, &jira(token)).await;
             let journal = harness.journal(task).await;
             assert_eq!(journal.row.status, TaskStatus::Completed, "{:#?}", journal.items);
@@ -257,7 +246,7 @@ both! {
             1 => Ok(turn(&[("comment", "{}")])),
             _ => Err(ModelError::new(format!("Model `main` gave no usable answer: {TOKEN} is odd"))),
         });
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         fill(&harness, task, &jira(TOKEN)).await;
         let journal = harness.journal(task).await;
         assert_eq!(journal.row.status, TaskStatus::Failed);
@@ -269,13 +258,13 @@ both! {
     async fn credential_shorter_than_twelve_characters_is_used_but_not_redacted(fixture) {
         let harness = clerk(fixture, &[&[("look", "{}"), ("plain", "{}")]]).await;
         harness.tool.answers(200, "abc12345678");
-        let task = begun(&harness).await;
+        let task = harness.begun().await;
         fill(&harness, task, &json!({"key": "abc12345678"})).await;
         ran(&harness, task, "/look", ("x-key", "abc12345678"), 1).await;
         assert!(results(&harness, task).await.iter().all(|(_, outcome, text)| *outcome == Outcome::Succeeded && text == "abc12345678"));
         harness.tool.answers(200, "abc123456789");
-        says(&harness, &[&[("look", "{}")]]);
-        let task = begun(&harness).await;
+        harness.script_turns(&[&[("look", "{}")]]);
+        let task = harness.begun().await;
         fill(&harness, task, &json!({"key": "abc123456789"})).await;
         assert_eq!(results(&harness, task).await[0].2, "[secret crm.key]");
     }

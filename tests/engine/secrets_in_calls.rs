@@ -12,8 +12,8 @@ use holdpoint::task::verdict::Verdict;
 use serde_json::{Value, json};
 
 use super::call_decisions::{bodies, each, edit, places, refused};
-use super::credentials::{begun, fill, jira, results, says};
-use super::engine_harness::{EngineHarness, alice, go, person, turn};
+use super::credentials::{fill, jira, results};
+use super::engine_harness::{EngineHarness, person, turn};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::test_app::ACCOUNTS;
 
@@ -86,7 +86,7 @@ async fn given_by(
             _ => &[],
         }))
     });
-    let task = begun(&harness).await;
+    let task = harness.begun().await;
     fill(&harness, task, login).await;
     (harness, task)
 }
@@ -265,8 +265,8 @@ both! {
         let json = |text: &str| serde_json::to_string(text).unwrap();
         for spelled in [bytes.replace('%', "%25"), bytes.replace('%', "\\u0025"), json(&json(WORD)), wrapped.clone(), json(&wrapped)] {
             harness.tool.answers(200, spelled.clone());
-            says(&harness, &[&[("comment", "{}")]]);
-            let task = begun(&harness).await;
+            harness.script_turns(&[&[("comment", "{}")]]);
+            let task = harness.begun().await;
             fill(&harness, task, &jira(WORD)).await;
             let content = &results(&harness, task).await[0].2;
             assert!(content.contains("[secret jira.token]"), "{spelled}: {content}");
@@ -294,8 +294,7 @@ both! {
         let mut harness = EngineHarness::new(fixture, &[]).await;
         harness.configure(|_| TOOLS.to_owned() + ACCOUNTS);
         harness.script(|asked| Ok(if asked == 1 { turn(&[("note", r#"{"to":"sk-model-key-0123456789"}"#)]) } else { turn(&[]) }));
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        harness.run().await;
+        let task = harness.begun().await;
         assert_eq!(results(&harness, task).await[0].1, Outcome::Invalid);
         assert!(harness.tool.ledger().is_empty() && !seen(&harness, task).await.contains(MODEL_KEY));
     }

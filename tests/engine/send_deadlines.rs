@@ -17,8 +17,8 @@ use holdpoint::task::tool_spec::ToolSpec;
 use holdpoint::tool::{Invocation, Tool, ToolAnswer};
 use holdpoint::world::{Clock, SystemClock};
 
-use super::engine_harness::{EngineHarness, alice, claimed, go, outcomes, turn};
-use super::invariants::{check, every_call_has_one_result};
+use super::engine_harness::{EngineHarness, alice, claimed, drive, join, outcomes, turn};
+use super::invariants::{check, check_ended};
 use super::two_replicas::place;
 use crate::store::store_fixture::{StoreFixture, both};
 
@@ -52,12 +52,7 @@ async fn paused(
     at: i64,
     pause: Duration,
 ) -> (TaskId, bool) {
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
+    let task = harness.queued().await;
     let clock = Arc::new(Leaping(AtomicI64::new(at), pause));
     let parts = harness.parts(1);
     let settings = Settings {
@@ -69,9 +64,7 @@ async fn paused(
         clock: clock.clone(),
         ..parts
     });
-    for driver in engine.claim().await.unwrap() {
-        driver.await;
-    }
+    drive(&engine).await;
     (task, clock.0.load(Ordering::SeqCst) >= 0)
 }
 
@@ -98,8 +91,7 @@ async fn unsent(fixture: StoreFixture, lease: Duration, pause: Duration, known: 
         }
         harness.finish(task).await;
         let journal = harness.journal(task).await;
-        check(&journal.items);
-        every_call_has_one_result(&journal.items);
+        check_ended(&journal.items);
         assert_eq!(journal.row.status, TaskStatus::Completed);
         assert!(harness.executions(task, "/refund") <= 1);
         if over {
@@ -206,10 +198,8 @@ both! {
         let parts = harness.parts(4);
         let settings = Settings { lease: Duration::from_hours(1), ..parts.settings };
         let engine = Engine::new(EngineParts { settings, clock, ..parts });
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        for driver in engine.claim().await.unwrap() {
-            driver.await;
-        }
+        let task = harness.queued().await;
+        drive(&engine).await;
         let journal = harness.journal(task).await;
         assert_eq!((harness.executions(task, "/tag"), starts(&journal)), (0, 3), "{:#?}", journal.items);
         assert_eq!(outcomes(&journal), [Outcome::Failed]);
@@ -224,10 +214,8 @@ both! {
             Arc::new(SlowToConnect(spec.clone(), Arc::clone(&shared), AtomicI64::new(0)))
         }));
         let engine = Engine::new(EngineParts { clock, ..harness.parts(4) });
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
-        for driver in engine.claim().await.unwrap() {
-            driver.await;
-        }
+        let task = harness.queued().await;
+        drive(&engine).await;
         let journal = harness.journal(task).await;
         assert_eq!(outcomes(&journal), [Outcome::Failed, Outcome::Succeeded], "{:#?}", journal.items);
     }
@@ -240,19 +228,15 @@ both! {
         let mut harness = EngineHarness::new(fixture, SMALL).await;
         harness.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
         harness.tool.close();
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let task = harness.queued().await;
         let engine = harness.engine(2);
         let slow = claimed(&engine).await;
         harness.tool.reached(1).await;
         harness.later();
-        for driver in engine.claim().await.unwrap() {
-            driver.await;
-        }
+        drive(&engine).await;
         assert_eq!((harness.status(task).await, harness.open(task).await.len()), (TaskStatus::Running, 0));
         harness.tool.open();
-        for driver in slow {
-            driver.await.unwrap();
-        }
+        join(slow).await;
         harness.finish(task).await;
         assert_eq!((harness.executions(task, "/refund"), outcomes(&harness.journal(task).await)), (1, vec![Outcome::Succeeded]));
     }
@@ -264,15 +248,7 @@ both! {
 async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is_over() {
     let mut harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;
     harness.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
-    harness.tool.close();
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    let slow = claimed(&harness.engine(1)).await;
-    harness.tool.reached(1).await;
+    let (task, slow) = harness.in_flight().await;
     harness.fixture.forward(Duration::from_secs(31));
     harness.run().await;
     assert_eq!(
@@ -285,9 +261,7 @@ async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is
         panic!("it is asked about")
     };
     harness.tool.open();
-    for driver in slow {
-        driver.await.unwrap();
-    }
+    join(slow).await;
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
@@ -314,15 +288,7 @@ impl Clock for Remembering {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancel_waits_until_a_start_on_another_replica_is_too_old_to_be_sent() {
     let harness = EngineHarness::new(StoreFixture::postgres().await, SMALL).await;
-    harness.tool.close();
-    let task = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    let slow = claimed(&harness.engine(1)).await;
-    harness.tool.reached(1).await;
+    let (task, slow) = harness.in_flight().await;
     let clock = Arc::new(Remembering::default());
     let other = Engine::new(EngineParts {
         clock: clock.clone(),
@@ -337,7 +303,5 @@ async fn cancel_waits_until_a_start_on_another_replica_is_too_old_to_be_sent() {
         "it answered {waited:?} after the start"
     );
     harness.tool.open();
-    for driver in slow {
-        driver.await.unwrap();
-    }
+    join(slow).await;
 }

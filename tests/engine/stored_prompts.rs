@@ -255,7 +255,7 @@ async fn model_is_shown_only_what_is_stored_with_sixty_four_deciders_on_sqlite()
 }
 
 /// Polls a driver until its model call is in flight.
-async fn thinks(harness: &EngineHarness, driver: &mut (impl Future<Output = ()> + Unpin)) {
+pub async fn thinks(harness: &EngineHarness, driver: &mut (impl Future<Output = ()> + Unpin)) {
     let before = harness.prompt_count();
     poll_fn(|context| {
         assert!(

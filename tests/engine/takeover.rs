@@ -8,8 +8,8 @@ use std::task::Poll;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 
-use super::engine_harness::{EngineHarness, alice, go};
-use super::invariants::{check, every_call_has_one_result};
+use super::engine_harness::{Calls, EngineHarness, alice, go};
+use super::invariants::{check_ended, events_have_no_gaps};
 use crate::store::store_fixture::{StoreFixture, both};
 
 /// The moment at which a driver is dropped: at the await itself, or once the awaited event has
@@ -56,7 +56,7 @@ pub(super) async fn lived(harness: &EngineHarness, when: Drop, mut left: usize) 
     (task, true)
 }
 
-async fn dropped_everywhere(fixture: StoreFixture, calls: &'static [(&'static str, &'static str)]) {
+async fn dropped_everywhere(fixture: StoreFixture, calls: Calls) {
     let harness = EngineHarness::new(fixture, calls).await;
     for when in [Drop::AtOnce, Drop::Woken] {
         let mut whole = 0;
@@ -70,21 +70,14 @@ async fn dropped_everywhere(fixture: StoreFixture, calls: &'static [(&'static st
             let journal = harness.journal(task).await;
             let said = || format!("dropped {when:?} after {polls} polls: {:#?}", journal.items);
             assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said());
-            check(&journal.items);
-            every_call_has_one_result(&journal.items);
+            check_ended(&journal.items);
             let asked = calls.iter().filter(|(name, _)| *name == "refund").count();
             assert!(harness.executions(task, "/refund") <= asked, "{}", said());
             assert!(harness.executions(task, "/lookup") <= 3, "{}", said());
         }
         assert!(polls > 5, "only {polls} await points");
     }
-    let gaps = "select max(event_number) - count(*) from agent_task_item
-        group by root_task_id having max(event_number) <> count(*)";
-    assert_eq!(
-        harness.fixture.numbers(gaps).await.unwrap(),
-        Vec::<i64>::new(),
-        "event numbers have gaps"
-    );
+    events_have_no_gaps(&harness.fixture).await;
 }
 
 both! {

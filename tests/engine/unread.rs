@@ -8,9 +8,10 @@ use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
 
-use super::engine_harness::{EngineHarness, alice, go, outcomes};
+use super::damaged_journals::{CUT, damage};
+use super::engine_harness::{EngineHarness, outcomes};
 use super::trees::harness::{People, Play, Shape, one_large};
-use crate::store::store_fixture::{StoreFixture, both};
+use crate::store::store_fixture::both;
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
@@ -18,29 +19,10 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
 /// drive it beside other tasks, five while processes drive no other task, and one more.
 const DEATHS: i32 = 8;
 
-fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
-    let id = task.to_string();
-    if fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    }
-}
-
-async fn damage(harness: &EngineHarness, task: TaskId) {
-    let id = quoted(&harness.fixture, task);
-    let cut = "update agent_task_item set body = '{\"type\":\"user_mess'";
-    harness
-        .fixture
-        .numbers(&format!("{cut} where task_id = {id} and seq = 2"))
-        .await
-        .unwrap();
-}
-
 /// Changes the row as if `deaths` processes had died while they loaded the task, and queues the
 /// task.
 async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
-    let id = quoted(&harness.fixture, task);
+    let id = harness.fixture.literal(task.0);
     let listed = if harness.fixture.is_postgres() {
         format!(
             "with listed as (insert into claimable_task select task_id, tenant, user_id, 0, false
@@ -55,8 +37,10 @@ async fn died(harness: &EngineHarness, task: TaskId, deaths: i32) {
     harness.fixture.numbers(&sql).await.unwrap();
 }
 
-async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
-    let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+/// Returns the task's status and its failure code from its row. Asserts that the task counts as
+/// idle, has no open request and is not leased.
+pub async fn ended(harness: &EngineHarness, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
+    let row = harness.row(task).await;
     assert_eq!(
         (row.busy, row.open_requests, row.lease_owner),
         (0, 0, None),
@@ -81,7 +65,7 @@ const UNREAD: (TaskStatus, Option<FailureCode>) =
 both! {
     async fn task_of_whose_reading_processes_die_fails_and_the_others_go_on(fixture) {
         let harness = EngineHarness::new(fixture, SMALL).await;
-        let task = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let task = harness.queued().await;
         for fruitless in 0..=DEATHS {
             let engine = harness.engine(1);
             let mut drivers = engine.claim().await.unwrap();
@@ -90,11 +74,11 @@ both! {
                 harness.later();
                 drivers = engine.claim().await.unwrap();
             }
-            let row = harness.fixture.store.task(task).await.unwrap().unwrap();
+            let row = harness.row(task).await;
             assert_eq!((drivers.len(), row.fruitless, row.status), (1, fruitless, TaskStatus::Running));
             if fruitless == DEATHS {
-                damage(&harness, task).await;
-                let other = harness.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+                damage(&harness.fixture, task, CUT, "seq = 2").await;
+                let other = harness.queued().await;
                 drivers.pop().unwrap().await;
                 assert_eq!(ended(&harness, task).await, UNREAD);
                 harness.run().await;
@@ -112,7 +96,7 @@ both! {
     async fn open_request_of_a_task_that_ends_unread_is_withdrawn(fixture) {
         let harness = EngineHarness::new(fixture, LARGE).await;
         let task = harness.held().await;
-        damage(&harness, task).await;
+        damage(&harness.fixture, task, CUT, "seq = 2").await;
         died(&harness, task, DEATHS).await;
         harness.run().await;
         assert_eq!(ended(&harness, task).await, UNREAD);
@@ -146,7 +130,7 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         died(&harness, root, DEATHS).await;
-        damage(&harness, root).await;
+        damage(&harness.fixture, root, CUT, "seq = 2").await;
         let engine = EngineHarness::like(&parts, 4);
         let mut drivers = engine.claim().await.unwrap();
         drivers.pop().unwrap().await;

@@ -19,7 +19,6 @@ BINARY = os.environ["MCP_SERVICE"]
 HERE = Path(__file__).parent
 KEY = "alice-key-0123456789"
 LIMIT = 30  # seconds, for whatever must come
-OBJECT = {"type": "object"}
 
 
 def free_port() -> int:

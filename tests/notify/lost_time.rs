@@ -115,13 +115,7 @@ async fn no_new_event_of_a_restored_backup_has_the_id_of_a_lost_one() {
     let mut scene = Scene::start(On::Sqlite, BACKEND).await;
     let held = scene.app.held().await;
     scene.counted(&[("sent", 2)]).await;
-    let file = scene
-        .app
-        .database
-        .url()
-        .strip_prefix("sqlite://")
-        .unwrap()
-        .to_owned();
+    let file = scene.app.database.file().to_owned();
     let copy = format!("{file}.copy");
     scene
         .app

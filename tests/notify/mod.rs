@@ -111,6 +111,19 @@ impl Scene {
         reply.body["deliveries"].as_array().unwrap().clone()
     }
 
+    /// Returns the texts that an admin can read, and the files of the `SQLite` database.
+    pub async fn shown(&self) -> Vec<String> {
+        let mut texts = Vec::new();
+        for path in ["/v1/deliveries", "/metrics", "/v1/agents", "/openapi.json"] {
+            texts.push(self.app.actor(OPS).get(path).await.text);
+        }
+        for suffix in ["", "-wal"] {
+            let file = format!("{}{suffix}", self.app.database.file());
+            texts.push(String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned());
+        }
+        texts
+    }
+
     /// Waits until `expected` accepts the deliveries. Returns the deliveries.
     pub async fn until(&self, expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         loop {

@@ -1,7 +1,7 @@
 //! Tests the commands of the program: their output and exit codes.
 
 use super::holdpoint;
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Folder, SERVE, Served};
 
 const SMALL: &str = "models: { m: { provider: openai, model: x, base_url: 'http://127.0.0.1:9/v1' } }\nagents: { a: { model: m } }\n";
 
@@ -9,14 +9,7 @@ const SMALL: &str = "models: { m: { provider: openai, model: x, base_url: 'http:
 fn second_process_on_one_file_is_refused_at_once_and_the_first_goes_on() {
     let folder = Folder::new();
     let mut first = Served::start(folder.path(), SMALL, &[]);
-    let arguments = [
-        "serve",
-        "--config",
-        "holdpoint.yaml",
-        "--listen",
-        "127.0.0.1:0",
-    ];
-    let second = holdpoint(folder.path(), &arguments, &[]);
+    let second = holdpoint(folder.path(), &SERVE, &[]);
     assert_eq!(second.code, Some(1));
     assert!(second.err.contains("another process"), "{}", second.err);
     let health = holdpoint(folder.path(), &["health", "--listen", &first.address], &[]);
@@ -38,13 +31,8 @@ fn damaged_database_ends_the_process_at_once_with_a_message() {
     )
     .unwrap();
     for command in ["serve", "migrate"] {
-        let arguments = [
-            command,
-            "--config",
-            "holdpoint.yaml",
-            "--listen",
-            "127.0.0.1:0",
-        ];
+        let mut arguments = SERVE;
+        arguments[0] = command;
         let done = holdpoint(folder.path(), &arguments, &[]);
         assert_eq!(done.code, Some(1), "{}", done.err);
         assert!(!done.err.trim().is_empty());
@@ -56,14 +44,7 @@ fn serve_without_migrations_asks_for_migrate_and_then_serves() {
     let folder = Folder::new();
     let yaml = format!("{SMALL}database: {{ migrate: false }}\n");
     std::fs::write(folder.file("holdpoint.yaml"), &yaml).unwrap();
-    let arguments = [
-        "serve",
-        "--config",
-        "holdpoint.yaml",
-        "--listen",
-        "127.0.0.1:0",
-    ];
-    let refused = holdpoint(folder.path(), &arguments, &[]);
+    let refused = holdpoint(folder.path(), &SERVE, &[]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.err.contains("holdpoint migrate"), "{}", refused.err);
     for _ in 0..2 {
@@ -112,14 +93,7 @@ fn start_that_fails_gives_its_reason_as_the_last_line_of_the_log() {
 fn restored_database_is_served_and_logged_as_restored() {
     let folder = Folder::new();
     std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
-    let arguments = [
-        "serve",
-        "--restored",
-        "--config",
-        "holdpoint.yaml",
-        "--listen",
-        "127.0.0.1:0",
-    ];
+    let arguments = [&SERVE[..], &["--restored"]].concat();
     let mut served = Served::with(folder.path(), &arguments, &[]);
     assert!(served.terminate().success());
     assert!(
@@ -289,14 +263,7 @@ fn warnings_are_lines_of_check_and_log_lines_of_serve() {
     );
     assert_eq!(check.code, Some(0));
 
-    let arguments = [
-        "serve",
-        "--config",
-        "holdpoint.yaml",
-        "--listen",
-        "127.0.0.1:0",
-    ];
-    let mut served = Served::with(folder.path(), &arguments, &variables);
+    let mut served = Served::with(folder.path(), &SERVE, &variables);
     assert!(served.terminate().success());
     let lines: Vec<serde_json::Value> = served
         .log()

@@ -7,10 +7,11 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Served, fakes};
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
+use crate::support::http_client_builder;
+use crate::support::test_app::{On, TestApp, refunds};
 
 /// Returns a configuration with few database connections and few slots, and with a `once` tool
 /// whose calls are held.
@@ -69,11 +70,7 @@ fn sockets(served: &Served) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let served = Served::limited(folder.path(), &paying(&model, &tool, ""), 100, 160);
     let shared = logged(&served, "file descriptors are reserved").unwrap();
     assert_eq!(
@@ -101,11 +98,7 @@ async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_stay_within_the_configured_limit() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let served = Served::start(
         folder.path(),
         &paying(&model, &tool, ", max_connections: 5"),
@@ -125,11 +118,7 @@ async fn connections_stay_within_the_configured_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_room() {
     let room = "\nserver: { max_connections: 3 }\n";
-    let app = TestApp::with(
-        On::Sqlite,
-        &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room),
-    )
-    .await;
+    let app = TestApp::with(On::Sqlite, &(refunds("{ owner: true }") + room)).await;
     // At the limit, the service may close an idle connection while the client reuses it. `close`
     // keeps the client from reusing a connection.
     let owner = || app.owner().header("connection", "close");
@@ -173,11 +162,7 @@ async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_roo
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_leave_a_connection_to_other_requests() {
     let room = "\nserver: { max_connections: 4 }\n";
-    let app = TestApp::with(
-        On::Sqlite,
-        &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room),
-    )
-    .await;
+    let app = TestApp::with(On::Sqlite, &(refunds("{ owner: true }") + room)).await;
     let held = app.held().await;
     let mut watching = Vec::new();
     for _ in 0..3 {
@@ -198,11 +183,7 @@ async fn streams_leave_a_connection_to_other_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_few_descriptors_prevent_the_start() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     std::fs::write(folder.file("holdpoint.yaml"), paying(&model, &tool, "")).unwrap();
     let program = env!("CARGO_BIN_EXE_holdpoint");
     let serve = format!(
@@ -223,15 +204,8 @@ async fn too_few_descriptors_prevent_the_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http_2_is_refused() {
     let app = TestApp::start(On::Sqlite).await;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test is a client like any other"
-    )]
-    let client = reqwest::Client::builder()
-        .http2_prior_knowledge()
-        .no_proxy()
-        .build()
-        .unwrap();
+    let client = http_client_builder().http2_prior_knowledge();
+    let client = client.build().unwrap();
     assert!(
         client
             .get(format!("{}/healthz", app.url()))
@@ -245,11 +219,7 @@ async fn http_2_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let yaml = paying(&model, &tool, ", metrics_listen: '127.0.0.1:0'");
     let mut served = Served::start(folder.path(), &yaml, &[]);
     assert_eq!(served.status("/metrics").await, 404);
@@ -273,10 +243,7 @@ async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
     let passed_on = served
         .exchange("GET", "/metrics", &[("x-forwarded-for", "1.2.3.4")], "")
         .await;
-    assert_eq!(
-        (passed_on.status, passed_on.str("/code").as_str()),
-        (403, "forbidden")
-    );
+    passed_on.assert_code(403, "forbidden");
     served.address = main;
     assert_eq!(served.terminate().code(), Some(0));
 }

@@ -9,7 +9,7 @@ mod scene;
 use serde_json::json;
 
 use self::scene::{Planted, Scene};
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Served, fakes};
 use super::stored_values::everything;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
@@ -98,12 +98,7 @@ async fn answered_as_json(scene: &mut Scene, model: &FakeModel, tool: &FakeTool)
         .then(says(&echoed));
     let path = format!("/resume/{request}");
     let done = scene.post(&path, "answer-1", &answer).await;
-    assert_eq!(
-        (done.status, done.str("/status").as_str()),
-        (200, "Completed"),
-        "{}",
-        done.text
-    );
+    done.assert_status(200, "Completed");
     assert!(
         done.str("/output").contains("[secret vault.long]"),
         "{}",
@@ -197,11 +192,7 @@ async fn answered_by_form(
 }
 
 async fn nothing_is_seen(on: On, level: &str) {
-    let (folder, model, tool) = (
-        Folder::new(),
-        FakeModel::start().await,
-        FakeTool::start().await,
-    );
+    let (model, tool, folder) = fakes().await;
     let database = match on {
         On::Sqlite => Database::at(&format!(
             "sqlite://{}/holdpoint.db",
@@ -261,12 +252,7 @@ async fn nothing_is_seen(on: On, level: &str) {
             &json!({"action": "approve"}),
         )
         .await;
-    assert_eq!(
-        (paid.status, paid.str("/status").as_str()),
-        (200, "Completed"),
-        "{}",
-        paid.text
-    );
+    paid.assert_status(200, "Completed");
     assert_eq!(
         (
             received(&tool, scene.planted.last().unwrap()),

@@ -4,12 +4,12 @@
 
 use serde_json::{Value, json};
 
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Folder, Served, fakes};
 use crate::api::approval_cycle::on_both;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, ALICE, BOB, On, REFUNDS, Reply, WEB};
+use crate::support::test_app::{ALICE, BOB, On, Reply, VARIABLES, WEB, refunds};
 
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -27,31 +27,16 @@ struct Scene {
 
 /// Starts the refund agent. `approvers` is the YAML of the approvers of large refunds.
 async fn serve(on: On, approvers: &str) -> Scene {
-    let (folder, model, tool) = (
-        Folder::new(),
-        FakeModel::start().await,
-        FakeTool::start().await,
-    );
-    let database = match on {
-        On::Sqlite => Database::at(&format!(
-            "sqlite://{}/holdpoint.db",
-            folder.path().display()
-        )),
-        On::Postgres => Database::postgres().await,
-    };
-    let yaml = REFUNDS
-        .replace("{approvers}", approvers)
+    let (model, tool, folder) = fakes().await;
+    let database = Database::of(on).await;
+    let yaml = refunds(approvers)
         .replace("{model}", &model.base_url)
         .replace("{tool}", &tool.url);
     let more = format!(
         "\nserver: {{ cors_origins: ['{APP}'] }}\ndatabase: {{ url: '{}' }}\n",
         database.url()
     );
-    let variables = [
-        ("MODEL_KEY", "sk-model-key-0123456789"),
-        ("TOOL_SECRET", "tool-secret-0123456789"),
-    ];
-    let served = Served::start(folder.path(), &(yaml + ACCOUNTS + &more), &variables);
+    let served = Served::start(folder.path(), &(yaml + &more), &VARIABLES);
     Scene {
         served,
         model,
@@ -81,12 +66,7 @@ impl Scene {
         let task = self
             .as_("POST", "/v1/tasks", headers, &json!({"input": "please"}))
             .await;
-        assert_eq!(
-            (task.status, task.str("/status").as_str()),
-            (201, "Paused"),
-            "{}",
-            task.text
-        );
+        task.assert_status(201, "Paused");
         self.model.then(says("Refunded."));
         (
             format!("/resume/{}", task.str("/pending/0/request_id")),
@@ -149,7 +129,7 @@ on_both! {
         let seen = scene.as_("GET", &path, &fetch[..4], &Value::Null).await;
         assert_eq!((seen.status, seen.header("access-control-allow-origin"), &seen.body["can_decide"]), (200, APP, &json!(true)));
         let decided = scene.as_("POST", &path, &fetch, &yes).await;
-        assert_eq!((decided.status, decided.str("/status").as_str()), (200, "Completed"), "{}", decided.text);
+        decided.assert_status(200, "Completed");
         let again = scene.as_("POST", &path, &fetch, &yes).await;
         assert_eq!((again.status, again.header("idempotency-replayed")), (200, "true"), "a second click");
         scene.ran_once();
@@ -178,22 +158,22 @@ on_both! {
         let yes = json!({"action": "approve", "digest": task.str("/pending/0/digest")});
         for refused in [of!(owner), of!(nobody), &groupless[..], &[("authorization", web.as_str())]] {
             let refused = scene.as_("POST", &path, refused, &yes).await;
-            assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"), "{}", refused.text);
+            refused.assert_code(403, "forbidden");
         }
         let other = [("authorization", bearer(BOB)), ("holdpoint-user", "fred".to_owned()), ("holdpoint-groups", "finance".to_owned())];
         assert_eq!(scene.as_("POST", &path, of!(other), &yes).await.status, 403, "another key speaks for no user");
 
         let half = scene.as_("POST", &path, of!(first), &yes).await;
-        assert_eq!((half.status, half.str("/status").as_str()), (200, "Paused"), "{}", half.text);
+        half.assert_status(200, "Paused");
         let vote = &half.body["pending"][0]["tool_calls"][0]["approvals"];
         assert_eq!((vote.as_array().unwrap().len(), &vote[0]["by"]), (1, &json!("fred")));
         assert_eq!(inboxes().await, [0, 0, 1, 0], "an approver who has answered has nothing left to decide");
         let twice = scene.as_("POST", &path, of!(first), &yes).await;
-        assert_eq!((twice.status, twice.str("/code").as_str()), (409, "already_decided"));
+        twice.assert_code(409, "already_decided");
         assert!(scene.tool.ledger().is_empty(), "one of two is not enough");
 
         let full = scene.as_("POST", &path, of!(second), &yes).await;
-        assert_eq!((full.status, full.str("/status").as_str()), (200, "Completed"), "{}", full.text);
+        full.assert_status(200, "Completed");
         let request = scene.as_("GET", &path, of!(owner), &Value::Null).await;
         assert_eq!((request.str("/decision/by"), request.str("/decision/via")), ("fay".to_owned(), "web".to_owned()));
         scene.ran_once();

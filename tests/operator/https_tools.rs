@@ -2,9 +2,8 @@
 
 use serde_json::json;
 
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Served, fakes};
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
-use crate::support::fake_tool::FakeTool;
 use crate::support::tls_front::{self, AUTHORITY, OTHER_AUTHORITY};
 
 fn paying(model: &FakeModel, url: &str) -> String {
@@ -20,11 +19,7 @@ policy: [ {{ name: all, tools: [pay], decide: allow }} ]
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tool_behind_tls_is_called_if_the_machine_trusts_its_certificate_and_only_then() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let url = tls_front::serve(&tool.url).await;
     for (trusted, answer) in [
         (AUTHORITY, json!(r#"{"ok":true}"#)),

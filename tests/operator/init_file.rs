@@ -3,17 +3,12 @@
 use serde_json::{Value, json};
 
 use super::holdpoint;
-use super::served_binary::{Folder, Served};
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
-use crate::support::fake_tool::FakeTool;
+use super::served_binary::{Folder, Served, fakes};
+use crate::support::fake_chat_completions::{calls, says};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn file_written_by_init_works_as_init_says() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let written = holdpoint(folder.path(), &["init"], &[]);
     assert_eq!((written.code, written.err.as_str()), (Some(0), ""));
     let steps: Vec<_> = written.out.lines().map(str::trim).collect();

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Folder, Served, fakes};
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 use crate::support::postgres::PrivateCluster;
@@ -49,11 +49,7 @@ fn lines(log: &str, message: &str) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let mut served = Served::start(folder.path(), &yaml(&model, &tool), &[]).bearer(ALICE);
     let arguments = json!({"to": MARK}).to_string();
     let body = format!("it broke: {MARK}");

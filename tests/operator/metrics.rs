@@ -11,18 +11,13 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::served_binary::{Folder, Served};
-use crate::support::fake_chat_completions::{FakeModel, calls, says};
-use crate::support::fake_tool::FakeTool;
-use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
+use super::served_binary::{Folder, Served, fakes};
+use crate::support::fake_chat_completions::{calls, says};
+use crate::support::test_app::{On, TestApp, refunds};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cycle_is_counted_under_the_metric_names_of_the_contract() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let yaml = format!(
         "models: {{ main: {{ provider: openai, model: x, base_url: '{}' }} }}
 agents: {{ a: {{ model: main, tools: [pay] }} }}
@@ -130,7 +125,7 @@ impl Clock for Up {
 #[tokio::test(flavor = "multi_thread")]
 async fn scrapes_of_15_seconds_show_tasks_as_the_first_one_counted_them() {
     let clock = Arc::new(Up(AtomicU64::new(1_000_000)));
-    let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+    let yaml = refunds("{ owner: true }");
     let app = TestApp::timed(On::Sqlite, &yaml, Arc::<Up>::clone(&clock)).await;
     let paused = async || {
         let metrics = app.nobody().get("/metrics").await.text;

@@ -84,12 +84,7 @@ async fn slack_token_and_mail_password_are_in_no_log_line_row_answer_or_metric()
         );
         assert!(served.terminate().success());
         shown.push(served.log());
-        for file in std::fs::read_dir(folder.path()).unwrap() {
-            let path = file.unwrap().path();
-            if path.to_string_lossy().contains("holdpoint.db") {
-                shown.push(String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned());
-            }
-        }
+        shown.extend(folder.database_files());
         let secrets = [TOKEN, PASSWORD].map(spellings).concat();
         for secret in secrets.iter().chain(&signed) {
             for text in &shown {

@@ -9,7 +9,19 @@ use std::thread::JoinHandle;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::support::fake_chat_completions::FakeModel;
+use crate::support::fake_tool::FakeTool;
+use crate::support::http_client;
 use crate::support::test_app::Reply;
+
+/// The arguments that serve the configuration file on a free port.
+pub const SERVE: [&str; 5] = [
+    "serve",
+    "--config",
+    "holdpoint.yaml",
+    "--listen",
+    "127.0.0.1:0",
+];
 
 /// `holdpoint serve`. Dropping the value kills the process.
 pub struct Served {
@@ -26,17 +38,7 @@ impl Served {
     /// listens.
     pub fn start(folder: &Path, yaml: &str, variables: &[(&str, &str)]) -> Self {
         std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
-        Self::with(
-            folder,
-            &[
-                "serve",
-                "--config",
-                "holdpoint.yaml",
-                "--listen",
-                "127.0.0.1:0",
-            ],
-            variables,
-        )
+        Self::with(folder, &SERVE, variables)
     }
 
     /// Like `start`, but in a process with these soft and hard limits of open files.
@@ -103,21 +105,12 @@ impl Served {
                 kept.lock().unwrap().push(line);
             }
         });
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test is a client like any other"
-        )]
-        let client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build()
-            .unwrap();
         Self {
             process,
             address: address.unwrap(),
             lines,
             reader: Some(reader),
-            client,
+            client: http_client(),
             key: None,
         }
     }
@@ -236,6 +229,12 @@ impl Drop for Served {
     }
 }
 
+/// Starts a model and a tool for the service, and makes a folder for its files.
+pub async fn fakes() -> (FakeModel, FakeTool, Folder) {
+    let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+    (model, tool, Folder::new())
+}
+
 pub struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -249,5 +248,15 @@ impl Folder {
 
     pub fn file(&self, name: &str) -> PathBuf {
         self.path().join(name)
+    }
+
+    /// Returns the contents of the files of the `SQLite` database in this folder.
+    pub fn database_files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path()).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths
+            .filter(|path| path.to_string_lossy().contains("holdpoint.db"))
+            .map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned())
+            .collect()
     }
 }

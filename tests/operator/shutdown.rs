@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Folder, Served, fakes};
 use crate::api::approval_cycle::on_both;
 use crate::support::database::Database;
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
@@ -34,6 +34,16 @@ fn signal(served: &Served) {
     rustix::process::kill_process(served.pid(), rustix::process::Signal::TERM).unwrap();
 }
 
+/// Creates a task, and sends SIGTERM once the tool has received `calls` calls in all. Returns the
+/// answer to the POST.
+async fn stopped_during_a_call(served: &Served, tool: &FakeTool, calls: usize) -> Value {
+    let (answer, ()) = tokio::join!(served.task("pay"), async {
+        tool.reached(calls).await;
+        signal(served);
+    });
+    answer
+}
+
 /// Returns once the service reports that it is not ready. The rest of the shutdown has begun by
 /// then.
 async fn not_ready(served: &Served) {
@@ -54,16 +64,13 @@ async fn ended(served: &Served, task: &Value) -> Value {
 
 on_both! {
     async fn sigterm_answers_waiting_clients_lets_a_call_end_and_takes_no_work(on: On) {
-        let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
-        let database = database(on).await;
+        let (model, tool, folder) = fakes().await;
+        let database = Database::of(on).await;
         let yaml = paying(&model, &tool, &database, "once");
         let mut served = Served::start(folder.path(), &yaml, &[]);
         model.then(calls(&[("pay", "{}")]));
         tool.close();
-        let (answer, ()) = tokio::join!(served.task("pay"), async {
-            tool.reached(1).await;
-            signal(&served);
-        });
+        let answer = stopped_during_a_call(&served, &tool, 1).await;
         assert_eq!(answer["status"], "Running", "the waiting client is answered: {answer}");
         not_ready(&served).await;
         assert_eq!(served.status("/healthz").await, 200, "it lives");
@@ -86,13 +93,6 @@ on_both! {
     }
 }
 
-async fn database(on: On) -> Database {
-    match on {
-        On::Sqlite => Database::sqlite(),
-        On::Postgres => Database::postgres().await,
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn released_task_continues_at_once_on_another_replica() {
     let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
@@ -102,10 +102,7 @@ async fn released_task_continues_at_once_on_another_replica() {
     let mut served = Served::start(folder.path(), &yaml, &[]);
     model.then(calls(&[("pay", "{}")]));
     tool.close();
-    let (answer, ()) = tokio::join!(served.task("pay"), async {
-        tool.reached(1).await;
-        signal(&served);
-    });
+    let answer = stopped_during_a_call(&served, &tool, 1).await;
     let other = Served::start(other.path(), &yaml, &[]);
     model.otherwise(|_| says("done"));
     tool.open();
@@ -130,16 +127,10 @@ async fn hanging_call_delays_shutdown_only_for_its_time_and_its_task_is_released
     let mut impatient = Served::start(other.path(), &yaml, &[]);
     tool.close();
     model.then(calls(&[("pay", "{}")]));
-    let (answer, ()) = tokio::join!(served.task("pay"), async {
-        tool.reached(1).await;
-        signal(&served);
-    });
+    let answer = stopped_during_a_call(&served, &tool, 1).await;
     let began = Instant::now();
     model.then(calls(&[("pay", "{}")]));
-    tokio::join!(impatient.task("pay"), async {
-        tool.reached(2).await;
-        signal(&impatient);
-    });
+    stopped_during_a_call(&impatient, &tool, 2).await;
     not_ready(&impatient).await;
     let told = Instant::now();
     signal(&impatient);

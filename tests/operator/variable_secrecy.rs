@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::holdpoint;
-use super::served_binary::{Folder, Served};
+use super::served_binary::{Served, fakes};
 use crate::support::fake_chat_completions::{FakeModel, calls, says};
 use crate::support::fake_tool::FakeTool;
 
@@ -72,11 +72,7 @@ auth: {{ api_keys: [ {{ user: alice, key: '${{API_KEY}}' }} ] }}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
-    let (model, tool, folder) = (
-        FakeModel::start().await,
-        FakeTool::start().await,
-        Folder::new(),
-    );
+    let (model, tool, folder) = fakes().await;
     let variables = [
         ("MODEL_KEY", MODEL_KEY),
         ("TOOL_KEY", TOOL_KEY),
@@ -128,17 +124,7 @@ async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
     shown.extend(model.sent().iter().map(Value::to_string));
     assert!(served.terminate().success());
     shown.push(served.log());
-    for file in std::fs::read_dir(folder.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-    {
-        if file
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with("holdpoint.db"))
-        {
-            shown.push(String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned());
-        }
-    }
+    shown.extend(folder.database_files());
     shown.push(
         holdpoint(
             folder.path(),

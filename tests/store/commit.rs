@@ -41,7 +41,7 @@ both! {
     async fn new_task_is_read_back_as_it_was_written(fixture) {
         let id = TaskId(fresh());
         let at = fixture.write(new_task(id, "acme", "alice")).await.unwrap().at;
-        let row = fixture.store.task(id).await.unwrap().unwrap();
+        let row = fixture.row(id).await;
         assert_eq!((row.task_id, row.root_task_id, row.parent), (id, id, None));
         assert_eq!((row.tenant.as_str(), row.user_id.as_str(), row.session_id.as_str()), ("acme", "alice", "s"));
         assert_eq!((row.status, row.version, row.last_seq), (TaskStatus::Running, 1, 2));
@@ -99,7 +99,7 @@ both! {
         assert!(fixture.store.task(child).await.unwrap().is_none());
 
         fixture.store.commit(change(root, vec![parent, child_task(child, root)])).await.unwrap();
-        let row = fixture.store.task(child).await.unwrap().unwrap();
+        let row = fixture.row(child).await;
         assert_eq!((row.root_task_id, row.parent.unwrap().0), (root, root));
         assert_eq!(row.agent_path, ["billing", "analyst"]);
 
@@ -108,9 +108,9 @@ both! {
         let usage = Usage { prompt_tokens: 5, completion_tokens: 2, total_tokens: 7 };
         below.counters = Counters { usage, model_calls: 1, ..Counters::default() };
         let counted = below.counters;
-        let before = fixture.store.task(root).await.unwrap().unwrap();
+        let before = fixture.row(root).await;
         fixture.store.commit(change(root, vec![below, ancestor(root, counted)])).await.unwrap();
-        let after = fixture.store.task(root).await.unwrap().unwrap();
+        let after = fixture.row(root).await;
         assert_eq!((after.usage, after.model_calls), (usage, 1));
         assert_eq!(after.version, before.version, "an ancestor that is only counted for is not fenced off");
         assert_eq!(after.updated_at, before.updated_at);
@@ -138,7 +138,7 @@ both! {
         end.facts = vec![Fact::TaskStatus { status: TaskStatus::Failed, error: error.clone(), output: None }];
         end.counters.busy = -1;
         fixture.write(end).await.unwrap();
-        let row = fixture.store.task(id).await.unwrap().unwrap();
+        let row = fixture.row(id).await;
         assert_eq!((row.status, &row.error, &row.output), (TaskStatus::Failed, &error, &None));
 
         let mut again = fixture.next(id).await;

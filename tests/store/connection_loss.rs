@@ -9,8 +9,8 @@ use holdpoint::store::{CommitError, OpenError, RequestFilter, Settings, Store};
 use holdpoint::task::change::{AskerPresence, IdempotencyRow};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::time::Time;
-use holdpoint::world::SystemClock;
-use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+use holdpoint::world::{Clock, SystemClock};
+use sqlx::Executor as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
 
@@ -21,9 +21,20 @@ use crate::support::postgres::run;
 /// A proxy to the server. For each of the next `swallow` marked commits, the proxy drops the reply
 /// and cuts the connection.
 pub(crate) struct Lossy {
-    pub(crate) url: String,
+    url: String,
     pub(crate) swallow: Arc<AtomicUsize>,
     listener: tokio::task::JoinHandle<()>,
+}
+
+impl Lossy {
+    /// Opens a store whose connections lead through the proxy.
+    pub(crate) async fn store(&self, clock: Arc<dyn Clock>) -> Store {
+        let settings = Settings {
+            url: Secret::new(self.url.clone()),
+            ..Settings::default()
+        };
+        Store::open(&settings, clock).await.unwrap()
+    }
 }
 
 /// The text of an item. The proxy recognizes the commit of this item by the text.
@@ -100,11 +111,7 @@ pub(crate) async fn lossy(fixture: &StoreFixture, mark: &'static [u8]) -> Lossy 
 async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice() {
     let fixture = StoreFixture::postgres().await;
     let way = lossy(&fixture, MARK).await;
-    let settings = Settings {
-        url: Secret::new(way.url.clone()),
-        ..Settings::default()
-    };
-    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    let store = way.store(Arc::new(SystemClock)).await;
     for lost in 1..4 {
         let id = TaskId(fresh());
         let mut new = new_task(id, "acme", "alice");
@@ -123,7 +130,7 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
             store.commit(change(id, vec![next])).await,
             Err(CommitError::Stale)
         );
-        assert_eq!(fixture.store.task(id).await.unwrap().unwrap().version, 2);
+        assert_eq!(fixture.row(id).await.version, 2);
     }
 }
 
@@ -133,11 +140,7 @@ async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice()
 async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unknown() {
     let fixture = StoreFixture::postgres().await;
     let way = lossy(&fixture, MARK).await;
-    let settings = Settings {
-        url: Secret::new(way.url.clone()),
-        ..Settings::default()
-    };
-    let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+    let store = way.store(Arc::new(SystemClock)).await;
     let id = fixture.task().await;
     let mut gone = fixture.next(id).await;
     gone.asker = Some(AskerPresence::Absent);
@@ -154,7 +157,7 @@ async fn change_of_the_asker_alone_whose_answer_was_lost_is_written_once_and_unk
     });
     way.swallow.store(1, Ordering::SeqCst);
     assert_eq!(store.commit(gone).await, Err(CommitError::Unknown));
-    let row = fixture.store.task(id).await.unwrap().unwrap();
+    let row = fixture.row(id).await;
     assert_eq!((row.version, row.asker_until), (2, Some(Time(0))));
     assert_eq!(fixture.number("select count(*) from idempotency").await, 1);
 }
@@ -228,9 +231,7 @@ async fn dropped_reads_open_no_more_connections_than_the_pool_may_have() {
         ..fixture.settings.clone()
     };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
-    let mut other = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut other = fixture.connection().await;
     other
         .execute("begin; lock table intervention_request in access exclusive mode")
         .await
@@ -307,17 +308,11 @@ async fn refused_change_keeps_the_connection_of_its_writer() {
     );
     let first = "select min(backend_start)::text from pg_stat_activity
         where datname = current_database() and application_name = 'holdpoint' and query like 'with n as%'";
-    let before = text(&fixture, first).await;
+    let database = fixture.database();
+    let before = database.texts(first).await;
     for _ in 0..3 {
         let refused = fixture.store.commit(with_key(TaskId(fresh()))).await;
         assert_eq!(refused, Err(CommitError::Refused));
     }
-    assert_eq!(text(&fixture, first).await, before);
-}
-
-async fn text(fixture: &StoreFixture, sql: &'static str) -> String {
-    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
-    connection.fetch_one(sql).await.unwrap().get(0)
+    assert_eq!(database.texts(first).await, before);
 }

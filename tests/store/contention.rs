@@ -102,7 +102,7 @@ both! {
                     having max(event_number) <> count(*) or min(event_number) <> 1) as gaps")
                 .await;
             assert_eq!(gaps, 0, "the numbers of each tree's events are 1, 2, 3 …");
-            let row = fixture.store.task(*root).await.unwrap().unwrap();
+            let row = fixture.row(*root).await;
             let mut calls = 0;
             for child in children {
                 let journal = fixture.store.journal(*child).await.unwrap().unwrap();
@@ -136,7 +136,7 @@ both! {
 
     async fn changes_of_one_root_wait_for_each_other_and_keep_their_order(fixture) {
         let id = fixture.task().await;
-        let row = fixture.store.task(id).await.unwrap().unwrap();
+        let row = fixture.row(id).await;
         let mut commits = Vec::new();
         for number in 0..20 {
             let next = TaskChange {

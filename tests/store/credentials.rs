@@ -10,7 +10,7 @@ use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::credential::{CredentialRow, SealedCredential, credential_associated_data};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::status::TaskStatus;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
+use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
 use super::store_fixture::{StoreFixture, both, change, child_task, fresh, new_task, said, status};
 
@@ -298,9 +298,7 @@ async fn raw(fixture: &StoreFixture) -> Vec<u8> {
         let read = |ending: &str| std::fs::read(format!("{file}{ending}")).unwrap_or_default();
         return [read(""), read("-wal"), read("-shm")].concat();
     }
-    let mut connection = sqlx::PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut connection = fixture.connection().await;
     let sql = "select coalesce(string_agg(query_to_xml('select * from ' || quote_ident(table_name), true, false, '')::text, ''), '')
         from information_schema.tables where table_schema = 'public' and table_type = 'BASE TABLE'";
     let row = connection

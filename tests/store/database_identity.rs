@@ -47,7 +47,7 @@ both! {
         assert_eq!(store.pending(task, task).await.unwrap(), [row]);
         let fixture = StoreFixture { store, ..fixture };
         let (later, question) = fixture.paused(finance(1)).await;
-        assert!(!fixture.store.request(question.request_id).await.unwrap().unwrap().history_uncertain);
+        assert!(!fixture.request(question.request_id).await.history_uncertain);
         let journal = fixture.store.journal(later).await.unwrap().unwrap();
         assert!(journal.items.iter().all(|item| item.at > history_uncertain_until), "a new history is complete");
         fixture.store.close().await;
@@ -189,21 +189,11 @@ async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_s
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let cluster = Cluster::start(&folder.path().join("pg"), "", std::process::id());
-    run(
-        &cluster.url("postgres"),
-        "create role plain login".to_owned(),
-    )
-    .await;
-    run(
-        &cluster.url("postgres"),
-        "create database fixture owner plain".to_owned(),
-    )
-    .await;
-    let url = cluster.url("fixture");
     let settings = Settings {
-        url: Secret::new(url.replace("postgres@", "plain@")),
+        url: Secret::new(cluster.unprivileged("fixture").await),
         ..Settings::default()
     };
+    let url = cluster.url("fixture");
     let open = async || -> Result<Store, OpenError> {
         Store::open(&settings, Arc::new(SystemClock)).await
     };

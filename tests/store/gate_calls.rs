@@ -15,7 +15,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::task::user::{UserId, UserIds};
 use holdpoint::task::verdict::Terms;
-use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::{Executor as _, Row as _};
 
 use super::store_fixture::{
     StoreFixture, asked, both, change, child_task, fresh, new_task, said, status,
@@ -86,7 +86,7 @@ async fn presence(fixture: &StoreFixture, id: TaskId, asker: AskerPresence) -> T
 }
 
 async fn asker_until(fixture: &StoreFixture, id: TaskId) -> Option<Time> {
-    fixture.store.task(id).await.unwrap().unwrap().asker_until
+    fixture.row(id).await.asker_until
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ both! {
         let mut news = fixture.store.watch(id);
         for asker in [AskerPresence::PresentFor(MINUTE), AskerPresence::Absent, AskerPresence::PresentFor(Duration::ZERO), AskerPresence::Delivered] {
             fixture.forward(Duration::from_secs(1));
-            let row = fixture.store.task(id).await.unwrap().unwrap();
+            let row = fixture.row(id).await;
             let at = fixture.write(presence(&fixture, id, asker).await).await.unwrap().at;
             let after = fixture.store.journal(id).await.unwrap().unwrap();
             let until = match asker {
@@ -241,7 +241,7 @@ both! {
         parent.counters = Counters { busy: 1, open_requests: 1, ..Counters::default() };
         let both = change(id, vec![parent, child_task(TaskId(fresh()), id)]);
         let at = fixture.store.commit(both).await.unwrap().at;
-        let row = fixture.store.task(id).await.unwrap().unwrap();
+        let row = fixture.row(id).await;
         assert_eq!((row.updated_at, row.asker_until), (at, Some(at + MINUTE)));
         assert_eq!(fixture.store.open_calls("acme", "cli", &"alice".into(), 9).await.unwrap(), 1);
     }
@@ -264,7 +264,7 @@ both! {
         }
         while let Some(done) = writes.join_next().await {
             let (number, id, result) = done.unwrap();
-            let row = fixture.store.task(id).await.unwrap().unwrap();
+            let row = fixture.row(id).await;
             match (number % 3, result) {
                 (0, Ok(done)) => assert_eq!((row.version, row.asker_until), (2, Some(done.at + MINUTE))),
                 (1, Ok(done)) => assert_eq!((row.version, row.updated_at), (2, done.at)),
@@ -300,7 +300,7 @@ both! {
         fixture.task().await;
         let found = equal(&fixture, Time(0)).await;
         assert_eq!(ids(&found), [named, first], "the newest first");
-        let row = fixture.store.task(first).await.unwrap().unwrap();
+        let row = fixture.row(first).await;
         let now = found[1].now;
         let expected = EqualCall {
             task_id: first,
@@ -328,7 +328,7 @@ both! {
         end(&fixture, ended).await;
         fixture.forward(10 * MINUTE);
         fixture.write(presence(&fixture, ended, AskerPresence::Absent).await).await.unwrap();
-        let at = fixture.store.task(ended).await.unwrap().unwrap().updated_at;
+        let at = fixture.row(ended).await.updated_at;
         assert_eq!(ids(&equal(&fixture, at).await), [ended, open]);
         assert_eq!(ids(&equal(&fixture, Time(at.0 + 1)).await), [open]);
     }
@@ -439,9 +439,7 @@ async fn change_of_the_asker_touches_no_index() {
             .unwrap();
     }
     fixture.store.close().await;
-    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut connection = fixture.connection().await;
     let (all, hot) = loop {
         let sql =
             "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'agent_task'";

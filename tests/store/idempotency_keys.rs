@@ -62,6 +62,21 @@ async fn known(fixture: &StoreFixture, user: &str, key: &str) -> Option<TaskId> 
     stored(fixture, user, key).await.map(|row| row.task_id)
 }
 
+/// Commits the changes at once. Asserts that exactly one succeeds and the others are refused.
+/// Returns the task of the one that succeeds.
+async fn only_winner(fixture: &StoreFixture, attempts: Vec<(TaskId, Change)>) -> TaskId {
+    let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
+    let commits = attempts
+        .into_iter()
+        .map(|(_, change)| fixture.store.commit(change));
+    let results = futures_util::future::join_all(commits).await;
+    let refused = results
+        .iter()
+        .filter(|result| **result == Err(CommitError::Refused));
+    assert_eq!(refused.count(), results.len() - 1, "{results:?}");
+    ids[results.iter().position(Result::is_ok).unwrap()]
+}
+
 both! {
     async fn key_lasts_a_day_and_then_counts_as_never_used(fixture) {
         let (first, one) = create("k", None);
@@ -73,12 +88,7 @@ both! {
         assert_eq!(known(&fixture, "alice", "k").await, None);
         // Several commits use the expired key at once: exactly one succeeds.
         let attempts: Vec<_> = (0..8).map(|_| create("k", None)).collect();
-        let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
-        let commits = attempts.into_iter().map(|(_, change)| fixture.store.commit(change));
-        let results = futures_util::future::join_all(commits).await;
-        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
-        assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Refused))), "{results:?}");
-        let winner = ids[results.iter().position(Result::is_ok).unwrap()];
+        let winner = only_winner(&fixture, attempts).await;
         assert_eq!(stored(&fixture, "alice", "k").await, Some(row("k", winner, None)));
         assert_eq!(fixture.number("select count(*) from agent_task").await, 2, "nothing is left of the others");
     }
@@ -100,12 +110,7 @@ both! {
         let attempts: Vec<_> = ["alice", "Alice", "ALICE", "alice", "aLICE", "Alice"]
             .map(|spelling| create_as(spelling, UserIds::Folded, "k"))
             .into();
-        let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
-        let commits = attempts.into_iter().map(|(_, change)| fixture.store.commit(change));
-        let results = futures_util::future::join_all(commits).await;
-        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
-        assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Refused))), "{results:?}");
-        let winner = ids[results.iter().position(Result::is_ok).unwrap()];
+        let winner = only_winner(&fixture, attempts).await;
         for spelling in ["alice", "Alice", "ALICE", "aLICE", "alICE"] {
             assert_eq!(known(&fixture, spelling, "k").await, Some(winner), "{spelling}");
         }

@@ -93,11 +93,7 @@ async fn open_one(fixture: &StoreFixture, dice: &mut Dice) -> Open {
 
 /// Makes the rows of a request those that a replica of an older version writes.
 async fn forget_terms(fixture: &StoreFixture, RequestId(request): RequestId) {
-    let id = if fixture.is_postgres() {
-        format!("'{request}'")
-    } else {
-        format!("x'{}'", request.simple())
-    };
+    let id = fixture.literal(request);
     let sql = format!(
         "update inbox set owner = null, expires_at = null, one_answer = null where request_id = {id};
          update intervention_request set one_answer = null where request_id = {id}"

@@ -13,7 +13,7 @@ use holdpoint::task::item::{CloseReason, Fact};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::verdict::Terms;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::store_fixture::{
@@ -24,19 +24,12 @@ use super::tree_reads::counted;
 
 const REQUESTS: Rows = ("intervention_request", "request_id");
 
-async fn waiting(fixture: &StoreFixture, statements: i64) {
-    let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    let do_wait = async || fixture.number(waiting).await >= statements;
-    crate::support::until("the statements wait for locks", do_wait).await;
-}
-
 /// A connection that looks at the locks of the other connections.
 struct Observer(PgConnection);
 
 impl Observer {
     async fn of(fixture: &StoreFixture) -> Self {
-        let url = fixture.settings.url.reveal();
-        Self(PgConnection::connect(url).await.unwrap())
+        Self(fixture.connection().await)
     }
 
     /// Returns the statements that wait for a lock, each as its process and the time of its start.
@@ -103,18 +96,21 @@ async fn locks_in_order(
     );
 }
 
+/// Creates children of a task, in the order of their ids.
+async fn children_of(fixture: &StoreFixture, root: TaskId, count: usize) -> Vec<TaskId> {
+    let children: Vec<TaskId> = (0..count).map(|_| TaskId(fresh())).collect();
+    for child in &children {
+        let created = change(root, vec![child_task(*child, root)]);
+        fixture.store.commit(created).await.unwrap();
+    }
+    children
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_locks_its_tasks_in_the_order_of_their_ids() {
     let fixture = StoreFixture::postgres().await;
     let root = fixture.task().await;
-    let mut children: Vec<TaskId> = (0..8).map(|_| TaskId(fresh())).collect();
-    for child in &children {
-        fixture
-            .store
-            .commit(change(root, vec![child_task(*child, root)]))
-            .await
-            .unwrap();
-    }
+    let mut children = children_of(&fixture, root, 8).await;
     children.reverse();
     let counters = Counters {
         model_calls: 1,
@@ -140,14 +136,9 @@ async fn commit_locks_its_tasks_in_the_order_of_their_ids() {
 async fn commit_locks_its_requests_in_the_order_of_their_ids() {
     let fixture = StoreFixture::postgres().await;
     let root = fixture.task().await;
-    let mut children: Vec<TaskId> = (0..9).map(|_| TaskId(fresh())).collect();
+    let mut children = children_of(&fixture, root, 9).await;
     let (mut requests, mut closing) = (Vec::new(), Vec::new());
     for child in &children {
-        fixture
-            .store
-            .commit(change(root, vec![child_task(*child, root)]))
-            .await
-            .unwrap();
         let asked = asked(RequestKind::Approval, finance(1), 1);
         let mut asks = fixture.next(*child).await;
         asks.facts = vec![Fact::InterventionRequested(asked.clone())];
@@ -252,7 +243,7 @@ async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
     }
     let second = changes.pop().unwrap();
     let lets_go = async {
-        waiting(&fixture, 2).await;
+        fixture.until_locked_out(2).await;
         holder.execute("rollback").await.unwrap();
     };
     let (here, there, ()) = tokio::join!(
@@ -261,7 +252,7 @@ async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
         lets_go
     );
     assert!(here.is_ok() && there.is_ok(), "{here:?} {there:?}");
-    let row = fixture.store.task(root).await.unwrap().unwrap();
+    let row = fixture.row(root).await;
     assert_eq!((row.busy, row.open_requests, row.model_calls), (1, 2, 2));
 }
 
@@ -324,7 +315,7 @@ async fn locked_task_holds_up_only_its_own_root() {
         next.facts = vec![said("one")];
         let stuck = async { fixture.store.commit(change(held, vec![next])).await.is_ok() };
         let others = async {
-            waiting(&fixture, 1).await;
+            fixture.until_locked_out(1).await;
             let began = Instant::now();
             for text in ["one", "two", "three"] {
                 let mut next = fixture.next(free).await;

@@ -211,9 +211,7 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
         alter table intervention_request drop column gate, drop column gate_user, drop column one_answer; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
     run(fixture.settings.url.reveal(), undo.to_owned()).await;
     // The migration will wait for the lock on the table `idempotency`.
-    let mut holder = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut holder = fixture.connection().await;
     let mut held = holder.begin().await.unwrap();
     held.execute("lock table idempotency in exclusive mode")
         .await

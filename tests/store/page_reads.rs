@@ -2,16 +2,22 @@
 //! people.
 
 use holdpoint::store::Store;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, Executor as _, Row as _};
 
 use super::store_fixture::{StoreFixture, finance};
+
+/// Returns the text for Postgres of the statement that has this part.
+fn statement_with(part: &str) -> &'static str {
+    let mut all = Store::statements().into_iter();
+    all.find(|sql| sql.postgres.contains(part))
+        .unwrap()
+        .postgres
+}
 
 /// Plans a statement with the settings in `PLANNED_ONCE`, and returns the number of pages that it
 /// reads. Rolls back the writes of the statement.
 async fn pages_read(fixture: &StoreFixture, sql: &str, values: &str) -> u64 {
-    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut connection = fixture.connection().await;
     for (name, value) in holdpoint::store::PLANNED_ONCE {
         let set = AssertSqlSafe(format!("set {name} = '{value}'"));
         connection.execute(set).await.unwrap();
@@ -94,20 +100,13 @@ async fn look_for_equal_calls_reads_few_pages_among_many_calls_of_others_and_its
     for sql in [own, "vacuum analyze"] {
         crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
     }
-    let find = |part: &str| {
-        let all = Store::statements();
-        all.into_iter()
-            .find(|sql| sql.postgres.contains(part))
-            .unwrap()
-            .postgres
-    };
     let values = "'acme', 'cli', '{Bob,bob}', 'gate', 'refund', '{b:1,k:1}', 0, 1000, 0, '{bob}'";
-    let pages = pages_read(&fixture, find("q.kind = 'reconcile'"), values).await;
+    let pages = pages_read(&fixture, statement_with("q.kind = 'reconcile'"), values).await;
     assert!((50..500).contains(&pages), "{pages} pages");
     let values = "'acme', 'cli', '{Bob,bob}', 100, '{bob}'";
     let pages = pages_read(
         &fixture,
-        find("r.gate_user = p.user_id and r.status = 'pending' limit $4"),
+        statement_with("r.gate_user = p.user_id and r.status = 'pending' limit $4"),
         values,
     )
     .await;
@@ -124,13 +123,6 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
     for sql in ["set default_statistics_target = 1; analyze", "vacuum"] {
         crate::support::postgres::run(fixture.settings.url.reveal(), sql.to_owned()).await;
     }
-    let find = |part: &str| {
-        let all = Store::statements();
-        all.into_iter()
-            .find(|sql| sql.postgres.contains(part))
-            .unwrap()
-            .postgres
-    };
     let none = "'00000000-0000-0000-0000-000000000000'";
     for (statement, values) in [
         (
@@ -179,7 +171,7 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             ),
         ),
     ] {
-        let pages = pages_read(&fixture, find(statement), &values).await;
+        let pages = pages_read(&fixture, statement_with(statement), &values).await;
         assert!(
             (2..60).contains(&pages),
             "{pages} pages: {statement} {values}"
@@ -197,7 +189,7 @@ async fn lists_read_few_pages_however_many_requests_are_open() {
             format!("0, 'acme', {none}, 1001"),
         ),
     ] {
-        let pages = pages_read(&fixture, find(statement), &values).await;
+        let pages = pages_read(&fixture, statement_with(statement), &values).await;
         assert!((5..200).contains(&pages), "{pages} pages: {statement}");
     }
 }

@@ -10,8 +10,8 @@ use holdpoint::task::change::TaskChange;
 use holdpoint::task::delta::{Delta, DeltaContent};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::time::Time;
+use sqlx::Executor;
 use sqlx::postgres::PgListener;
-use sqlx::{Connection, Executor, PgConnection};
 use tokio::time::timeout;
 
 use super::store_fixture::{StoreFixture, fresh, said};
@@ -189,9 +189,7 @@ async fn broken_connection_is_opened_again() {
     let other = replica(&fixture).await;
     let mut listener = other.listen(root);
     arrives(&fixture.store, &mut listener, &text(root, "before")).await;
-    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut connection = fixture.connection().await;
     let broken = "select pg_terminate_backend(pid) from pg_stat_activity
         where datname = current_database() and query like 'select count(pg_notify%' and pid <> pg_backend_pid()";
     connection.execute(broken).await.unwrap();

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use holdpoint::store::RequestRow;
 use holdpoint::task::change::Journal;
 use holdpoint::task::id::RequestId;
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::Executor as _;
 
 use super::store_fixture::{StoreFixture, both, finance, fresh};
 use crate::support::until;
@@ -50,8 +50,8 @@ both! {
 
     async fn damaged_journal_hides_no_request_that_is_read_beside_it(fixture) {
         let ids = paused(&fixture, 12).await;
-        let damaged = fixture.store.request(ids[5]).await.unwrap().unwrap().task_id;
-        let key = if fixture.is_postgres() { format!("'{damaged}'") } else { format!("x'{}'", damaged.0.simple()) };
+        let damaged = fixture.request(ids[5]).await.task_id;
+        let key = fixture.literal(damaged.0);
         fixture.numbers(&format!("update agent_task_item set body = '{{' where task_id = {key} and seq = 1")).await.unwrap();
         for (id, read) in ids.iter().zip(read_at_once(&fixture, &ids).await) {
             let (row, journal) = read.unwrap();
@@ -67,9 +67,7 @@ async fn requests_behind_a_slow_statement_are_read_by_statements_of_their_own() 
         where wait_event_type = 'Lock' and query like '%r.request_id as key%'";
     let fixture = StoreFixture::postgres().await;
     let ids = paused(&fixture, 67).await;
-    let mut locking = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut locking = fixture.connection().await;
     locking.execute("begin").await.unwrap();
     let lock = "lock table intervention_request in access exclusive mode";
     locking.execute(lock).await.unwrap();
@@ -98,8 +96,7 @@ fn request_is_read_after_the_runtime_of_the_reader_has_ended() {
     let (fixture, ids, mut locking) = outer.block_on(async {
         let fixture = StoreFixture::postgres().await;
         let ids = paused(&fixture, 2).await;
-        let url = fixture.settings.url.reveal();
-        let mut locking = PgConnection::connect(url).await.unwrap();
+        let mut locking = fixture.connection().await;
         locking.execute("begin").await.unwrap();
         let lock = "lock table intervention_request in access exclusive mode";
         locking.execute(lock).await.unwrap();

@@ -27,7 +27,7 @@ fn person(user: &str, groups: &[&str]) -> Viewer {
 both! {
     async fn request_is_read_with_its_question_and_its_deadline(fixture) {
         let (id, question) = fixture.paused(finance(1)).await;
-        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+        let row = fixture.request(question.request_id).await;
         assert_eq!((&row.spec, row.task_id, row.root_task_id), (&question, id, id));
         assert_eq!((row.tenant.as_str(), row.owner.as_str(), row.session_id.as_str()), ("acme", "alice", "s"));
         assert_eq!((row.status, row.expired), (RequestStatus::Pending, false));
@@ -44,7 +44,7 @@ both! {
         commit.resumed = vec![question.request_id];
         let at = fixture.store.commit(commit).await.unwrap().at;
         assert_eq!(fixture.write(second).await, Err(CommitError::Stale));
-        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+        let row = fixture.request(question.request_id).await;
         assert_eq!(row.status, RequestStatus::Resumed);
         assert_eq!(row.answers.len(), 1);
         assert_eq!((row.answers[0].0, row.answers[0].1.by.as_str()), (at, "bob"));
@@ -59,12 +59,12 @@ both! {
         let (id, question) = fixture.paused(finance(1)).await;
         let decide = fixture.deciding(id, &question, "bob", Action::Approve).await;
         fixture.write(decide).await.unwrap();
-        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+        let row = fixture.request(question.request_id).await;
         assert_eq!(row.status, RequestStatus::Responded);
         let mut later = change(id, vec![fixture.next(id).await]);
         later.resumed = vec![question.request_id];
         fixture.store.commit(later).await.unwrap();
-        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+        let row = fixture.request(question.request_id).await;
         assert_eq!(row.status, RequestStatus::Resumed);
         assert!(fixture.numbers("update intervention_request set status = 'pending'").await.is_err(), "it never comes back");
     }
@@ -81,7 +81,7 @@ both! {
             let results = answers.join_all().await;
             assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
             assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Stale))));
-            let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+            let row = fixture.request(question.request_id).await;
             assert_eq!(row.answers.len(), 1);
         }
     }
@@ -99,7 +99,7 @@ both! {
             },
         ];
         fixture.write(both).await.unwrap();
-        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+        let row = fixture.request(question.request_id).await;
         assert_eq!(row.status, RequestStatus::Withdrawn);
         assert_eq!(fixture.number("select count(*) from request_approver").await, 2);
         assert_eq!(fixture.number("select count(*) from inbox").await, 0);
@@ -122,7 +122,7 @@ both! {
         fixture.forward(Duration::from_mins(1));
         let decide = fixture.deciding(id, &question, "bob", Action::Approve).await;
         assert_eq!(fixture.write(decide).await, Err(CommitError::Stale), "too late, swept or not");
-        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+        let row = fixture.request(question.request_id).await;
         assert_eq!((row.status, row.expired), (RequestStatus::Pending, true));
         let overdue = fixture.store.overdue(10).await.unwrap();
         assert_eq!(overdue, [(question.request_id, id)]);
@@ -133,7 +133,7 @@ both! {
         assert_eq!(fixture.store.requests(&late).await.unwrap().len(), 1);
 
         fixture.write(expire).await.unwrap();
-        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+        let row = fixture.request(question.request_id).await;
         assert_eq!(row.status, RequestStatus::Expired);
         assert_eq!(fixture.store.requests(&filter(RequestStatus::Expired)).await.unwrap().len(), 1);
         assert!(fixture.store.overdue(10).await.unwrap().is_empty());
@@ -142,7 +142,7 @@ both! {
     async fn request_without_a_deadline_never_expires(fixture) {
         let (id, question) = fixture.paused(Terms { expires_in: None, ..finance(1) }).await;
         fixture.forward(Duration::from_hours(24 * 400));
-        assert!(!fixture.store.request(question.request_id).await.unwrap().unwrap().expired);
+        assert!(!fixture.request(question.request_id).await.expired);
         let decide = fixture.deciding(id, &question, "bob", Action::Approve).await;
         fixture.write(decide).await.unwrap();
     }
@@ -160,7 +160,7 @@ both! {
         fixture.write(second).await.unwrap();
         assert_eq!(fixture.number("select count(*) from decision").await, 2);
         assert_eq!(fixture.number("select count(*) from decision where final").await, 1);
-        let row = fixture.store.request(question.request_id).await.unwrap().unwrap();
+        let row = fixture.request(question.request_id).await;
         assert_eq!(row.answers.iter().map(|(_, answer)| answer.by.as_str()).collect::<Vec<_>>(), ["bob", "carol"]);
     }
 
@@ -208,7 +208,7 @@ both! {
         assert_eq!(ids(fixture.store.pending(root, root).await.unwrap()), asked);
         assert_eq!(ids(fixture.store.pending(root, left).await.unwrap()), asked[..1]);
         assert_eq!(ids(fixture.store.pending(root, right).await.unwrap()), asked[1..2]);
-        let row = fixture.store.request(asked[0]).await.unwrap().unwrap();
+        let row = fixture.request(asked[0]).await;
         assert_eq!(row.agent_path, ["billing", "analyst"]);
     }
 
@@ -371,11 +371,8 @@ async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an
     let forget = "with gone as (delete from inbox returning 1) select count(*) from gone";
     assert!(fixture.number(forget).await > 0);
     assert!(fixture.store.requests(&filter).await.unwrap().is_empty());
-    fixture
-        .store
-        .upgrade(&mut UpgradeCursor::default())
-        .await
-        .unwrap();
+    let mut cursor = UpgradeCursor::default();
+    fixture.store.upgrade(&mut cursor).await.unwrap();
     assert_eq!(
         fixture.store.requests(&filter).await.unwrap()[0]
             .spec
@@ -391,11 +388,8 @@ async fn request_that_an_older_replica_opened_or_closed_is_listed_right_after_an
     .await;
     assert!(!fixture.numbers(stale).await.unwrap().is_empty());
     assert!(fixture.store.requests(&filter).await.unwrap().is_empty());
-    fixture
-        .store
-        .upgrade(&mut UpgradeCursor::default())
-        .await
-        .unwrap();
+    let mut cursor = UpgradeCursor::default();
+    fixture.store.upgrade(&mut cursor).await.unwrap();
     assert_eq!(fixture.number("select count(*) from inbox").await, 0);
 }
 

@@ -132,9 +132,7 @@ fn migrations_of_both_engines_have_the_same_numbers_and_names() {
 #[tokio::test]
 async fn every_statement_is_understood_by_both_engines() {
     let (postgres, sqlite) = (StoreFixture::postgres().await, StoreFixture::sqlite().await);
-    let mut on_postgres = PgConnection::connect(postgres.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut on_postgres = postgres.connection().await;
     let on_sqlite = sqlite_file::connect(sqlite.settings.url.reveal());
     let statements = Store::statements();
     assert!(statements.len() > 20);
@@ -157,11 +155,7 @@ async fn every_statement_is_understood_by_both_engines() {
 async fn paused_task_is_found_by_its_request_id_through_an_index() {
     for fixture in [StoreFixture::postgres().await, StoreFixture::sqlite().await] {
         let (_, question) = fixture.paused(finance(1)).await;
-        let id = if fixture.is_postgres() {
-            format!("'{}'", question.request_id)
-        } else {
-            format!("x'{}'", question.request_id.0.simple())
-        };
+        let id = fixture.literal(question.request_id.0);
         let explain = if fixture.is_postgres() {
             "explain "
         } else {
@@ -248,9 +242,7 @@ async fn run_filler(fixture: &StoreFixture) {
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let fixture = StoreFixture::postgres().await;
-    let mut connection = PgConnection::connect(fixture.settings.url.reveal())
-        .await
-        .unwrap();
+    let mut connection = fixture.connection().await;
     for setting in holdpoint::store::PLANNED_ONCE {
         let set = format!("set {} = '{}'", setting.0, setting.1);
         connection.execute(AssertSqlSafe(set)).await.unwrap();

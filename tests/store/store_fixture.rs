@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdpoint::secret::Secret;
-use holdpoint::store::{CommitError, Drive, Settings, Store};
+use holdpoint::store::{CommitError, Drive, RequestRow, Settings, Store};
 use holdpoint::task::change::{
-    Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange,
+    Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange, TaskRow,
 };
 use holdpoint::task::decision::{Action, CallAnswer, Decision};
 use holdpoint::task::id::{CallId, ChangeId, RequestId, TaskId};
@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use crate::support::database::Database;
 use crate::support::postgres::{TestDatabase, database, database_folder};
-use crate::support::sqlite_file;
+use crate::support::{sqlite_file, until};
 
 /// Makes two tests of each body: one per database engine.
 macro_rules! both {
@@ -164,21 +164,46 @@ impl StoreFixture {
         })?)
     }
 
+    /// Returns a connection of its own to Postgres.
+    pub async fn connection(&self) -> PgConnection {
+        let url = self.settings.url.reveal();
+        PgConnection::connect(url).await.unwrap()
+    }
+
+    /// Waits until this number of statements wait for locks on Postgres.
+    pub async fn until_locked_out(&self, statements: i64) {
+        let waiting = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock'";
+        let do_wait = async || self.number(waiting).await >= statements;
+        until("the statements wait for locks", do_wait).await;
+    }
+
     /// Begins another transaction on Postgres, which locks one row until the connection is dropped
     /// or the transaction is rolled back.
     pub async fn holding(&self, (table, key): Rows, id: Uuid) -> PgConnection {
-        let mut other = PgConnection::connect(self.settings.url.reveal())
-            .await
-            .unwrap();
+        let mut other = self.connection().await;
         other.execute("begin").await.unwrap();
         let sql = format!("select 1 from {table} where {key} = '{id}' for update");
         other.execute(AssertSqlSafe(sql)).await.unwrap();
         other
     }
 
+    pub async fn row(&self, id: TaskId) -> TaskRow {
+        self.store.task(id).await.unwrap().unwrap()
+    }
+
+    pub async fn request(&self, id: RequestId) -> RequestRow {
+        self.store.request(id).await.unwrap().unwrap()
+    }
+
     /// Returns access to the database that bypasses the store.
     pub fn database(&self) -> Database {
         Database::at(self.settings.url.reveal())
+    }
+
+    /// Returns an id as it stands in a statement.
+    pub fn literal(&self, id: Uuid) -> String {
+        self.database().id(&id.to_string())
     }
 
     /// Gives each task that fits `condition` two fruitless leases (leases that expired after work
@@ -248,7 +273,7 @@ impl StoreFixture {
     /// Returns an empty change of the task. Its commit fails if the task's version changes before
     /// the commit.
     pub async fn next(&self, id: TaskId) -> TaskChange {
-        let row = self.store.task(id).await.unwrap().unwrap();
+        let row = self.row(id).await;
         TaskChange {
             task_id: id,
             guard: Guard::Version(row.version),

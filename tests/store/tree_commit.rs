@@ -12,7 +12,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
 use super::store_fixture::{asked, both, change, child_task, finance, fresh, said, status};
-use super::tree_reads::{BUSY, DONE, counted, fenced, grown, order, read, row, starting};
+use super::tree_reads::{BUSY, DONE, counted, fenced, grown, order, read, starting};
 
 fn sealed() -> SealedCredential {
     let (key_id, text) = ("k1".to_owned(), "sealed".to_owned());
@@ -55,7 +55,7 @@ both! {
             assert_eq!((now.busy, now.version), (then.busy + 3, then.version + 1));
         }
         for child in children {
-            let row = row(&fixture, child).await;
+            let row = fixture.row(child).await;
             assert_eq!((row.root_task_id, row.parent.unwrap().0, row.version), (grown.root, leaf, 1));
         }
     }
@@ -69,7 +69,7 @@ both! {
         for fence in [true, false] {
             let mut tasks = vec![TaskChange { facts: vec![said("x")], counters, ..fixture.next(leaf).await }];
             for above in grown.above(leaf) {
-                let row = row(&fixture, above).await;
+                let row = fixture.row(above).await;
                 tasks.push(if fence { fenced(&row, counters) } else { counted(above, counters) });
             }
             // The leaf has no descendants, so its `busy` is 1. The first round subtracts this 1,
@@ -148,7 +148,7 @@ both! {
             let mut tasks = vec![starting(&fixture, root, &children).await];
             tasks.extend(children.map(|child| child_task(child, root)));
             fixture.store.commit(change(root, tasks)).await.unwrap();
-            let before = row(&fixture, root).await;
+            let before = fixture.row(root).await;
             let mut ends = Vec::new();
             for child in children {
                 let facts = vec![status(TaskStatus::Completed)];
@@ -191,7 +191,7 @@ both! {
         ending.reverse();
         let mut tasks = Vec::new();
         for task in &ending {
-            let row = row(&fixture, *task).await;
+            let row = fixture.row(*task).await;
             let counters = Counters { busy: -row.busy, ..BUSY };
             tasks.push(TaskChange { facts: vec![status(TaskStatus::Canceled)], ..fenced(&row, counters) });
         }

@@ -135,10 +135,6 @@ pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
     }
 }
 
-pub async fn row(fixture: &StoreFixture, task: TaskId) -> TaskRow {
-    fixture.store.task(task).await.unwrap().unwrap()
-}
-
 pub async fn read(fixture: &StoreFixture, root: TaskId) -> TreeSnapshot {
     fixture.store.tree(root, 0).await.unwrap().unwrap()
 }
@@ -151,14 +147,6 @@ pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
         .filter(|item| item.event > after)
         .map(|item| (item.task_id, item.item.seq))
         .collect()
-}
-
-pub fn literal(fixture: &StoreFixture, task: TaskId) -> String {
-    if fixture.is_postgres() {
-        format!("'{task}'")
-    } else {
-        format!("x'{}'", task.0.simple())
-    }
 }
 
 /// Asserts that the snapshot is consistent and holds exactly the items of the events after `after`.
@@ -272,7 +260,7 @@ both! {
             let child = TaskId(fresh());
             let begins = TaskChange { lease: lease.clone(), ..child_task(child, root) };
             fixture.store.commit(change(root, vec![begins])).await.unwrap();
-            assert_eq!(row(&fixture, child).await.parked, parked, "{lease:?}");
+            assert_eq!(fixture.row(child).await.parked, parked, "{lease:?}");
             let becomes = TaskChange { lease, ..fixture.next(child).await };
             fixture.store.commit(change(root, vec![becomes])).await.unwrap();
             expected.insert(child, parked);
@@ -304,7 +292,7 @@ both! {
             let found = fixture.store.pending(grown.root, task).await.unwrap();
             assert!(found.iter().all(|found| found.root_task_id == grown.root));
             assert_eq!(found.into_iter().map(|found| (found.task_id, found.spec)).collect::<Vec<_>>(), expected);
-            assert_eq!(usize::try_from(row(&fixture, task).await.open_requests).unwrap(), expected.len());
+            assert_eq!(usize::try_from(fixture.row(task).await.open_requests).unwrap(), expected.len());
         }
         assert!(fixture.store.pending(other.root, grown.leaf(0)).await.unwrap().is_empty(), "of another tree");
     }
@@ -368,7 +356,7 @@ both! {
         for damage in damages {
             let (grown, sound) = (grown(&fixture).await, fixture.task().await);
             let leaf = grown.leaf(7);
-            fixture.numbers(&format!("{damage}{}", literal(&fixture, leaf))).await.unwrap();
+            fixture.numbers(&format!("{damage}{}", fixture.literal(leaf.0))).await.unwrap();
             let tree = fixture.store.tree(grown.root, 0).await.unwrap().unwrap();
             assert_eq!(tree.unreadable, BTreeSet::from([leaf]), "{damage}");
             assert_eq!((tree.rows.len(), tree.items.iter().any(|line| line.task_id == grown.root)), (40, true));
@@ -383,7 +371,7 @@ both! {
         let leaf = grown.leaf(7);
         let tree = read(&fixture, grown.root).await;
         let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
-        let id = literal(&fixture, leaf);
+        let id = fixture.literal(leaf.0);
         fixture.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
         // A read that begins after the missing item does not notice that it is missing.
         assert!(fixture.store.tree(grown.root, place(1)).await.unwrap().is_some());

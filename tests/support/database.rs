@@ -3,6 +3,7 @@
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 
 use super::postgres::TestDatabase;
+use super::test_app::On;
 use super::{postgres, sqlite_file};
 
 /// The database of a test. The copies that [`Database::shared`] returns keep the database alive.
@@ -33,6 +34,13 @@ impl Database {
         }
     }
 
+    pub async fn of(on: On) -> Self {
+        match on {
+            On::Sqlite => Self::sqlite(),
+            On::Postgres => Self::postgres().await,
+        }
+    }
+
     /// Returns the database at this URL. The caller must keep the database alive. The URL may lead
     /// through a proxy.
     pub fn at(url: &str) -> Self {
@@ -45,6 +53,11 @@ impl Database {
 
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Returns the path of an `SQLite` database.
+    pub fn file(&self) -> &str {
+        self.url.strip_prefix("sqlite://").unwrap()
     }
 
     /// Returns an id as it stands in a statement.

@@ -78,6 +78,20 @@ pub fn has_word(text: &str, word: &str) -> bool {
     text.split(|c| !inside(c)).any(|found| found == word)
 }
 
+/// Returns a client that follows no redirect.
+pub fn http_client() -> reqwest::Client {
+    http_client_builder().build().unwrap()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test is a client like any other"
+)]
+pub fn http_client_builder() -> reqwest::ClientBuilder {
+    let builder = reqwest::Client::builder().no_proxy();
+    builder.redirect(reqwest::redirect::Policy::none())
+}
+
 /// Serves a router on a free port of loopback until the test ends.
 pub async fn serve(router: axum::Router) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,5 @@
-# What scripts need that test the built service from outside: its program, a folder, and packages. They source this file
-# from the project's folder.
+# What scripts need that test the built service from outside: its program, its processes, a folder, and packages. They
+# source this file from the project's folder.
 # shellcheck shell=bash
 
 # Makes the folder in which a script keeps its packages, and prints its path.
@@ -17,6 +17,47 @@ service_program() {
     program=${CARGO_TARGET_DIR:-target}/debug/holdpoint
   fi
   printf '%s/%s\n' "$(cd "$(dirname "$program")" && pwd)" "$(basename "$program")"
+}
+
+# Makes the folder `run` for the files of this run. When the script ends, the processes in `pids` end and the folder is
+# removed; if the script has failed, the last lines of the service's log are printed before.
+start_run() {
+  run=$(mktemp -d)
+  pids=()
+  trap finish_run EXIT
+}
+
+finish_run() {
+  local status=$? one
+  for one in "${pids[@]}"; do
+    kill "$one" 2>/dev/null || true
+    wait "$one" 2>/dev/null || true
+  done
+  if [ "$status" -ne 0 ] && [ -s "$run/service.log" ]; then
+    echo "${0##*/}: the service's last lines:" >&2
+    tail -n 20 "$run/service.log" >&2
+  fi
+  rm -rf "$run"
+}
+
+# Shields the service from the caller's own configuration.
+unset_settings() {
+  local name
+  for name in $(env | grep -o '^HOLDPOINT_[A-Za-z0-9_]*' || true); do unset "$name"; done
+}
+
+free_port() {
+  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# Waits until the service is ready. Fails if it does not get ready in time.
+until_ready() { # URL, process
+  for _ in $(seq 100); do
+    curl --silent --fail --output /dev/null "$1/readyz" && break
+    kill -0 "$2" 2>/dev/null || break
+    sleep 0.1
+  done
+  curl --silent --show-error --fail --output /dev/null "$1/readyz"
 }
 
 # Exit code 0 if the installation matches these files.

@@ -285,6 +285,16 @@ impl Cluster {
     pub fn promote(&self) {
         done(self.control().args(["-w", "promote"]));
     }
+
+    /// Creates a user without privileges and a database that this user owns. Returns the database's
+    /// URL, with this user.
+    pub async fn unprivileged(&self, database: &str) -> String {
+        let server = self.url("postgres");
+        run(&server, "create role plain login".to_owned()).await;
+        let sql = format!("create database {database} owner plain");
+        run(&server, sql).await;
+        self.url(database).replace("postgres@", "plain@")
+    }
 }
 
 /// Returns the folder for databases. If `TMPDIR` is set, it determines the folder. Otherwise the

@@ -18,6 +18,7 @@ use super::database::Database;
 use super::endless_sleep::{BETWEEN_ROUNDS, EndlessSleep};
 use super::fake_chat_completions::FakeModel;
 use super::fake_tool::FakeTool;
+use super::{http_client, http_client_builder};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
@@ -56,6 +57,20 @@ impl Reply {
             .and_then(Value::as_str)
             .unwrap_or_else(|| panic!("no {pointer} in {}", self.text))
             .to_owned()
+    }
+
+    /// Asserts the status of the reply, and the code of the refusal in it.
+    #[track_caller]
+    pub fn assert_code(&self, status: u16, code: &str) {
+        let found = (self.status, self.str("/code"));
+        assert_eq!(found, (status, code.to_owned()), "{}", self.text);
+    }
+
+    /// Asserts the status of the reply, and the status of the task in it.
+    #[track_caller]
+    pub fn assert_status(&self, status: u16, task: &str) {
+        let found = (self.status, self.str("/status"));
+        assert_eq!(found, (status, task.to_owned()), "{}", self.text);
     }
 
     pub fn header(&self, name: &str) -> &str {
@@ -114,23 +129,27 @@ policy:
   - { name: never, tools: [forbidden], decide: deny, reason: Not this one. }
 "#;
 
+/// The values of `${…}` in the test configurations.
+pub const VARIABLES: [(&str, &str); 2] = [
+    ("MODEL_KEY", "sk-model-key-0123456789"),
+    ("TOOL_SECRET", "tool-secret-0123456789"),
+];
+
+/// Returns the configuration of the refund agent with accounts. These approvers decide about large
+/// refunds.
+pub fn refunds(approvers: &str) -> String {
+    REFUNDS.replace("{approvers}", approvers) + ACCOUNTS
+}
+
 impl TestApp {
     /// Starts the refund agent with accounts. The owner of a task decides its requests.
     pub async fn start(on: On) -> Self {
-        Self::with(
-            on,
-            &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS),
-        )
-        .await
+        Self::with(on, &refunds("{ owner: true }")).await
     }
 
     /// Starts the refund agent with accounts. The approvers are the members of finance.
     pub async fn with_finance(on: On) -> Self {
-        Self::with(
-            on,
-            &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS),
-        )
-        .await
+        Self::with(on, &refunds("{ groups: [finance] }")).await
     }
 
     pub async fn open(on: On) -> Self {
@@ -141,7 +160,7 @@ impl TestApp {
     /// endpoints.
     pub async fn with(on: On, yaml: &str) -> Self {
         Self::on_database(
-            database(on).await,
+            Database::of(on).await,
             yaml,
             FakeModel::start().await,
             FakeTool::start().await,
@@ -154,24 +173,24 @@ impl TestApp {
     pub async fn unswept(on: On, yaml: &str) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let clock = EndlessSleep::new(|time| time == BETWEEN_ROUNDS);
-        Self::by_clock(clock, database(on).await, yaml, model, tool).await
+        Self::by_clock(clock, Database::of(on).await, yaml, model, tool).await
     }
 
     /// Like `with`, but with this clock instead of the machine's.
     pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
-        let mut app = Self::by_clock(clock, database(on).await, yaml, model, tool).await;
+        let mut app = Self::by_clock(clock, Database::of(on).await, yaml, model, tool).await;
         // The service closes idle connections when the clock leaps, so the client keeps no idle
         // connections. Otherwise it might reuse a connection that is just being closed.
-        app.http = client(0);
+        let http = http_client_builder().pool_max_idle_per_host(0);
+        app.http = http.build().unwrap();
         app
     }
 
     /// Starts the refund agent on the database at this URL, for example on a server that the test
     /// crashes. Sets short database timeouts.
     pub async fn at(url: &str) -> Self {
-        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
-        Self::at_with(url, &yaml).await
+        Self::at_with(url, &refunds("{ owner: true }")).await
     }
 
     /// Like `at`, but with this configuration.
@@ -219,7 +238,7 @@ impl TestApp {
             model,
             tool,
             database,
-            http: client(usize::MAX),
+            http: http_client(),
         }
     }
 
@@ -307,12 +326,7 @@ impl TestApp {
             r#"{"order": 17, "amount": 120}"#,
         )]));
         let reply = actor.post("/v1/tasks", &json!({"input": "please"})).await;
-        assert_eq!(
-            (reply.status, reply.str("/status").as_str()),
-            (201, "Paused"),
-            "{}",
-            reply.text
-        );
+        reply.assert_status(201, "Paused");
         Held {
             task: reply.str("/task_id"),
             request: reply.str("/pending/0/request_id"),
@@ -334,32 +348,14 @@ pub struct Held {
     pub body: Value,
 }
 
-/// Returns an HTTP client that keeps at most `kept` idle connections.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test is a client like any other"
-)]
-fn client(kept: usize) -> reqwest::Client {
-    let builder = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy();
-    builder.pool_max_idle_per_host(kept).build().unwrap()
-}
-
-async fn database(on: On) -> Database {
-    match on {
-        On::Sqlite => Database::sqlite(),
-        On::Postgres => Database::postgres().await,
-    }
-}
-
 async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Replica {
     let flags = Flags {
         listen: Some("127.0.0.1:0".to_owned()),
         database_url: Some(database.url().to_owned()),
     };
     let source = Source::File("holdpoint.yaml".into(), yaml.to_owned());
-    let loaded = config::load(source, &environment(), &flags, app::check);
+    let environment = Environment::new(&VARIABLES, &[]);
+    let loaded = config::load(source, &environment, &flags, app::check);
     let (config, _) = loaded.unwrap_or_else(|report| panic!("{report}"));
     let options = DatabaseOptions {
         permit_unsafe: true,
@@ -374,15 +370,4 @@ async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Repli
     )
     .await
     .unwrap()
-}
-
-/// Returns the values of `${…}` in the test configurations.
-fn environment() -> Environment {
-    Environment::new(
-        &[
-            ("MODEL_KEY", "sk-model-key-0123456789"),
-            ("TOOL_SECRET", "tool-secret-0123456789"),
-        ],
-        &[],
-    )
 }

@@ -11,7 +11,12 @@ const SECRET: &str = "'whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE='";
 /// is cut to the text after the word `notify`.
 pub(super) fn found(auth: &str, entry: &str) -> Vec<String> {
     let text = format!("{BASE}{TOOL}{auth}notify: {{ to: [ {entry} ] }}\n");
-    let text = text.replace("SECRET", SECRET);
+    mistakes_in(text.replace("SECRET", SECRET))
+}
+
+/// Returns the mistakes that the room `notify` reports about this file. Each line is cut to the text
+/// after the word `notify`, if it has the word.
+fn mistakes_in(text: String) -> Vec<String> {
     let source = Source::File("h.yaml".into(), text);
     let rooms = |config: &Config, mistakes: &mut Mistakes| config.notify.check(mistakes);
     let loaded = load(
@@ -23,7 +28,10 @@ pub(super) fn found(auth: &str, entry: &str) -> Vec<String> {
     let lines = loaded.err().map(|report| report.mistakes);
     let lines = lines.into_iter().flatten().map(|line| line.to_string());
     lines
-        .map(|line| line.split_once("notify").unwrap().1.to_owned())
+        .map(|line| {
+            line.split_once("notify")
+                .map_or(line.clone(), |(_, rest)| rest.to_owned())
+        })
         .collect()
 }
 
@@ -208,23 +216,8 @@ const PEOPLE: &str = "people: [ { user: eve, email: eve@acme.com } ]";
 /// `notify.to`. Eve is the only person in the file.
 fn found_by_mail(server: &str, policy: &str, entry: &str) -> Vec<String> {
     let auth = AUTH.replace("api_keys:", &format!("{PEOPLE}, api_keys:"));
-    let text = format!("{BASE}{TOOL}{auth}{policy}notify: {{ mail: {server}, to: [ {entry} ] }}\n");
-    let source = Source::File("h.yaml".into(), text);
-    let rooms = |config: &Config, mistakes: &mut Mistakes| config.notify.check(mistakes);
-    let loaded = load(
-        source,
-        &Environment::new(&[], &[]),
-        &Flags::default(),
-        rooms,
-    );
-    let lines = loaded.err().map(|report| report.mistakes);
-    let lines = lines.into_iter().flatten().map(|line| line.to_string());
-    lines
-        .map(|line| {
-            line.split_once("notify")
-                .map_or(line.clone(), |(_, rest)| rest.to_owned())
-        })
-        .collect()
+    let notify = format!("notify: {{ mail: {server}, to: [ {entry} ] }}\n");
+    mistakes_in(format!("{BASE}{TOOL}{auth}{policy}{notify}"))
 }
 
 const SERVER: &str = "{ url: 'smtp://smtp.acme.com', from: h@acme.com }";

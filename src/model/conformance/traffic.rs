@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 #[derive(Debug)]
@@ -182,8 +182,9 @@ impl Played {
             for answer in answers {
                 let (mut peer, _) = listener.accept().await.unwrap();
                 peer.set_nodelay(true).unwrap();
-                let request = receive(&mut peer).await;
-                record.lock().unwrap().push(request);
+                let (head, body) = crate::net::tests::receive(&mut peer).await;
+                let head = head.to_lowercase();
+                record.lock().unwrap().push(Request { head, body });
                 // The client may have closed the connection early, so a failure to send is ignored.
                 let _ = answer.send(&mut peer, sent).await;
             }
@@ -193,29 +194,5 @@ impl Played {
 
     pub(super) fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
-    }
-}
-
-async fn receive(peer: &mut TcpStream) -> Request {
-    let mut bytes = Vec::new();
-    loop {
-        let mut chunk = [0; 4096];
-        let read = peer.read(&mut chunk).await.unwrap();
-        bytes.extend_from_slice(&chunk[..read]);
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            continue;
-        };
-        let length = head
-            .to_lowercase()
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
-        if body.len() >= length.unwrap_or(0) {
-            return Request {
-                head: head.to_lowercase(),
-                body: body.to_owned(),
-            };
-        }
-        assert!(read > 0, "the client went away");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
@@ -86,28 +86,9 @@ impl Endpoint {
 }
 
 async fn receive(peer: &mut TcpStream) -> Seen {
-    let mut bytes = Vec::new();
-    loop {
-        let mut chunk = [0; 4096];
-        let read = peer.read(&mut chunk).await.unwrap();
-        bytes.extend_from_slice(&chunk[..read]);
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            continue;
-        };
-        let head = head.to_owned();
-        let length = head
-            .to_lowercase()
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
-        if body.len() >= length.unwrap_or(0) {
-            return Seen {
-                head,
-                body: serde_json::from_str(body).unwrap_or(Value::Null),
-            };
-        }
-        assert!(read > 0, "the client went away");
-    }
+    let (head, body) = crate::net::tests::receive(peer).await;
+    let body = serde_json::from_str(&body).unwrap_or(Value::Null);
+    Seen { head, body }
 }
 
 fn http(status: &str, headers: &str, body: &str) -> String {

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -55,26 +55,8 @@ async fn endpoint(behaviours: Vec<Behaviour>) -> (String, JoinHandle<Vec<String>
 }
 
 async fn request(peer: &mut TcpStream) -> String {
-    let mut read = Vec::new();
-    loop {
-        let mut buffer = [0; 8192];
-        let count = peer.read(&mut buffer).await.unwrap();
-        read.extend_from_slice(&buffer[..count]);
-        let text = String::from_utf8_lossy(&read).into_owned();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            assert_ne!(count, 0, "half a request: {text}");
-            continue;
-        };
-        let length = head.lines().find_map(|line| {
-            line.to_lowercase()
-                .strip_prefix("content-length: ")?
-                .parse()
-                .ok()
-        });
-        if body.len() >= length.unwrap_or(0) {
-            return text;
-        }
-    }
+    let (head, body) = crate::net::tests::receive(peer).await;
+    format!("{head}\r\n\r\n{body}")
 }
 
 fn answer(status: &str, body: &[u8]) -> Behaviour {
@@ -121,16 +103,24 @@ fn tool_of(
         }),
         ..catalog::Settings::default()
     };
+    built(settings)
+}
+
+fn built(settings: catalog::Settings) -> Arc<dyn Tool> {
     let mut mistakes = Mistakes::default();
-    let net = NET.clone();
-    let catalog = Catalog::build(
-        BTreeMap::from([("pay".to_owned(), settings)]),
-        &net,
-        &redactor(),
-        &mut mistakes,
-    );
+    let tools = BTreeMap::from([("pay".to_owned(), settings)]);
+    let catalog = Catalog::build(tools, &NET, &redactor(), &mut mistakes);
     assert_eq!(mistakes.found, []);
     Arc::clone(catalog.get("pay").unwrap().tool.as_ref().unwrap())
+}
+
+/// Asserts that a call failed before its request was sent.
+fn assert_unsent(answer: &ToolAnswer) {
+    assert!(
+        matches!(answer, ToolAnswer::Failed { content, http_status: None }
+            if content.starts_with("The tool `pay` failed before anything was sent: ")),
+        "{answer:?}"
+    );
 }
 
 fn tool(method: Method, url: String) -> Arc<dyn Tool> {

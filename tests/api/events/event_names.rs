@@ -10,7 +10,7 @@ use super::super::request_kinds::{ASKING, asking, begin, short};
 use super::super::trees;
 use crate::support::event_stream::{Event, durable, names};
 use crate::support::fake_chat_completions::{calls, says};
-use crate::support::test_app::{ACCOUNTS, Actor, On, REFUNDS, Reply, TestApp};
+use crate::support::test_app::{ACCOUNTS, Actor, On, Reply, TestApp, refunds};
 
 const TABLE: [&str; 23] = [
     "task.created",
@@ -209,7 +209,7 @@ on_both! {
     }
 
     async fn event_shows_the_request_as_the_reply_showed_it(on: On) {
-        let two = REFUNDS.replace("{approvers}", "{ users: [bob, carol], required: 2 }") + ACCOUNTS;
+        let two = refunds("{ users: [bob, carol], required: 2 }");
         let app = TestApp::with(on, &two).await;
         let held = app.held().await;
         let mut watch = app.owner().watch(&held.task, None).await;

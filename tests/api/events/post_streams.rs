@@ -7,7 +7,7 @@ use super::super::approval_cycle::on_both;
 use super::super::trees::{begin, give, id, only, pays, trees, turn};
 use crate::support::event_stream::{durable, names, numbers};
 use crate::support::fake_chat_completions::{calls, says};
-use crate::support::test_app::{ACCOUNTS, Held, On, REFUNDS, TestApp};
+use crate::support::test_app::{ACCOUNTS, Held, On, REFUNDS, TestApp, refunds};
 
 on_both! {
     async fn new_task_is_answered_with_its_stream(on: On) {
@@ -94,7 +94,7 @@ on_both! {
 
     async fn refused_post_is_answered_with_a_problem_instead_of_a_stream(on: On) {
         let one = "\nserver: { max_streams_per_caller: 1 }\n";
-        let app = TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + one)).await;
+        let app = TestApp::with(on, &(refunds("{ owner: true }") + one)).await;
         let Held { task, request, .. } = app.held().await;
         let app_ref = &app;
         let refused = async |path: &str, body| {

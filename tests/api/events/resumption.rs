@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::approval_cycle::on_both;
 use crate::support::event_stream::{Event, durable};
 use crate::support::fake_chat_completions::{calls, says};
-use crate::support::test_app::{ACCOUNTS, On, REFUNDS, TestApp};
+use crate::support::test_app::{On, TestApp, refunds};
 
 /// Sets the model's answers: a conversation of many turns, with a held call in the middle.
 fn talks(app: &TestApp) {
@@ -63,7 +63,7 @@ on_both! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_is_the_same_on_every_replica() {
-    let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+    let yaml = refunds("{ owner: true }");
     let app = TestApp::with(
         On::Postgres,
         &(yaml + "\nserver: { public_url: \"https://hold.example\" }\n"),

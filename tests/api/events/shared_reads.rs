@@ -12,7 +12,7 @@ use crate::support::endless_sleep::EndlessSleep;
 use crate::support::event_stream::durable;
 use crate::support::fake_chat_completions::{calls, says};
 use crate::support::forwarder::Forwarder;
-use crate::support::test_app::{ACCOUNTS, ALICE, Held, On, REFUNDS, TestApp};
+use crate::support::test_app::{ALICE, Held, On, TestApp, refunds};
 
 const READERS: usize = 50;
 const MESSAGES: usize = 8;
@@ -107,7 +107,7 @@ on_both! {
 /// The slow client reads its stream up to `caught_up`, and the rest after the task has completed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_stream_beside_a_fast_one_misses_no_event() {
-    let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+    let yaml = refunds("{ owner: true }");
     // Disables the service's time limit of 30 s for a client that does not read, because the task
     // may take longer on a busy machine.
     let patient = EndlessSleep::new(|time| time == Duration::from_secs(30));

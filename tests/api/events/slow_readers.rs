@@ -10,14 +10,12 @@ use tokio::time::timeout;
 
 use crate::support::fake_chat_completions::calls;
 use crate::support::leaping_clock::Leaping;
-use crate::support::test_app::{ACCOUNTS, ALICE, On, REFUNDS, TestApp};
+use crate::support::test_app::{ALICE, On, TestApp, refunds};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_of_a_client_that_does_not_read_is_closed() {
     let clock = Leaping::new();
-    let yaml = REFUNDS.replace("{approvers}", "{ owner: true }")
-        + ACCOUNTS
-        + "\nserver: { max_streams_per_caller: 1 }\n";
+    let yaml = refunds("{ owner: true }") + "\nserver: { max_streams_per_caller: 1 }\n";
     let app = TestApp::timed(On::Sqlite, &yaml, Arc::<Leaping>::clone(&clock)).await;
     // The results exceed the buffers of a connection whose client does not read.
     app.tool.answers(200, "x".repeat(900 * 1024));

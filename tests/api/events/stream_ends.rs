@@ -11,13 +11,13 @@ use tokio::time::timeout;
 use super::super::approval_cycle::on_both;
 use crate::support::event_stream::{Said, numbers};
 use crate::support::leaping_clock::Leaping;
-use crate::support::test_app::{ACCOUNTS, ALICE, BOB, Held, On, REFUNDS, TestApp};
+use crate::support::test_app::{ALICE, BOB, Held, On, TestApp, refunds};
 
 /// An upper bound of the time for steps that should not block, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn yaml(more: &str) -> String {
-    REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS + more
+    refunds("{ groups: [finance] }") + more
 }
 
 async fn leaping(on: On) -> (TestApp, Arc<Leaping>) {
@@ -113,7 +113,7 @@ on_both! {
         let seen = app.owner().events(&held.task, None).await;
         assert_eq!(numbers(&seen), [1, 2, 3]);
         let reply = app.owner().get(&format!("/v1/tasks/{}/events?after=3", held.task)).await;
-        assert_eq!((reply.status, reply.str("/code").as_str()), (500, "internal"));
+        reply.assert_code(500, "internal");
     }
 
     async fn stream_never_skips_a_missing_event(on: On) {

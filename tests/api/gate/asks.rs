@@ -52,7 +52,7 @@ on_both! {
         assert_eq!(told(&inside), expected(200, "deny", "settled", "invalid"), "{}", inside.text);
         let outside = r#"{"tool":"refund","arguments":{"order":17,"amount":5},"arguments":{}}"#;
         let outside = ask_in_text(&app, outside).await;
-        assert_eq!((outside.status, outside.str("/code").as_str()), (400, "bad_json"));
+        outside.assert_code(400, "bad_json");
         assert_eq!(app.tool.count(), 0);
         app.stop().await;
     }
@@ -119,7 +119,7 @@ on_both! {
             let began = Instant::now();
             let approver = app.approver().header("idempotency-key", "yes").header("prefer", prefer);
             let decided = approver.hit(&path).await;
-            assert_eq!((decided.status, decided.str("/status").as_str()), (202, "Running"), "{}", decided.text);
+            decided.assert_status(202, "Running");
             assert_eq!(decided.header("idempotency-replayed"), replayed);
             assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         }
@@ -187,7 +187,7 @@ on_both! {
         let app = gate(on, "").await;
         for actor in [app.owner(), app.approver()] {
             let refused = ask_as(actor, &refund(5), 0).await;
-            assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"));
+            refused.assert_code(403, "forbidden");
         }
         assert_eq!(ask_as(app.nobody(), &refund(5), 0).await.status, 401);
         let held = ask(&app, &refund(120), 0).await;
@@ -309,7 +309,7 @@ on_both! {
             assert_eq!(ask(&app, &refund(amount), 0).await.status, 202);
         }
         let refused = ask(&app, &refund(103), 0).await;
-        assert_eq!((refused.status, refused.str("/code").as_str()), (429, "too_many"), "{}", refused.text);
+        refused.assert_code(429, "too_many");
         assert_eq!(ask(&app, &refund(5), 5).await.status, 200);
         assert_eq!(ask_as(app.actor(CAROLS_AGENT), &refund(104), 0).await.status, 202);
         app.stop().await;

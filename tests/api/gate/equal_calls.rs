@@ -187,7 +187,7 @@ on_both! {
         let first = ask_by_key(&app, "k1", &refund(120), 0).await;
         for other in [refund(121), bash("ls"), json!({"tool": "refund", "session_id": "s2", "arguments": {"order": 17, "amount": 120}})] {
             let refused = ask_by_key(&app, "k1", &other, 0).await;
-            assert_eq!((refused.status, refused.str("/code").as_str()), (422, "idempotency_key_reused"), "{}", refused.text);
+            refused.assert_code(422, "idempotency_key_reused");
         }
         let second = ask_by_key(&app, "k2", &refund(120), 0).await;
         assert_ne!(first.str("/task_id"), second.str("/task_id"));

@@ -57,7 +57,7 @@ on_both! {
         assert_eq!(again.body["permit"]["attempt"], first.body["permit"]["attempt"]);
         for other in [runner("r2"), app.actor(AGENT).header("idempotency-key", "k1")] {
             let refused = ask_as(other, &bash("make"), 0).await;
-            assert_eq!((refused.status, refused.str("/code").as_str()), (409, "call_in_hand"), "{}", refused.text);
+            refused.assert_code(409, "call_in_hand");
             let end = refused.str("/call/expires_at");
             assert_eq!(refused.str("/detail"), format!("Another runner has the permit of this call until {end}."));
             assert_eq!((refused.str("/call/state").as_str(), &refused.body["call"]["permit"]), ("started", &Value::Null));
@@ -171,7 +171,7 @@ on_both! {
             assert_eq!(told(&kept), expected(200, "allow", "settled", "failed"), "{}", kept.text);
         }
         let other = report(&app, &json!({"key": "k1", "outcome": "failed"})).await;
-        assert_eq!((other.status, other.str("/code").as_str()), (409, "call_settled"), "{}", other.text);
+        other.assert_code(409, "call_settled");
         let all = items(&app, &over).await;
         let ends = all.iter().filter(|item| matches!(item["outcome"].as_str(), Some("failed" | "succeeded")));
         let ends: Vec<_> = ends.map(|item| (item["type"].as_str(), item["content"].as_str())).collect();
@@ -187,7 +187,7 @@ on_both! {
         assert_eq!(report(&app, &done).await.status, 200);
         for _ in 0..2 {
             let unknown = report(&app, &json!({"key": "k1", "outcome": "unknown"})).await;
-            assert_eq!((unknown.status, unknown.str("/code").as_str()), (409, "call_settled"), "{}", unknown.text);
+            unknown.assert_code(409, "call_settled");
         }
         assert_eq!(report(&app, &done).await.status, 200);
         assert_eq!(items(&app, &call).await.len(), 7);

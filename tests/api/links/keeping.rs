@@ -163,7 +163,7 @@ on_both! {
             .finish();
         let client = app.nobody().header("origin", &app.url());
         let reply = client.send(Method::POST, &path, Some(("application/x-www-form-urlencoded", body))).await;
-        assert_eq!((reply.status, reply.str("/code").as_str()), (409, "request_withdrawn"), "{}", reply.text);
+        reply.assert_code(409, "request_withdrawn");
         assert!(reply.body.get("pending").is_none(), "{}", reply.text);
         app.stop().await;
     }

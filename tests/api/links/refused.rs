@@ -111,7 +111,7 @@ on_both! {
         let reply = press(&app, &paths[0], &[("digest", digest), ("action", "approve")]).await;
         assert_eq!(reply.status, 410);
         let reply = app.nobody().get(&paths[0]).await;
-        assert_eq!((reply.status, reply.str("/code").as_str()), (410, "link_expired"));
+        reply.assert_code(410, "link_expired");
         // The setting `not_before` ends all links that were made before its time.
         let path = link("dora", &first.request);
         assert_eq!(page(&app, &path).await.status, 200);

@@ -74,7 +74,7 @@ on_both! {
         assert!(page.text.contains("supervisor › analyst"), "{}", page.text);
 
         let end = approve(&app.owner(), request).await;
-        assert_eq!((end.status, end.str("/status").as_str()), (200, "Completed"), "{}", end.text);
+        end.assert_status(200, "Completed");
         assert_eq!((end.str("/task_id"), end.str("/output")), (root_id.clone(), "supervisor: all done".to_owned()));
         let ledger = app.tool.ledger();
         assert_eq!(ledger.len(), 1);
@@ -195,7 +195,7 @@ on_both! {
         let program = [turn(&[give("analyst", &[slow, json!("analyst: looked")]), pays("clerk", 17)]), json!("ok")];
         let body = json!({"input": json!(program).to_string()});
         let root = app.owner().header("prefer", "respond-async").post("/v1/tasks", &body).await;
-        assert_eq!((root.status, root.str("/status").as_str()), (202, "Running"), "{}", root.text);
+        root.assert_status(202, "Running");
         let root_id = root.str("/task_id");
         app.tool.reached(1).await;
         let started = async || of(&app, &root_id, "clerk").await.first().map(id);
@@ -227,7 +227,7 @@ on_both! {
         let (_, request) = eventually("the clerk asks", asked).await;
         let body = json!({"action": "respond", "response": {"answer": "north"}});
         let taken = app.owner().header("prefer", "wait=0").post(&format!("/resume/{request}"), &body).await;
-        assert_eq!((taken.status, taken.str("/status").as_str()), (202, "Running"), "{}", taken.text);
+        taken.assert_status(202, "Running");
         let clerk = id(&only(&app, &root_id, "clerk").await);
         assert_eq!(still(&app, &clerk).await.str("/output"), "clerk: heard");
         app.tool.open();
@@ -297,12 +297,7 @@ async fn client_waiting_for_a_running_tree_is_answered_when_it_pauses() {
         )])],
     )
     .await;
-    assert_eq!(
-        (root.status, root.str("/status").as_str()),
-        (201, "Paused"),
-        "{}",
-        root.text
-    );
+    root.assert_status(201, "Paused");
     assert_eq!(open(&root).len(), 2);
     app.stop().await;
 }

@@ -99,7 +99,7 @@ on_both! {
         let root = paused(&app, &[turn(&[twice])]).await;
         let root_id = root.str("/task_id");
         let second = approve(&app.owner(), &open(&root)[0].1).await;
-        assert_eq!((second.status, second.str("/status").as_str()), (200, "Paused"), "{}", second.text);
+        second.assert_status(200, "Paused");
         assert_eq!(open(&second).len(), 1);
         assert_eq!(open(&second)[0].0, open(&root)[0].0);
         assert_ne!(open(&second)[0].1, open(&root)[0].1);

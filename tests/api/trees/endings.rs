@@ -40,12 +40,12 @@ on_both! {
                 message(&app, child, &[json!("hello")], true).await,
                 app.owner().hit(&format!("/v1/tasks/{child}/retry")).await,
             ] {
-                assert_eq!((refused.status, refused.str("/code").as_str()), (409, "not_a_root_task"), "{}", refused.text);
+                refused.assert_code(409, "not_a_root_task");
                 assert_eq!((refused.str("/root_task_id"), refused.str("/task_status").as_str()), (root_id.clone(), status));
             }
         }
         let refused = message(&app, &root_id, &[json!("hello")], false).await;
-        assert_eq!((refused.status, refused.str("/code").as_str()), (409, "task_paused"));
+        refused.assert_code(409, "task_paused");
         assert_eq!(refused.body["pending"], root.body["pending"]);
         app.stop().await;
     }
@@ -63,10 +63,10 @@ on_both! {
         assert_eq!(outcomes(&items(&app, &root_id).await), [("analyst", "canceled")]);
         assert_eq!(outcomes(&items(&app, &analyst).await), [("refund", "canceled")]);
         let late = approve(&app.owner(), &request).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (409, "request_withdrawn"), "{}", late.text);
+        late.assert_code(409, "request_withdrawn");
         assert_eq!(cancel(&app, &analyst).await.str("/status"), "Canceled", "again changes nothing");
         let over = cancel(&app, &root_id).await;
-        assert_eq!((over.status, over.str("/code").as_str()), (409, "task_final"));
+        over.assert_code(409, "task_final");
         assert!(app.tool.ledger().is_empty());
         lawful(&app, &root_id).await;
         app.stop().await;
@@ -172,7 +172,7 @@ on_both! {
         }
         assert_eq!(tree(&app, &root_id).await.len(), 16);
         let held = message(&app, &root_id, &[turn(&[pays("clerk", 9)])], false).await;
-        assert_eq!((held.status, held.str("/status").as_str()), (200, "Paused"), "{}", held.text);
+        held.assert_status(200, "Paused");
         assert_eq!(cancel(&app, &root_id).await.str("/status"), "Canceled");
         let end = message(&app, &root_id, &[three, json!("on we go")], false).await;
         assert_eq!((end.status, end.str("/status").as_str(), end.str("/output").as_str()), (200, "Completed", "on we go"), "{}", end.text);
@@ -199,7 +199,7 @@ on_both! {
             assert!(!waited || one["status"] == "Canceled", "{one}");
         }
         let late = approve(&app.owner(), &request).await;
-        assert_eq!((late.status, late.str("/code").as_str()), (409, "request_withdrawn"));
+        late.assert_code(409, "request_withdrawn");
         let closed = items(&app, late.body["request"]["task_id"].as_str().unwrap()).await;
         assert!(typed(&closed, "request_closed")[0]["status"] == "withdrawn");
         let told = prompts(&app, "supervisor").last().unwrap()["messages"].as_array().unwrap().clone();
@@ -219,7 +219,7 @@ on_both! {
         app.tool.reached(1).await;
         for supersede in [false, true] {
             let refused = message(&app, &root, &[json!("hello")], supersede).await;
-            assert_eq!((refused.status, refused.str("/code").as_str()), (409, "task_running"), "{}", refused.text);
+            refused.assert_code(409, "task_running");
         }
         app.tool.open();
         assert_eq!(still(&app, &root).await.str("/status"), "Completed");

@@ -29,12 +29,7 @@ async fn model_is_offered_each_sub_agent_as_a_tool_with_a_task() {
         .owner()
         .post("/v1/tasks", &json!({"input": "hello"}))
         .await;
-    assert_eq!(
-        (done.status, done.str("/status").as_str()),
-        (201, "Completed"),
-        "{}",
-        done.text
-    );
+    done.assert_status(201, "Completed");
     let sent = app.model.sent();
     let offered: Vec<&Value> = sent[0]["tools"]
         .as_array()

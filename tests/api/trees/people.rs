@@ -78,9 +78,9 @@ on_both! {
         let of = |task: &str| open(&root).into_iter().find(|(asking, _)| asking == task).unwrap().1;
         assert_eq!(approve(&app.approver(), &of(&clerk)).await.status, 403);
         let mine = approve(&app.owner(), &of(&clerk)).await;
-        assert_eq!((mine.status, mine.str("/status").as_str()), (200, "Paused"), "{}", mine.text);
+        mine.assert_status(200, "Paused");
         let theirs = approve(&app.approver(), &of(&analyst)).await;
-        assert_eq!((theirs.status, theirs.str("/status").as_str()), (200, "Completed"), "{}", theirs.text);
+        theirs.assert_status(200, "Completed");
         app.stop().await;
     }
 }
@@ -104,12 +104,7 @@ async fn backend_speaks_for_the_owner_of_a_whole_tree() {
     let done = web()
         .post("/v1/tasks", &json!({"input": json!(program).to_string()}))
         .await;
-    assert_eq!(
-        (done.status, done.str("/status").as_str()),
-        (201, "Completed"),
-        "{}",
-        done.text
-    );
+    done.assert_status(201, "Completed");
     assert_eq!(
         app.tool.ledger().len(),
         1,

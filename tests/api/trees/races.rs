@@ -46,7 +46,7 @@ on_both! {
             let request = open(&root)[0].1.clone();
             let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/cancel"));
             let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
-            assert_eq!((canceled.status, canceled.str("/status").as_str()), (200, "Canceled"), "{}", canceled.text);
+            canceled.assert_status(200, "Canceled");
             assert!([200, 409].contains(&approved.status), "{}", approved.text);
             assert!(ran_in(&app, &root_id).await <= usize::from(approved.status == 200));
             assert_eq!(task(&app, &root_id).await.str("/status"), "Canceled");

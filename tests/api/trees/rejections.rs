@@ -118,7 +118,7 @@ on_both! {
         let root = paused(&app, &[turn(&[middle]), json!("ok")]).await;
         let root_id = root.str("/task_id");
         let end = app.owner().hit(&format!("/resume/{}/reject", open(&root)[0].1)).await;
-        assert_eq!((end.status, end.str("/status").as_str()), (200, "Completed"), "{}", end.text);
+        end.assert_status(200, "Completed");
         assert_eq!(outcomes(&items(&app, &root_id).await), [("analyst", "succeeded")]);
         let analyst = only(&app, &root_id, "analyst").await;
         assert_eq!(outcomes(&items(&app, &id(&analyst)).await), [("clerk", "canceled")]);

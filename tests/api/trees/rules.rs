@@ -120,7 +120,7 @@ on_both! {
         let path = format!("/resume/{}", open(&root)[0].1);
         let wrong = json!({"decisions": {one.clone(): {"action": "edit", "arguments": {"task": ""}}}});
         let refused = app.owner().post(&path, &wrong).await;
-        assert_eq!((refused.status, refused.str("/code").as_str()), (422, "invalid"), "{}", refused.text);
+        refused.assert_code(422, "invalid");
         let own = json!({"decisions": {one: {"action": "respond", "result": "the human's own work"}}});
         let end = app.owner().post(&path, &own).await;
         assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "supervisor: the human's own work".to_owned()));

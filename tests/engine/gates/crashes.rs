@@ -19,8 +19,8 @@ use super::super::engine_harness::EngineHarness;
 use super::super::random_gates::Replica;
 use super::failures::LONG;
 use super::{
-    agent, approve, ask, asking, driven, harness, proposal, refund, until_at_rest, until_present,
-    until_proposed,
+    LONG, agent, approve, approved, ask, asking, driven, harness, refund, until_at_rest,
+    until_present, until_proposed,
 };
 use crate::store::connection_loss::lossy;
 use crate::store::store_fixture::{StoreFixture, both};
@@ -59,18 +59,20 @@ async fn asker_of_a_sqlite_file_is_gone_after_a_crash() {
     waiting.abort();
 }
 
+/// Lets an asker wait for a call at this replica for five minutes, or until the replica crashes.
+fn asking_at(replica: &Replica) {
+    let engine = Arc::clone(&replica.engine);
+    let proposal = refund(1, Duration::from_mins(5));
+    replica.spawn(async move { engine.ask(&agent(), &proposal).await });
+}
+
 /// Approves a call and crashes the replica that runs it for an asker who waits for five minutes.
 async fn crashed_on_the_way(harness: &EngineHarness) -> TaskId {
     let engine = harness.engine(8);
-    let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-    approve(harness, &engine, task).await;
+    let task = approved(harness, &engine, &refund(1, Duration::ZERO)).await;
     harness.tool.close();
     let replica = Replica::start(&harness.parts(8));
-    let crashing = Arc::clone(&replica.engine);
-    replica.spawn(async move {
-        let proposal = proposal("refund", &refund(1), Duration::from_mins(5));
-        crashing.ask(&agent(), &proposal).await
-    });
+    asking_at(&replica);
     harness.tool.reached(1).await;
     replica.crash();
     harness.tool.open();
@@ -103,11 +105,7 @@ impl Process {
 
     /// Proposes a held call for an asker who waits for five minutes. Returns the call's task.
     async fn asked(&self, harness: &EngineHarness) -> TaskId {
-        let engine = Arc::clone(&self.replica.engine);
-        self.replica.spawn(async move {
-            let proposal = proposal("refund", &refund(1), Duration::from_mins(5));
-            engine.ask(&agent(), &proposal).await
-        });
+        asking_at(&self.replica);
         let task = until_proposed(harness).await;
         let is_paused = async || harness.status(task).await == TaskStatus::Paused;
         until("the call waits for a person", is_paused).await;
@@ -123,29 +121,32 @@ impl Process {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn approved_call_of_a_dead_process_runs_only_once_it_is_asked_for_again() {
+/// Proposes a held call at a process on Postgres, which then dies. Returns the call's task.
+async fn asked_by_a_dead_process() -> (EngineHarness, TaskId) {
     let harness = harness(StoreFixture::postgres().await).await;
-    let engine = harness.engine(8);
     let process = Process::start(&harness).await;
     let task = process.asked(&harness).await;
     process.die(&harness, task).await;
+    (harness, task)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn approved_call_of_a_dead_process_runs_only_once_it_is_asked_for_again() {
+    let (harness, task) = asked_by_a_dead_process().await;
+    let engine = harness.engine(8);
     approve(&harness, &engine, task).await;
     until_at_rest(&harness, task).await;
     driven(&engine).await;
     assert_eq!(harness.executions(task, "/refund"), 0);
-    let again = ask(&engine, 1, Duration::from_mins(1)).await.call;
+    let again = ask(&engine, 1, LONG).await.call;
     assert_eq!((again.task_id, again.state), (task, GateState::Settled));
     assert_eq!(harness.executions(task, "/refund"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn equal_ask_after_the_death_of_a_process_continues_its_pending_call() {
-    let harness = harness(StoreFixture::postgres().await).await;
+    let (harness, task) = asked_by_a_dead_process().await;
     let engine = harness.engine(8);
-    let process = Process::start(&harness).await;
-    let task = process.asked(&harness).await;
-    process.die(&harness, task).await;
     let again = ask(&engine, 1, Duration::ZERO).await.call;
     assert_eq!((again.task_id, again.state), (task, GateState::Pending));
 }

@@ -1,7 +1,6 @@
 //! Tests asks that meet at an equal call: asks on two replicas that come at the same moment, and
 //! asks beside a call that is approved or whose outcome is unknown.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::Engine;
@@ -16,22 +15,13 @@ use tokio::task::JoinHandle;
 use super::super::call_slots::limit_refund;
 use super::super::engine_harness::EngineHarness;
 use super::super::two_replicas::Pair;
-use super::failures::{LONG, asking_by, bash, by_key};
+use super::failures::{by_key, waiting_for_a_slot};
 use super::{
-    agent, approve, ask, asking, every_call, harness, proposal, refund, until_at_rest,
-    until_present, until_proposed,
+    LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, every_call, harness,
+    refund, small, until_asked, until_at_rest, until_present, until_proposed,
 };
 use crate::store::store_fixture::{StoreFixture, TASKS, both};
 use crate::support::{eventually, until};
-
-const SMALL: &str = r#"{"order":1,"amount":5}"#;
-const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-
-/// Waits until this number of commits wait for a lock that the test holds.
-async fn until_blocked(harness: &EngineHarness, commits: i64) {
-    let is_blocked = async || harness.fixture.number(BLOCKED).await == commits;
-    until("the commits wait for the lock", is_blocked).await;
-}
 
 /// Waits until the gate has a call besides that of `first`. Returns the second call's task.
 async fn until_second(harness: &EngineHarness, first: TaskId) -> TaskId {
@@ -51,7 +41,7 @@ async fn equal_asks_that_meet_at_a_call_without_an_asker_are_two_calls() {
     // Both asks compare their proposals with the call, before one of them stores its presence.
     let mut other = harness.fixture.holding(TASKS, task.0).await;
     let asks = [asking(&pair.here, 1), asking(&pair.there, 1)];
-    until_blocked(harness, 2).await;
+    harness.fixture.until_locked_out(2).await;
     other.execute("rollback").await.unwrap();
     let second = until_second(harness, task).await;
     for waiting in [task, second] {
@@ -78,9 +68,7 @@ async fn equal_asks_that_meet_at_an_approved_call_get_one_permit_and_a_second_ca
         let door = format!("  door: {{ report: {report},");
         harness.configure(|yaml| yaml.replacen("  door: {", &door, 1));
         let pair = Pair::of(harness).await;
-        let held = pair.here.ask(&agent(), &bash(Duration::ZERO)).await;
-        let task = held.unwrap().call.task_id;
-        approve(&pair.harness, &pair.here, task).await;
+        let task = approved(&pair.harness, &pair.here, &bash(Duration::ZERO)).await;
         until_at_rest(&pair.harness, task).await;
         let mut other = pair.harness.fixture.holding(TASKS, task.0).await;
         let wanted = || Proposal {
@@ -88,7 +76,7 @@ async fn equal_asks_that_meet_at_an_approved_call_get_one_permit_and_a_second_ca
             ..bash(LONG)
         };
         let asks = [&pair.here, &pair.there].map(|engine| asking_by(engine, wanted()));
-        until_blocked(&pair.harness, 2).await;
+        pair.harness.fixture.until_locked_out(2).await;
         other.execute("rollback").await.unwrap();
         let second = until_second(&pair.harness, task).await;
         let held = pair.here.read_call(&agent(), second, Duration::ZERO).await;
@@ -125,7 +113,7 @@ async fn asker_that_leaves_while_its_call_changes_keeps_its_call() {
     let mut other = harness.fixture.holding(TASKS, task.0).await;
     // The ask ends with its process, and the commit that ends its presence waits for the lock.
     engine.shut_down(LONG).await;
-    until_blocked(&harness, 1).await;
+    harness.fixture.until_locked_out(1).await;
     let changed = format!("update agent_task set version = version + 1 where task_id = '{task}'");
     other.execute(AssertSqlSafe(changed)).await.unwrap();
     other.execute("commit").await.unwrap();
@@ -144,10 +132,10 @@ async fn request_of_a_call_is_shown_once_the_presence_of_its_asker_is_stored() {
     let engine = harness.engine(8);
     let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
     let mut other = harness.fixture.holding(TASKS, task.0).await;
-    let again = proposal("refund", &refund(1), LONG);
+    let again = refund(1, LONG);
     let progress = again.progress.clone();
     let asking = asking_by(&engine, again);
-    until_blocked(&harness, 1).await;
+    harness.fixture.until_locked_out(1).await;
     assert!(progress.request().is_none());
     other.execute("rollback").await.unwrap();
     let is_shown = async || progress.request().is_some();
@@ -166,7 +154,7 @@ both! {
     async fn ask_that_leaves_ends_no_presence_of_a_later_ask(fixture) {
         let harness = harness(fixture).await;
         let engines = [(); 3].map(|()| harness.engine(8));
-        let one = |wait| by_key("k", None, proposal("refund", &refund(1), wait));
+        let one = |wait| by_key("k", None, refund(1, wait));
         let (mut asks, mut task) = (Vec::new(), None);
         for (engine, minutes) in engines.iter().zip([10, 20, 30]) {
             asks.push(asking_by(engine, one(Duration::from_mins(minutes))));
@@ -214,24 +202,17 @@ both! {
     async fn equal_ask_beside_a_call_of_unknown_outcome_says_so_and_the_next_one_continues_that_call(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let small = |wait| proposal("refund", SMALL, wait);
         harness.tool.answers(504, "late");
-        let asking = asking_by(&engine, small(Duration::from_mins(5)));
-        let task = until_proposed(&harness).await;
-        let is_asked = async || {
-            let open = harness.open(task).await;
-            matches!(open[..], [(_, RequestKind::Reconcile)])
-        };
-        until("a person is asked about the outcome", is_asked).await;
+        let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
+        let task = until_asked(&harness, RequestKind::Reconcile).await;
         harness.tool.answers(200, "{}");
-        let beside = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        let beside = asks(&engine, &small(1, Duration::ZERO)).await;
         let says = beside.message();
         assert_ne!(beside.task_id, task);
         assert!(says.contains("The same call is being run or may have run: a person is asked about its outcome."), "{says}");
-        asking.abort();
-        let _ = asking.await;
+        abort(asking).await;
         until_present(&harness, task, |until| until == Time(0)).await;
-        let again = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        let again = asks(&engine, &small(1, Duration::ZERO)).await;
         assert_eq!((again.task_id, again.state), (task, GateState::Doubtful));
         assert_eq!(harness.tool.count(), 1);
     }
@@ -240,21 +221,14 @@ both! {
         let mut harness = harness(fixture).await;
         let slots = limit_refund(&mut harness);
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
-        until_at_rest(&harness, task).await;
-        let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
-        let asking = asking(&engine, 1);
-        // The driver that waits for the slot has stored the presence of the asker.
-        until_present(&harness, task, |until| until > Time(0)).await;
+        let (task, asking, slot) = waiting_for_a_slot(&harness, &engine, slots).await;
         let beside = ask(&engine, 1, Duration::ZERO).await.call;
         let says = beside.message();
         assert_ne!(beside.task_id, task);
         assert!(says.contains("The same call was approved and waits for its asker."), "{says}");
-        asking.abort();
-        let _ = asking.await;
+        abort(asking).await;
         until_present(&harness, task, |until| until == Time(0)).await;
-        drop(taken);
+        drop(slot);
         until_at_rest(&harness, task).await;
         let again = ask(&engine, 1, LONG).await.call;
         assert_eq!((again.task_id, again.outcome), (task, Some(Outcome::Succeeded)));

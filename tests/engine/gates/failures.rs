@@ -4,37 +4,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::Refusal;
 use holdpoint::engine::gate::{
-    GateCall, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
+    Delivery, GateCall, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
     ReportedOutcome,
 };
+use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Executor as _};
-use tokio::task::JoinHandle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::call_slots::limit_refund;
 use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, person, whole};
 use super::{
-    GATE, agent, approve, ask, asking, harness, proposal, refund, until_at_rest, until_present,
-    until_proposed,
+    Asking, GATE, LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash,
+    driven, harness, refund, small, until_at_rest, until_open, until_present, until_proposed,
 };
-use crate::store::store_fixture::{StoreFixture, TASKS, both};
-use crate::support::until;
+use crate::store::store_fixture::{StoreFixture, TASKS, both, fresh};
 
-pub const LONG: Duration = Duration::from_mins(1);
 const DOUBT: &str = "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
-
-pub fn bash(wait: Duration) -> Proposal {
-    proposal("Bash", r#"{"command":"make"}"#, wait)
-}
 
 /// Returns the same proposal, but identified by the key `key` and sent by the runner `runner`.
 pub fn by_key(key: &str, runner: Option<&str>, proposal: Proposal) -> Proposal {
@@ -48,7 +43,7 @@ pub fn by_key(key: &str, runner: Option<&str>, proposal: Proposal) -> Proposal {
     }
 }
 
-fn report_of(task: holdpoint::task::id::TaskId, outcome: ReportedOutcome) -> OutcomeReport {
+fn report_of(task: TaskId, outcome: ReportedOutcome) -> OutcomeReport {
     OutcomeReport {
         call: Ok(task),
         attempt: None,
@@ -60,24 +55,36 @@ fn report_of(task: holdpoint::task::id::TaskId, outcome: ReportedOutcome) -> Out
 /// Asks for a call whose outcome becomes unknown. Returns the call as an asker sees it after that.
 pub async fn in_doubt(
     harness: &EngineHarness,
-    engine: &Arc<holdpoint::engine::Engine>,
+    engine: &Arc<Engine>,
     proposal: Proposal,
 ) -> GateCall {
-    let call = engine.ask(&agent(), &proposal).await.unwrap().call;
+    let call = asks(engine, &proposal).await;
     if call.state == GateState::Doubtful {
         return call;
     }
     // The ask's wait was over before the outcome was stored.
-    let is_asked = async || {
-        let open = harness.open(call.task_id).await;
-        matches!(open[..], [(_, RequestKind::Reconcile)])
-    };
-    until("a person is asked about the outcome", is_asked).await;
+    until_open(harness, call.task_id, RequestKind::Reconcile).await;
     let known = Proposal {
         identity: Identity::Call(call.task_id),
         ..proposal
     };
-    engine.ask(&agent(), &known).await.unwrap().call
+    asks(engine, &known).await
+}
+
+/// Approves a call of a tool with one slot, and asks for it while the slot is taken, so that its
+/// driver waits. Returns the call's task, the ask and the slot.
+pub async fn waiting_for_a_slot(
+    harness: &EngineHarness,
+    engine: &Arc<Engine>,
+    slots: Arc<Semaphore>,
+) -> (TaskId, Asking, OwnedSemaphorePermit) {
+    let task = approved(harness, engine, &refund(1, Duration::ZERO)).await;
+    until_at_rest(harness, task).await;
+    let slot = slots.acquire_owned().await.unwrap();
+    let asking = asking(engine, 1);
+    // The driver that waits for the slot has stored the presence of the asker.
+    until_present(harness, task, |until| until > Time(0)).await;
+    (task, asking, slot)
 }
 
 both! {
@@ -89,8 +96,7 @@ both! {
             for _ in 0..order {
                 tokio::task::yield_now().await;
             }
-            asking.abort();
-            let _ = asking.await;
+            abort(asking).await;
             // The first asker may have left before it proposed the call. In that case this second
             // ask proposes the call.
             let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
@@ -105,17 +111,10 @@ both! {
         let mut harness = harness(fixture).await;
         let slots = limit_refund(&mut harness);
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
-        until_at_rest(&harness, task).await;
-        let taken = Arc::clone(&slots).acquire_owned().await.unwrap();
-        let asking = asking(&engine, 1);
-        // The driver that waits for the slot has stored the presence of the asker.
-        until_present(&harness, task, |until| until > Time(0)).await;
-        asking.abort();
-        let _ = asking.await;
+        let (task, asking, slot) = waiting_for_a_slot(&harness, &engine, slots).await;
+        abort(asking).await;
         until_present(&harness, task, |until| until == Time(0)).await;
-        drop(taken);
+        drop(slot);
         until_at_rest(&harness, task).await;
         assert_eq!(outcomes(&harness.journal(task).await), []);
         let again = ask(&engine, 1, LONG).await.call;
@@ -125,8 +124,7 @@ both! {
     async fn result_that_is_not_handed_over_is_there_for_the_next_ask_at_once(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
+        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
         for _ in 0..3 {
             let lost = ask(&engine, 1, LONG).await;
             assert_eq!((lost.call.task_id, lost.call.outcome), (task, Some(Outcome::Succeeded)));
@@ -139,13 +137,11 @@ both! {
     async fn call_whose_asker_leaves_while_it_runs_keeps_its_result_for_the_next_ask(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
+        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
         harness.tool.close();
         let asking = asking(&engine, 1);
         harness.tool.reached(1).await;
-        asking.abort();
-        let _ = asking.await;
+        abort(asking).await;
         harness.tool.open();
         harness.until_stopped(task).await;
         let again = ask(&engine, 1, LONG).await;
@@ -159,14 +155,14 @@ both! {
         harness.tool.answers(504, "late");
         // The wait of five seconds is long enough for the attempt to end. The ask lasts that long,
         // because the outcome of the call stays unknown.
-        let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, Duration::from_secs(5));
-        let call = engine.ask(&agent(), &proposal).await.unwrap().call;
+        let proposal = small(1, Duration::from_secs(5));
+        let call = asks(&engine, &proposal).await;
         assert_eq!((call.state, call.decision), (GateState::Doubtful, GateDecision::Pending));
         assert!(call.message().contains("may have run"), "{}", call.message());
         // The outcome is unknown, so a proposal of an equal call does not send the call again, but
         // waits for the same person's answer.
         harness.tool.answers(200, "{}");
-        let again = engine.ask(&agent(), &proposal).await.unwrap().call;
+        let again = asks(&engine, &proposal).await;
         assert_eq!((again.task_id, again.state), (call.task_id, GateState::Doubtful));
         assert_eq!(harness.executions(call.task_id, "/refund"), 1);
     }
@@ -174,24 +170,24 @@ both! {
     async fn tool_in_doubt_is_held_in_its_session(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let small = |order: u32, session: &str, wait| Proposal {
+        let small_of = |order, session: &str, wait| Proposal {
             session_id: Some(session.to_owned()),
-            ..proposal("refund", &format!(r#"{{"order":{order},"amount":5}}"#), wait)
+            ..small(order, wait)
         };
         harness.tool.answers(504, "late");
-        let doubtful = in_doubt(&harness, &engine, small(1, "a", Duration::from_secs(1))).await;
+        let doubtful = in_doubt(&harness, &engine, small_of(1, "a", Duration::from_secs(1))).await;
         harness.tool.answers(200, "{}");
-        let held = engine.ask(&agent(), &small(2, "a", Duration::from_secs(1))).await.unwrap().call;
+        let held = asks(&engine, &small_of(2, "a", Duration::from_secs(1))).await;
         assert_eq!((held.state, held.decision), (GateState::Pending, GateDecision::Pending));
         assert!(held.reason.unwrap().contains("may have run"));
-        let elsewhere = engine.ask(&agent(), &small(3, "b", LONG)).await.unwrap().call;
+        let elsewhere = asks(&engine, &small_of(3, "b", LONG)).await;
         assert_eq!(elsewhere.outcome, Some(Outcome::Succeeded));
         let [(request, RequestKind::Reconcile)] = harness.open(doubtful.task_id).await[..] else {
             panic!("one reconcile request")
         };
         let said = whole(Action::Respond, Some(Value::from("it ran")));
         engine.decide(&alice(), request, said, None).await.unwrap();
-        let after = engine.ask(&agent(), &small(4, "a", LONG)).await.unwrap().call;
+        let after = asks(&engine, &small_of(4, "a", LONG)).await;
         assert_eq!(after.outcome, Some(Outcome::Succeeded));
     }
 
@@ -199,8 +195,7 @@ both! {
         let mut harness = harness(fixture).await;
         harness.configure(|yaml| yaml.replace("{tool}/refund", "http://127.0.0.1:9/refund"));
         let engine = harness.engine(8);
-        let proposal = proposal("refund", r#"{"order":1,"amount":5}"#, LONG);
-        let call = engine.ask(&agent(), &proposal).await.unwrap().call;
+        let call = asks(&engine, &small(1, LONG)).await;
         assert_eq!((call.state, call.outcome), (GateState::Settled, Some(Outcome::Failed)));
     }
 
@@ -218,28 +213,27 @@ both! {
         approve(&harness, &engine, second.task_id).await;
         let known = Proposal {
             identity: Identity::Call(second.task_id),
-            ..proposal("refund", &refund(1), LONG)
+            ..refund(1, LONG)
         };
-        let answer = engine.ask(&agent(), &known).await.unwrap();
-        assert_eq!((answer.call.task_id, answer.call.outcome), (second.task_id, Some(Outcome::Succeeded)));
+        let call = asks(&engine, &known).await;
+        assert_eq!((call.task_id, call.outcome), (second.task_id, Some(Outcome::Succeeded)));
         assert_eq!((harness.executions(task, "/refund"), harness.executions(second.task_id, "/refund")), (1, 1));
     }
 
     async fn id_of_a_call_is_a_handle_for_its_user_session_tool_and_arguments_only(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
+        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
         let known = |proposal: Proposal| Proposal { identity: Identity::Call(task), ..proposal };
         let carol = Caller { permissions: agent().permissions, ..person("carol") };
         let elsewhere = Proposal {
             session_id: Some("other".to_owned()),
-            ..proposal("refund", &refund(1), Duration::ZERO)
+            ..refund(1, Duration::ZERO)
         };
         for (caller, proposal) in [
-            (carol, proposal("refund", &refund(1), Duration::ZERO)),
+            (carol, refund(1, Duration::ZERO)),
             (agent(), elsewhere),
-            (agent(), proposal("refund", &refund(2), Duration::ZERO)),
+            (agent(), refund(2, Duration::ZERO)),
             (agent(), bash(Duration::ZERO)),
         ] {
             let other = engine.ask(&caller, &known(proposal)).await.unwrap().call;
@@ -247,11 +241,11 @@ both! {
             assert_eq!(other.state, GateState::Pending);
         }
         assert_eq!(harness.executions(task, "/refund"), 0);
-        let own = known(proposal("refund", &refund(1), LONG));
+        let own = known(refund(1, LONG));
         for _ in 0..2 {
             let answer = engine.ask(&agent(), &own).await.unwrap();
             assert_eq!((answer.call.task_id, answer.call.outcome), (task, Some(Outcome::Succeeded)));
-            answer.delivery.into_iter().for_each(holdpoint::engine::gate::Delivery::delivered);
+            answer.delivery.into_iter().for_each(Delivery::delivered);
             until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
         }
         assert_eq!(harness.executions(task, "/refund"), 1);
@@ -269,8 +263,8 @@ both! {
             let task = ask(&engine, order, Duration::ZERO).await.call.task_id;
             harness.fixture.forward(Duration::from_mins(11));
             assert_eq!(engine.expire().await.unwrap(), 1);
-            let known = Proposal { identity: Identity::Call(task), ..proposal("refund", &refund(order), LONG) };
-            let call = engine.ask(&agent(), &known).await.unwrap().call;
+            let known = Proposal { identity: Identity::Call(task), ..refund(order, LONG) };
+            let call = asks(&engine, &known).await;
             assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Expired)));
             assert!(call.message().contains("expired without a decision"), "{}", call.message());
             assert_eq!((harness.status(task).await, harness.executions(task, "/refund")), (end, 0));
@@ -282,13 +276,12 @@ both! {
         let engine = harness.engine(8);
         let held = ask(&engine, 1, Duration::ZERO).await.call.task_id;
         engine.cancel(&alice(), held, None).await.unwrap();
-        let known = Proposal { identity: Identity::Call(held), ..proposal("refund", &refund(1), LONG) };
-        let call = engine.ask(&agent(), &known).await.unwrap().call;
+        let known = Proposal { identity: Identity::Call(held), ..refund(1, LONG) };
+        let call = asks(&engine, &known).await;
         assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Canceled)));
 
-        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
-        approve(&harness, &engine, task).await;
-        let permitted = engine.ask(&agent(), &bash(LONG)).await.unwrap().call;
+        let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+        let permitted = asks(&engine, &bash(LONG)).await;
         assert!(permitted.permit.is_some());
         engine.cancel(&alice(), task, None).await.unwrap();
         let report = report_of(task, ReportedOutcome::Succeeded);
@@ -302,13 +295,10 @@ both! {
     async fn late_report_answers_the_question_about_its_call(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
-        approve(&harness, &engine, task).await;
-        engine.ask(&agent(), &bash(LONG)).await.unwrap();
+        let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+        asks(&engine, &bash(LONG)).await;
         harness.fixture.forward(Duration::from_mins(11));
-        for driver in claimed(&engine).await {
-            driver.await.unwrap();
-        }
+        driven(&engine).await;
         assert!(matches!(harness.open(task).await[..], [(_, RequestKind::Reconcile)]));
         let report = report_of(task, ReportedOutcome::Succeeded);
         let (call, _) = engine.report(&agent(), &report, None).await.unwrap();
@@ -323,9 +313,8 @@ both! {
         let mut harness = harness(fixture).await;
         harness.configure(|yaml| yaml.replace(GATE, &optional));
         let engine = harness.engine(8);
-        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
-        approve(&harness, &engine, task).await;
-        let released = engine.ask(&agent(), &bash(LONG)).await.unwrap().call;
+        let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+        let released = asks(&engine, &bash(LONG)).await;
         assert_eq!((released.task_id, released.outcome), (task, Some(Outcome::Released)));
         harness.configure(|yaml| yaml.replace(&optional, ""));
         let without = harness.engine(8);
@@ -354,26 +343,15 @@ both! {
     async fn approved_call_of_a_lost_history_is_asked_about_and_a_lost_permit_is_unknown(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
+        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
         assert_eq!(harness.fixture.numbers(DOUBT).await.unwrap().len(), 1);
-        let again = proposal("refund", &refund(1), Duration::from_secs(1));
-        let call = in_doubt(&harness, &harness.engine(8), again).await;
+        let call = in_doubt(&harness, &harness.engine(8), refund(1, Duration::from_secs(1))).await;
         assert_eq!((call.task_id, call.state), (task, GateState::Doubtful));
         assert_eq!(harness.executions(task, "/refund"), 0);
-        let lost = report_of(holdpoint::task::id::TaskId(crate::store::store_fixture::fresh()), ReportedOutcome::Succeeded);
+        let lost = report_of(TaskId(fresh()), ReportedOutcome::Succeeded);
         let unknown = engine.report(&agent(), &lost, None).await;
         assert!(matches!(unknown, Err(GateRefusal::Command(Refusal::NotFound))));
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
-pub fn asking_by(
-    engine: &Arc<holdpoint::engine::Engine>,
-    proposal: Proposal,
-) -> JoinHandle<Result<holdpoint::engine::gate::GateAnswer, GateRefusal>> {
-    let engine = Arc::clone(engine);
-    tokio::spawn(async move { engine.ask(&agent(), &proposal).await })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -427,16 +405,12 @@ async fn asker_that_alternates_between_replicas_gets_the_permit_of_its_one_call(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claim_that_loses_against_another_commit_is_repeated_at_once() {
     let harness = harness(StoreFixture::postgres().await).await;
-    let (engine, fixture) = (harness.engine(8), &harness.fixture);
-    let held = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap();
-    let task = held.call.task_id;
-    approve(&harness, &engine, task).await;
+    let engine = harness.engine(8);
+    let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
     until_at_rest(&harness, task).await;
-    let mut other = fixture.holding(TASKS, task.0).await;
+    let mut other = harness.fixture.holding(TASKS, task.0).await;
     let asking = asking_by(&engine, bash(Duration::from_mins(5)));
-    let blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    let is_blocked = async || fixture.number(blocked).await > 0;
-    until("the claim waits for the lock", is_blocked).await;
+    harness.fixture.until_locked_out(1).await;
     // Another asker's presence ends. No listener hears of this commit.
     let left = format!(
         "update agent_task set version = version + 1, asker_until = 0 where task_id = '{task}'"

@@ -1,13 +1,14 @@
 //! Tests gate calls in special situations: a result is on its way to an asker, a permit has
 //! expired, a report comes after a person's decision, or the rules have changed before a start.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::Refusal;
 use holdpoint::engine::gate::{
-    Delivery, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
+    Delivery, GateCall, GateDecision, GateRefusal, GateState, Identity, OutcomeReport, Proposal,
     ReportedOutcome,
 };
+use holdpoint::engine::{Engine, Refusal};
 use holdpoint::task::change::ASKER_UNTIL_DELIVERED;
 use holdpoint::task::decision::Action;
 use holdpoint::task::item::{Fact, Outcome};
@@ -16,13 +17,24 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use serde_json::Value;
 
-use super::super::engine_harness::{alice, claimed, outcomes, whole};
+use super::super::engine_harness::{EngineHarness, alice, claimed, outcomes, whole};
 use super::super::random_gates::Replica;
-use super::failures::{LONG, asking_by, bash, by_key, in_doubt};
-use super::{agent, approve, ask, asking, every_call, harness, proposal, refund, until_present};
+use super::failures::{by_key, in_doubt};
+use super::{
+    LONG, abort, agent, approve, approved, ask, asking, asking_by, asks, bash, driven, harness,
+    proposal, refund, small, until_present, until_proposed,
+};
 use crate::store::store_fixture::both;
+use crate::support::until;
 
-const SMALL: &str = r#"{"order":1,"amount":5}"#;
+/// Asks for a call that runs at once, and delivers its result.
+async fn delivered(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
+    let answer = engine.ask(&agent(), proposal).await.unwrap();
+    answer.delivery.unwrap().delivered();
+    let task = answer.call.task_id;
+    until_present(harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
+    answer.call
+}
 
 both! {
     async fn undelivered_result_goes_to_one_of_twelve_equal_asks_on_two_replicas(fixture) {
@@ -30,11 +42,10 @@ both! {
         harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 100,", 1));
         let engines = [harness.engine(8), harness.engine(8)];
         for order in 1..=3 {
-            let task = ask(&engines[0], order, Duration::ZERO).await.call.task_id;
-            approve(&harness, &engines[0], task).await;
+            let task = approved(&harness, &engines[0], &refund(order, Duration::ZERO)).await;
             drop(ask(&engines[0], order, LONG).await);
             until_present(&harness, task, |until| until == Time(0)).await;
-            let asks = (0..12).map(|place| asking_by(&engines[place % 2], proposal("refund", &refund(order), Duration::ZERO)));
+            let asks = (0..12).map(|place| asking_by(&engines[place % 2], refund(order, Duration::ZERO)));
             let mut answers = Vec::new();
             for ask in asks.collect::<Vec<_>>() {
                 answers.push(ask.await.unwrap().unwrap());
@@ -47,8 +58,7 @@ both! {
     async fn result_that_is_being_handed_over_is_not_given_to_another_ask(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = ask(&engine, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &engine, task).await;
+        let task = approved(&harness, &engine, &refund(1, Duration::ZERO)).await;
         let on_its_way = ask(&engine, 1, LONG).await;
         assert_eq!(on_its_way.call.task_id, task);
         let other = ask(&engine, 1, Duration::ZERO).await.call;
@@ -61,10 +71,10 @@ both! {
         let harness = harness(fixture).await;
         let (here, there) = (harness.engine(8), harness.engine(8));
         harness.tool.close();
-        let running = asking_by(&here, proposal("refund", SMALL, Duration::from_mins(5)));
+        let running = asking_by(&here, small(1, Duration::from_mins(5)));
         harness.tool.reached(1).await;
         for engine in [&here, &there] {
-            let equal = engine.ask(&agent(), &proposal("refund", SMALL, Duration::ZERO)).await.unwrap().call;
+            let equal = asks(engine, &small(1, Duration::ZERO)).await;
             assert_eq!(equal.state, GateState::Pending);
             assert!(equal.reason.unwrap().contains("The same call"));
         }
@@ -76,10 +86,9 @@ both! {
     async fn equal_ask_while_a_claimed_call_runs_on_another_replica_is_held(fixture) {
         let harness = harness(fixture).await;
         let (here, there) = (harness.engine(8), harness.engine(8));
-        let task = ask(&here, 1, Duration::ZERO).await.call.task_id;
-        approve(&harness, &here, task).await;
+        let task = approved(&harness, &here, &refund(1, Duration::ZERO)).await;
         harness.tool.close();
-        let running = asking_by(&here, proposal("refund", &refund(1), Duration::from_mins(5)));
+        let running = asking(&here, 1);
         harness.tool.reached(1).await;
         let equal = ask(&there, 1, Duration::ZERO).await.call;
         assert_ne!(equal.task_id, task);
@@ -92,15 +101,11 @@ both! {
     async fn equal_ask_while_a_call_runs_is_held_although_an_equal_call_was_delivered(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let small = |wait| proposal("refund", SMALL, wait);
-        let first = engine.ask(&agent(), &small(LONG)).await.unwrap();
-        let task = first.call.task_id;
-        first.delivery.unwrap().delivered();
-        until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
+        delivered(&harness, &engine, &small(1, LONG)).await;
         harness.tool.close();
-        let running = asking_by(&engine, small(Duration::from_mins(5)));
+        let running = asking_by(&engine, small(1, Duration::from_mins(5)));
         harness.tool.reached(2).await;
-        let equal = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        let equal = asks(&engine, &small(1, Duration::ZERO)).await;
         assert_eq!(equal.state, GateState::Pending);
         assert!(equal.reason.unwrap().contains("The same call is being run."));
         harness.tool.open();
@@ -111,16 +116,11 @@ both! {
     async fn tool_in_doubt_is_held_although_an_equal_call_was_delivered(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let small = |wait| proposal("refund", SMALL, wait);
-        let first = engine.ask(&agent(), &small(LONG)).await.unwrap();
-        let task = first.call.task_id;
-        first.delivery.unwrap().delivered();
-        until_present(&harness, task, |until| until == ASKER_UNTIL_DELIVERED).await;
+        delivered(&harness, &engine, &small(1, LONG)).await;
         harness.tool.answers(504, "late");
-        let other = proposal("refund", r#"{"order":2,"amount":5}"#, Duration::from_secs(1));
-        let doubtful = in_doubt(&harness, &engine, other).await;
+        let doubtful = in_doubt(&harness, &engine, small(2, Duration::from_secs(1))).await;
         assert_eq!(doubtful.state, GateState::Doubtful);
-        let held = engine.ask(&agent(), &small(Duration::from_secs(1))).await.unwrap().call;
+        let held = asks(&engine, &small(1, Duration::from_secs(1))).await;
         assert_eq!((held.state, harness.tool.count()), (GateState::Pending, 2));
         assert!(held.reason.unwrap().contains("may have run"));
     }
@@ -128,23 +128,17 @@ both! {
     async fn equal_call_is_held_after_one_that_failed_in_doubt_until_a_person_decides_one(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let small = |wait| proposal("refund", SMALL, wait);
-        let answered = async || {
-            let answer = engine.ask(&agent(), &small(LONG)).await.unwrap();
-            answer.delivery.unwrap().delivered();
-            until_present(&harness, answer.call.task_id, |until| until == ASKER_UNTIL_DELIVERED).await;
-            answer.call
-        };
         harness.tool.answers(500, "broken");
-        assert_eq!(answered().await.outcome, Some(Outcome::Failed));
+        let failed = delivered(&harness, &engine, &small(1, LONG)).await;
+        assert_eq!(failed.outcome, Some(Outcome::Failed));
         harness.tool.answers(200, "{}");
-        let held = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap().call;
+        let held = asks(&engine, &small(1, Duration::ZERO)).await;
         assert_eq!((held.state, harness.tool.count()), (GateState::Pending, 1));
         assert!(held.reason.unwrap().contains("may have run before"));
         approve(&harness, &engine, held.task_id).await;
         for runs in [2, 3] {
-            assert_eq!(answered().await.outcome, Some(Outcome::Succeeded));
-            assert_eq!(harness.tool.count(), runs);
+            let call = delivered(&harness, &engine, &small(1, LONG)).await;
+            assert_eq!((call.outcome, harness.tool.count()), (Some(Outcome::Succeeded), runs));
         }
     }
 
@@ -178,15 +172,14 @@ both! {
     async fn permit_that_is_over_is_not_answered_again(fixture) {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let one = by_key("k", Some("r1"), bash(LONG));
-        let task = engine.ask(&agent(), &by_key("k", Some("r1"), bash(Duration::ZERO))).await.unwrap().call.task_id;
-        approve(&harness, &engine, task).await;
+        let one = |wait| by_key("k", Some("r1"), bash(wait));
+        approved(&harness, &engine, &one(Duration::ZERO)).await;
         for _ in 0..2 {
-            let permit = engine.ask(&agent(), &one).await.unwrap().call.permit;
+            let permit = asks(&engine, &one(LONG)).await.permit;
             assert_eq!(permit.map(|permit| permit.attempt), Some(1));
         }
         harness.fixture.forward(Duration::from_mins(11));
-        let over = in_doubt(&harness, &engine, by_key("k", Some("r1"), bash(Duration::from_secs(1)))).await;
+        let over = in_doubt(&harness, &engine, one(Duration::from_secs(1))).await;
         assert_eq!((over.state, over.decision, over.permit), (GateState::Doubtful, GateDecision::Pending, None));
     }
 
@@ -194,15 +187,14 @@ both! {
         let mut harness = harness(fixture).await;
         harness.configure(|yaml| yaml.replacen("Bash: { external", "Bash: { effect: read_only, external", 1));
         let engine = harness.engine(8);
-        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
-        approve(&harness, &engine, task).await;
-        let first = engine.ask(&agent(), &bash(LONG)).await.unwrap().call;
+        let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+        let first = asks(&engine, &bash(LONG)).await;
         assert_eq!((first.task_id, first.permit.map(|permit| permit.attempt)), (task, Some(1)));
-        let beside = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call;
+        let beside = asks(&engine, &bash(Duration::ZERO)).await;
         assert_ne!(beside.task_id, task);
         assert!(beside.reason.unwrap().contains("The same call is being run."));
         harness.fixture.forward(Duration::from_mins(11));
-        let second = engine.ask(&agent(), &bash(LONG)).await.unwrap().call;
+        let second = asks(&engine, &bash(LONG)).await;
         assert_eq!((second.task_id, second.permit.map(|permit| permit.attempt)), (task, Some(2)));
     }
 
@@ -213,19 +205,16 @@ both! {
             (whole(Action::Respond, Some(Value::from("it ran"))), Outcome::Responded),
             (whole(Action::Reject, None), Outcome::Failed),
         ] {
-            let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
-            approve(&harness, &engine, task).await;
-            assert!(engine.ask(&agent(), &bash(LONG)).await.unwrap().call.permit.is_some());
+            let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
+            assert!(asks(&engine, &bash(LONG)).await.permit.is_some());
             harness.fixture.forward(Duration::from_mins(11));
-            for driver in claimed(&engine).await {
-                driver.await.unwrap();
-            }
+            driven(&engine).await;
             let [(request, RequestKind::Reconcile)] = harness.open(task).await[..] else {
                 panic!("one reconcile request")
             };
             engine.decide(&alice(), request, said, None).await.unwrap();
             let has_ended = async || harness.status(task).await.is_terminal();
-            crate::support::until("the call has ended", has_ended).await;
+            until("the call has ended", has_ended).await;
             let report = |outcome| OutcomeReport {
                 call: Ok(task),
                 attempt: None,
@@ -255,11 +244,10 @@ both! {
     async fn approved_call_that_its_caller_runs_gets_no_permit_under_a_rule_that_denies_it(fixture) {
         let mut harness = harness(fixture).await;
         let engine = harness.engine(8);
-        let task = engine.ask(&agent(), &bash(Duration::ZERO)).await.unwrap().call.task_id;
-        approve(&harness, &engine, task).await;
+        let task = approved(&harness, &engine, &bash(Duration::ZERO)).await;
         harness.configure(|yaml| yaml.replacen("Not this one. }", "Not this one. }\n  - { name: shell, tools: [Bash], decide: deny }", 1));
         let known = Proposal { identity: Identity::Call(task), ..bash(LONG) };
-        let call = harness.engine(8).ask(&agent(), &known).await.unwrap().call;
+        let call = asks(&harness.engine(8), &known).await;
         assert_eq!((call.decision, call.outcome, call.permit), (GateDecision::Deny, Some(Outcome::Denied), None));
     }
 
@@ -268,7 +256,7 @@ both! {
         harness.configure(|yaml| yaml.replacen("tools: [refund, lookup", "tools: [refund, tag, lookup", 1));
         let process = Replica::start(&harness.parts(8));
         harness.tool.close();
-        let engine = std::sync::Arc::clone(&process.engine);
+        let engine = Arc::clone(&process.engine);
         let tag = || proposal("tag", r#"{"text":"a"}"#, LONG);
         let asking = process.spawn(async move { engine.ask(&agent(), &tag()).await });
         harness.tool.reached(1).await;
@@ -278,21 +266,14 @@ both! {
         harness.configure(|yaml| yaml.replacen("name: reads, tools: [lookup, tag], decide: allow", "name: reads, tools: [lookup, tag], decide: hold, approvers: { owner: true }", 1));
         let stricter = harness.engine(8);
         harness.fixture.forward(Duration::from_mins(10));
-        for driver in claimed(&stricter).await {
-            driver.await.unwrap();
-        }
-        let rows = harness.fixture.store.tasks(&every_call()).await.unwrap().rows;
-        let [task] = rows.iter().map(|row| row.task_id).collect::<Vec<_>>()[..] else {
-            panic!("one call")
-        };
+        driven(&stricter).await;
+        let task = until_proposed(&harness).await;
         assert_eq!(harness.status(task).await, TaskStatus::Paused);
         approve(&harness, &stricter, task).await;
-        for driver in claimed(&stricter).await {
-            driver.await.unwrap();
-        }
+        driven(&stricter).await;
         assert_eq!((harness.status(task).await, harness.executions(task, "/tag")), (TaskStatus::Running, 1));
         let known = Proposal { identity: Identity::Call(task), ..tag() };
-        let call = stricter.ask(&agent(), &known).await.unwrap().call;
+        let call = asks(&stricter, &known).await;
         assert_eq!((call.outcome, harness.executions(task, "/tag")), (Some(Outcome::Succeeded), 2));
     }
 
@@ -300,7 +281,7 @@ both! {
         let harness = harness(fixture).await;
         let engine = harness.engine(8);
         let secret = proposal("Bash", r#"{"command":"echo tool-secret-0123456789"}"#, LONG);
-        let call = engine.ask(&agent(), &secret).await.unwrap().call;
+        let call = asks(&engine, &secret).await;
         assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Invalid)));
     }
 
@@ -320,8 +301,7 @@ both! {
             until_present(&harness, rejected, |until| until > Time(0)).await;
             let approved = ask(&engine, order, Duration::ZERO).await.call.task_id;
             assert_ne!(approved, rejected);
-            waiting.abort();
-            let _ = waiting.await;
+            abort(waiting).await;
             let no = async || {
                 let [(request, _)] = harness.open(rejected).await[..] else {
                     panic!("one request")
@@ -353,7 +333,7 @@ both! {
         harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 3,", 1));
         let engine = harness.engine(8);
         let asks: Vec<_> = (1..=24)
-            .map(|order| asking_by(&engine, proposal("refund", &refund(order), Duration::ZERO)))
+            .map(|order| asking_by(&engine, refund(order, Duration::ZERO)))
             .collect();
         let (mut pending, mut refused) = (0, 0);
         for ask in asks {
@@ -373,11 +353,10 @@ both! {
         let mut harness = harness(fixture).await;
         harness.configure(|yaml| yaml.replacen("  door: {", "  door: { report: optional,", 1));
         let engine = harness.engine(8);
-        let one = by_key("k", Some("r1"), bash(LONG));
-        let task = engine.ask(&agent(), &by_key("k", Some("r1"), bash(Duration::ZERO))).await.unwrap().call.task_id;
-        approve(&harness, &engine, task).await;
+        let one = |wait| by_key("k", Some("r1"), bash(wait));
+        let task = approved(&harness, &engine, &one(Duration::ZERO)).await;
         for _ in 0..2 {
-            let released = engine.ask(&agent(), &one).await.unwrap().call;
+            let released = asks(&engine, &one(LONG)).await;
             assert_eq!((released.outcome, released.permit.map(|permit| permit.attempt)), (Some(Outcome::Released), Some(1)));
         }
         let report = OutcomeReport {
@@ -387,7 +366,7 @@ both! {
             content: "made".to_owned(),
         };
         engine.report(&agent(), &report, None).await.unwrap();
-        let over = engine.ask(&agent(), &one).await.unwrap().call;
+        let over = asks(&engine, &one(LONG)).await;
         assert_eq!((over.decision, over.outcome, over.permit), (GateDecision::Allow, Some(Outcome::Released), None));
     }
 }

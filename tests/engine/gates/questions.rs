@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use holdpoint::engine::gate::{GateCall, GateDecision, GateRefusal, GateState, Proposal};
+use holdpoint::engine::gate::{GateDecision, GateRefusal, GateState, Proposal};
 use holdpoint::engine::{DecisionInput, Engine};
 use holdpoint::task::decision::Action;
 use holdpoint::task::elicitation::{Elicitation, ServerQuestion};
@@ -19,11 +19,13 @@ use holdpoint::tool::{Credentials, DefinitionChange, Invocation, StartReason, To
 use serde_json::json;
 
 use super::super::engine_harness::{EngineHarness, alice, fills, outcomes, whole};
-use super::failures::{LONG, asking_by, by_key};
-use super::{agent, approve, driven, every_call, harness, proposal, refund, until_at_rest};
+use super::failures::by_key;
+use super::{
+    LONG, agent, approve, asking_by, asks, driven, harness, refund, small, until_asked,
+    until_at_rest,
+};
 use crate::store::store_fixture::{StoreFixture, both};
 
-const SMALL: &str = r#"{"order":1,"amount":5}"#;
 const CREDENTIAL: &str = r#"
 secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
 credentials: { jira: { fields: { token: {} } } }
@@ -122,27 +124,10 @@ fn read_only(yaml: &str) -> String {
     yaml.replacen("  refund:\n", "  refund:\n    effect: read_only\n", 1)
 }
 
-fn small(wait: Duration) -> Proposal {
-    proposal("refund", SMALL, wait)
-}
-
-async fn asks(engine: &Arc<Engine>, proposal: &Proposal) -> GateCall {
-    engine.ask(&agent(), proposal).await.unwrap().call
-}
-
-/// Waits until a request of this kind is open at the gate's only call. Returns the call's task.
-async fn until_asked(harness: &EngineHarness, kind: RequestKind) -> TaskId {
-    let asked = async || {
-        let rows = harness.fixture.store.tasks(&every_call()).await.unwrap();
-        for row in &rows.rows {
-            assert!(!row.status.is_terminal(), "the call has ended");
-            if matches!(harness.open(row.task_id).await[..], [(_, open)] if open == kind) {
-                return Some(row.task_id);
-            }
-        }
-        None
-    };
-    crate::support::eventually("a person is asked", asked).await
+/// Makes a call and waits until its server has asked a question. Returns the call's task.
+async fn questioned(harness: &EngineHarness, engine: &Arc<Engine>, proposal: &Proposal) -> TaskId {
+    asks(engine, proposal).await;
+    until_asked(harness, RequestKind::Elicitation).await
 }
 
 async fn answer(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId, with: DecisionInput) {
@@ -165,13 +150,26 @@ fn folder() -> DecisionInput {
     fills(&json!({"folder": "a"}))
 }
 
+fn token() -> DecisionInput {
+    fills(&json!({"token": "token-0123456789"}))
+}
+
+/// Answers the server's question and waits until no replica drives the task.
+async fn answer_question(harness: &EngineHarness, engine: &Arc<Engine>, task: TaskId) {
+    answer(harness, engine, task, folder()).await;
+    until_at_rest(harness, task).await;
+}
+
 both! {
     async fn answer_after_use_within_continues_the_call_whose_asker_waits(fixture) {
-        for proposed in [SMALL.to_owned(), refund(2)] {
+        for (proposal, is_held) in [
+            (small(1, Duration::from_mins(5)), false),
+            (refund(2, Duration::from_mins(5)), true),
+        ] {
             let (harness, server) = served(StoreFixture::like(&fixture).await, vec![question()]).await;
             let engine = harness.engine(8);
-            let asking = asking_by(&engine, proposal("refund", &proposed, Duration::from_mins(5)));
-            if proposed != SMALL {
+            let asking = asking_by(&engine, proposal);
+            if is_held {
                 let task = until_asked(&harness, RequestKind::Approval).await;
                 approve(&harness, &engine, task).await;
             }
@@ -186,11 +184,9 @@ both! {
     async fn answered_call_waits_for_its_asker_for_use_within_from_the_answer(fixture) {
         let (harness, server) = served(fixture, vec![question()]).await;
         let engine = harness.engine(8);
-        asks(&engine, &small(Duration::ZERO)).await;
-        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
         harness.fixture.forward(Duration::from_mins(50));
-        answer(&harness, &engine, task, folder()).await;
-        until_at_rest(&harness, task).await;
+        answer_question(&harness, &engine, task).await;
         let told = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
         let items = harness.journal(task).await.items;
         let answered = items.iter().find(|item| matches!(item.fact, Fact::Decision { .. }));
@@ -198,7 +194,7 @@ both! {
         assert_eq!((told.state, told.expires_at), (GateState::Approved, end));
         harness.fixture.forward(Duration::from_mins(50));
         driven(&engine).await;
-        let call = asks(&engine, &small(LONG)).await;
+        let call = asks(&engine, &small(1, LONG)).await;
         assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
         assert_eq!(server.attempts(), 2);
     }
@@ -206,10 +202,8 @@ both! {
     async fn answered_call_without_its_asker_expires_after_use_within(fixture) {
         let (harness, server) = served(fixture, vec![question()]).await;
         let engine = harness.engine(8);
-        asks(&engine, &small(Duration::ZERO)).await;
-        let task = until_asked(&harness, RequestKind::Elicitation).await;
-        answer(&harness, &engine, task, folder()).await;
-        until_at_rest(&harness, task).await;
+        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
+        answer_question(&harness, &engine, task).await;
         harness.fixture.forward(Duration::from_mins(61));
         driven(&engine).await;
         assert_eq!(outcomes(&harness.journal(task).await), [Outcome::Expired]);
@@ -220,12 +214,10 @@ both! {
         let (mut harness, server) = served(fixture, vec![question()]).await;
         harness.configure(read_only);
         let engine = harness.engine(8);
-        let named = |wait| by_key("k", None, small(wait));
-        asks(&engine, &named(Duration::ZERO)).await;
-        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        let named = |wait| by_key("k", None, small(1, wait));
+        let task = questioned(&harness, &engine, &named(Duration::ZERO)).await;
         assert_eq!(harness.journal(task).await.row.asker_until, None);
-        answer(&harness, &engine, task, folder()).await;
-        until_at_rest(&harness, task).await;
+        answer_question(&harness, &engine, task).await;
         driven(&engine).await;
         assert_eq!((harness.status(task).await, server.attempts()), (TaskStatus::Running, 1));
         let call = asks(&engine, &named(LONG)).await;
@@ -236,13 +228,13 @@ both! {
         let mut harness = harness(fixture).await;
         harness.configure(|yaml| yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}") + CREDENTIAL);
         let engine = harness.engine(8);
-        let asking = asking_by(&engine, small(Duration::from_mins(5)));
+        let asking = asking_by(&engine, small(1, Duration::from_mins(5)));
         let task = until_asked(&harness, RequestKind::Credentials).await;
         let held = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
         let says = "Held: a person must enter a credential that its tool needs. It has not run.";
         assert_eq!(held.message(), says);
         harness.fixture.forward(Duration::from_hours(2));
-        answer(&harness, &engine, task, fills(&json!({"token": "token-0123456789"}))).await;
+        answer(&harness, &engine, task, token()).await;
         let call = asking.await.unwrap().unwrap().call;
         assert_eq!(call.outcome, Some(Outcome::Succeeded));
         let sent = harness.tool.ledger();
@@ -252,8 +244,7 @@ both! {
     async fn started_call_with_a_question_of_its_server_does_not_say_that_it_has_not_run(fixture) {
         let (harness, _) = served(fixture, vec![question()]).await;
         let engine = harness.engine(8);
-        asks(&engine, &small(Duration::ZERO)).await;
-        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
         let held = engine.read_call(&agent(), task, Duration::ZERO).await.unwrap();
         let says = "The call was started and has not ended: a person must answer a question of its tool.";
         assert_eq!((held.state, held.message()), (GateState::Pending, says.to_owned()));
@@ -262,13 +253,11 @@ both! {
     async fn started_call_that_a_person_rejects_stays_allowed_and_says_that_it_may_have_run(fixture) {
         let (harness, server) = served(fixture, vec![question()]).await;
         let engine = harness.engine(8);
-        asks(&engine, &small(Duration::ZERO)).await;
-        let task = until_asked(&harness, RequestKind::Elicitation).await;
+        let task = questioned(&harness, &engine, &small(1, Duration::ZERO)).await;
         // The next comparison finds the change, right before the next attempt.
         *server.change.lock().unwrap() = (Some(changed_definition()), false);
-        answer(&harness, &engine, task, folder()).await;
-        until_at_rest(&harness, task).await;
-        let asking = asking_by(&engine, small(LONG));
+        answer_question(&harness, &engine, task).await;
+        let asking = asking_by(&engine, small(1, LONG));
         assert_eq!(until_asked(&harness, RequestKind::Approval).await, task);
         answer(&harness, &engine, task, whole(Action::Reject, None)).await;
         let told = asking.await.unwrap().unwrap().call;
@@ -285,7 +274,7 @@ both! {
     async fn call_that_fails_before_its_start_says_why(fixture) {
         let (harness, server) = served(fixture, Vec::new()).await;
         *server.down.lock().unwrap() = true;
-        let call = asks(&harness.engine(8), &small(LONG)).await;
+        let call = asks(&harness.engine(8), &small(1, LONG)).await;
         assert_eq!((call.decision, call.outcome), (GateDecision::Deny, Some(Outcome::Failed)));
         let told = call.message();
         let begins = told.starts_with("The call was not run (failed): The tool `refund` failed");
@@ -298,14 +287,14 @@ both! {
         harness.configure(read_only);
         let engine = harness.engine(8);
         server.change.lock().unwrap().0 = Some(changed_definition());
-        let held = asks(&engine, &small(Duration::ZERO)).await;
+        let held = asks(&engine, &small(1, Duration::ZERO)).await;
         let task = until_asked(&harness, RequestKind::Approval).await;
         assert_eq!(held.task_id, task);
-        assert_eq!(asks(&engine, &small(Duration::ZERO)).await.task_id, task);
+        assert_eq!(asks(&engine, &small(1, Duration::ZERO)).await.task_id, task);
         approve(&harness, &engine, task).await;
         until_at_rest(&harness, task).await;
         assert_eq!(server.attempts(), 0);
-        let call = asks(&engine, &small(LONG)).await;
+        let call = asks(&engine, &small(1, LONG)).await;
         assert_eq!((call.task_id, call.outcome), (task, Some(Outcome::Succeeded)));
         assert_eq!(server.attempts(), 1);
     }
@@ -315,12 +304,12 @@ both! {
         harness.configure(|yaml| read_only(&yaml.replace("${TOOL_SECRET}", "{{credential:jira.token}}")) + CREDENTIAL);
         harness.configure(|yaml| yaml.replacen("  door: {", "  door: { max_open: 1,", 1));
         let engine = harness.engine(8);
-        let held = asks(&engine, &small(Duration::ZERO)).await;
+        let held = asks(&engine, &small(1, Duration::ZERO)).await;
         let task = until_asked(&harness, RequestKind::Credentials).await;
-        let other = proposal("refund", r#"{"order":2,"amount":5}"#, Duration::ZERO);
-        assert!(matches!(engine.ask(&agent(), &other).await, Err(GateRefusal::TooManyOpen)));
-        answer(&harness, &engine, task, fills(&json!({"token": "token-0123456789"}))).await;
-        let call = asks(&engine, &small(LONG)).await;
+        let other = engine.ask(&agent(), &small(2, Duration::ZERO)).await;
+        assert!(matches!(other, Err(GateRefusal::TooManyOpen)));
+        answer(&harness, &engine, task, token()).await;
+        let call = asks(&engine, &small(1, LONG)).await;
         assert_eq!((held.task_id, call.task_id, call.outcome), (task, task, Some(Outcome::Succeeded)));
         assert_eq!(harness.tool.ledger().len(), 1);
     }

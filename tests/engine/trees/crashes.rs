@@ -10,6 +10,7 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
 
 use super::super::engine_harness::{EngineHarness, alice};
+use super::super::invariants::events_have_no_gaps;
 use super::harness::{EDITED, LEAF, People, Play, Shape, ended_as, handed_back, one_large, refund};
 use crate::store::store_fixture::{StoreFixture, both};
 use crate::support::repetitions;
@@ -246,13 +247,7 @@ async fn dies_at_every_moment(fixture: &StoreFixture, people: People) {
                 break;
             }
         }
-        let gaps = "select max(event_number) - count(*) from agent_task_item
-            group by root_task_id having max(event_number) <> count(*)";
-        assert_eq!(
-            harness.fixture.numbers(gaps).await.unwrap(),
-            Vec::<i64>::new(),
-            "event numbers have gaps"
-        );
+        events_have_no_gaps(&harness.fixture).await;
     }
 }
 

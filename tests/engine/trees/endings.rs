@@ -14,6 +14,7 @@ use holdpoint::task::item::{CloseReason, Fact, Outcome};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 
+use super::super::damaged_journals::{CUT, GONE, damage};
 use super::super::engine_harness::{EngineHarness, alice, rejects, whole};
 use super::super::two_replicas::{closed, place};
 use super::harness::{
@@ -28,30 +29,10 @@ const FORK: Shape = Shape {
     wide: 0,
 };
 
-fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
-    let id = task.to_string();
-    if fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    }
-}
-
-const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
-const GONE: &str = "delete from agent_task_item";
 const DAMAGES: [(&str, &str); 3] = [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")];
 
-async fn damage(harness: &EngineHarness, task: TaskId, (what, which): (&str, &str)) {
-    let id = quoted(&harness.fixture, task);
-    harness
-        .fixture
-        .numbers(&format!("{what} where task_id = {id} and {which}"))
-        .await
-        .unwrap();
-}
-
 /// Drives the tree and runs rounds of a worker, often enough that nothing is left to do.
-async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
+pub(super) async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
     for _ in 0..6 {
         Play::of(harness, parts, root).goes_on(usize::MAX).await;
         // The round sets the tasks that were reported as unreadable to `Failed`.
@@ -153,7 +134,7 @@ both! {
             assert_eq!(ended(&harness, row.task_id).await.0, TaskStatus::Canceled);
         }
         for request in &asked {
-            let row = harness.fixture.store.request(request.spec.request_id).await.unwrap().unwrap();
+            let row = harness.fixture.request(request.spec.request_id).await;
             assert_eq!(row.status, RequestStatus::Withdrawn);
         }
         assert_eq!(ended_as(&[(root, harness.journal(root).await)].into(), root), [Outcome::Canceled; 2]);
@@ -173,7 +154,7 @@ both! {
             let mid = harness.row(first.task_id).await.parent.unwrap().0;
             let door = EngineHarness::like(&parts, 0);
             harness.answer_one(&door, first, People::Approve).await;
-            damage(&harness, first.task_id, how).await;
+            damage(&harness.fixture, first.task_id, how.0, how.1).await;
             looked_after(&harness, &parts, root).await;
             assert_eq!(ended(&harness, first.task_id).await, INTEGRITY, "{how:?}");
             assert_eq!(harness.executions(first.task_id, "/refund"), 0);
@@ -195,7 +176,7 @@ both! {
             let root = harness.grown(&parts).await;
             let [first, second] = &harness.asked_by_tree(root).await[..] else { panic!("two are open") };
             let mid = harness.row(first.task_id).await.parent.unwrap().0;
-            damage(&harness, mid, how).await;
+            damage(&harness.fixture, mid, how.0, how.1).await;
             // A read of the journal fails, except where all its items are gone (`seq > 0`).
             assert!(harness.fixture.store.journal(mid).await.is_err() || how.1 == "seq > 0");
             harness.fixture.store.report_unreadable(mid);
@@ -220,7 +201,7 @@ both! {
             let root = harness.grown(&parts).await;
             let asked = harness.asked_by_tree(root).await;
             let others: Vec<_> = harness.tree(root).await.into_iter().map(|row| row.task_id).filter(|task| *task != root).collect();
-            damage(&harness, root, how).await;
+            damage(&harness.fixture, root, how.0, how.1).await;
             // After the decision a call may run, so a driver loads the root and finds the damage.
             let door = EngineHarness::like(&parts, 0);
             let _ = door.decide(&alice(), asked[0].spec.request_id, whole(Action::Approve, None), None).await;

@@ -16,6 +16,7 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
 
 use super::super::engine_harness::{EngineHarness, alice};
+use super::super::invariants::events_have_no_gaps;
 use super::super::two_replicas::place;
 use super::harness::{People, Play, Shape, handed_back, refund};
 use crate::store::store_fixture::{StoreFixture, both};
@@ -244,13 +245,7 @@ async fn interrupted_everywhere(fixture: StoreFixture, meanwhile: Meanwhile) {
         }
     }
     assert!(times * step > 20, "only {times} places");
-    let gaps = "select max(event_number) - count(*) from agent_task_item
-        group by root_task_id having max(event_number) <> count(*)";
-    assert_eq!(
-        harness.fixture.numbers(gaps).await.unwrap(),
-        Vec::<i64>::new(),
-        "event numbers have gaps"
-    );
+    events_have_no_gaps(&harness.fixture).await;
 }
 
 both! {

@@ -16,28 +16,14 @@ use holdpoint::task::status::TaskStatus;
 use holdpoint::task::transcript::Message;
 
 use super::super::call_decisions::edit;
-use super::super::engine_harness::{EngineHarness, alice, go, outcomes, rejects, whole};
+use super::super::damaged_journals::{GONE, damage};
+use super::super::engine_harness::{EngineHarness, alice, drive, outcomes, rejects, whole};
+use super::super::stored_prompts::thinks;
+use super::endings::looked_after;
 use super::harness::{
     LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding,
 };
 use crate::store::store_fixture::{StoreFixture, both};
-
-/// Polls a driver until its model call is in flight.
-async fn thinks(harness: &EngineHarness, driver: &mut BoxFuture<'static, ()>) {
-    let before = harness.prompt_count();
-    poll_fn(|context| {
-        assert!(
-            driver.as_mut().poll(context).is_pending(),
-            "the driver ended without asking its model"
-        );
-        if harness.prompt_count() > before {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-}
 
 /// Starts a boss with two leaves. Returns the root, the driver of a leaf whose first model call is
 /// in flight, and the driver of the other leaf, which has not begun.
@@ -45,15 +31,8 @@ async fn one_thinks(
     harness: &EngineHarness,
     engine: &Arc<Engine>,
 ) -> (TaskId, BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
-    let root = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    for driver in engine.claim().await.unwrap() {
-        driver.await;
-    }
+    let root = harness.queued().await;
+    drive(engine).await;
     let mut drivers = engine.claim().await.unwrap();
     assert_eq!(drivers.len(), 2, "two leaves");
     let (other, mut thinking) = (drivers.pop().unwrap(), drivers.pop().unwrap());
@@ -144,15 +123,8 @@ async fn twenty_are_open(
     parts: &EngineParts,
 ) -> (TaskId, BoxFuture<'static, ()>) {
     let engine = EngineHarness::like(parts, 4);
-    let root = harness
-        .engine(0)
-        .create(&alice(), go(), None)
-        .await
-        .unwrap()
-        .task_id;
-    for driver in engine.claim().await.unwrap() {
-        driver.await;
-    }
+    let root = harness.queued().await;
+    drive(&engine).await;
     let mut last = None;
     for mut driver in engine.claim().await.unwrap() {
         thinks(harness, &mut driver).await;
@@ -185,22 +157,6 @@ async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool 
 /// Returns the calls of a task's turn. In its first turn, every task makes the same refund.
 fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
     one_large("go.7", turn)
-}
-
-fn quoted(fixture: &StoreFixture, task: TaskId) -> String {
-    let id = task.to_string();
-    if fixture.is_postgres() {
-        format!("'{id}'")
-    } else {
-        format!("x'{}'", id.replace('-', ""))
-    }
-}
-
-async fn looked_after(harness: &EngineHarness, parts: &EngineParts, root: TaskId) {
-    for _ in 0..4 {
-        Play::of(harness, parts, root).goes_on(usize::MAX).await;
-        EngineHarness::like(parts, 0).round().await.unwrap();
-    }
 }
 
 /// Returns a harness with two agents. For each message of the user, the root's agent calls the
@@ -333,8 +289,7 @@ both! {
             let root = harness.grown(&parts).await;
             let [leaf] = harness.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
             assert_eq!(harness.row(root).await.status, TaskStatus::Completed);
-            let id = quoted(&harness.fixture, leaf);
-            harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and {which}")).await.unwrap();
+            damage(&harness.fixture, leaf, GONE, which).await;
             EngineHarness::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
             looked_after(&harness, &parts, root).await;
             // The refund of the next leaf is held although a rule allows it, because the effects of
@@ -355,8 +310,7 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let leaf = harness.asked_by_tree(root).await[0].task_id;
-        let id = quoted(&harness.fixture, leaf);
-        harness.fixture.numbers(&format!("delete from agent_task_item where task_id = {id} and seq = 2")).await.unwrap();
+        damage(&harness.fixture, leaf, GONE, "seq = 2").await;
         harness.fixture.store.report_unreadable(leaf);
         looked_after(&harness, &parts, root).await;
         assert_eq!(harness.row(leaf).await.status, TaskStatus::Failed);
@@ -369,7 +323,7 @@ both! {
         let parts = harness.parts(0);
         let root = harness.grown(&parts).await;
         let asked = harness.asked_by_tree(root).await;
-        let id = quoted(&harness.fixture, asked[0].task_id);
+        let id = harness.fixture.literal(asked[0].task_id.0);
         let swap = |from: &str, to: &str| {
             format!("update agent_task_item set body = replace(body, '\"type\":\"{from}\"', '\"type\":\"{to}\"')
                 where task_id = {id} and seq = 2")

@@ -6,7 +6,7 @@ use super::{BOT, GATHERS, HOOK, TEAMS, answer, ask_with, rooms};
 use crate::notify::on_both;
 use crate::support::fake_slack::{CHANNEL, TOKEN};
 use crate::support::has_word;
-use crate::support::test_app::{BOB, OPS};
+use crate::support::test_app::BOB;
 
 const HOSTILE: &str = r#"{"order": 17, "amount": 120, "note": "agent-canary <!channel> [Review](https://evil.example)"}"#;
 
@@ -143,21 +143,7 @@ async fn token_and_urls_of_rooms_are_in_no_row_answer_or_metric() {
         scene
             .until(|found| found.len() == 1 && found[0]["attempts"] == 1)
             .await;
-        let mut texts = Vec::new();
-        for path in ["/v1/deliveries", "/metrics", "/v1/agents", "/openapi.json"] {
-            texts.push(scene.app.actor(OPS).get(path).await.text);
-        }
-        let file = scene
-            .app
-            .database
-            .url()
-            .strip_prefix("sqlite://")
-            .unwrap()
-            .to_owned();
-        for suffix in ["", "-wal"] {
-            let bytes = std::fs::read(format!("{file}{suffix}")).unwrap();
-            texts.push(String::from_utf8_lossy(&bytes).into_owned());
-        }
+        let texts = scene.shown().await;
         for canary in [error, &scene.hook.url, CHANNEL] {
             assert!(texts.iter().all(|text| !text.contains(canary)), "{canary}");
         }

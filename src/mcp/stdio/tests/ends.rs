@@ -22,6 +22,13 @@ fn ids(directory: &Path) -> (Pid, Pid) {
     (ids.next().unwrap(), ids.next().unwrap())
 }
 
+async fn kill_child(server: &Served) {
+    let (child, _) = ids(server.directory.path());
+    let session = server.stdio.running.lock().await.session.clone().unwrap();
+    kill_process(child, Signal::KILL).unwrap();
+    until("the child has ended", || session.child.has_ended()).await;
+}
+
 fn lives(pid: Pid) -> bool {
     // A zombie has ended, but its new parent has not reaped it yet. It does not count as alive.
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
@@ -32,10 +39,7 @@ fn lives(pid: Pid) -> bool {
 async fn child_killed_between_calls_is_started_again_for_the_next() {
     let server = Served::running(IDS);
     assert_eq!(server.called().await, succeeded("ticket.close"));
-    let (child, _) = ids(server.directory.path());
-    let session = server.stdio.running.lock().await.session.clone().unwrap();
-    kill_process(child, Signal::KILL).unwrap();
-    until("the child has ended", || session.child.has_ended()).await;
+    kill_child(&server).await;
     assert_eq!(server.called().await, succeeded("ticket.close"));
     assert_eq!(
         (server.count("started"), server.count("tools/call")),
@@ -53,10 +57,7 @@ async fn child_killed_before_the_write_is_started_again_and_the_call_sent_once()
         ..Asking::default()
     };
     let killing = async {
-        let (child, _) = ids(server.directory.path());
-        let session = server.stdio.running.lock().await.session.clone().unwrap();
-        kill_process(child, Signal::KILL).unwrap();
-        until("the child has ended", || session.child.has_ended()).await;
+        kill_child(&server).await;
         decision.permit_while(|| true);
     };
     let (outcome, ()) = tokio::join!(server.call(&asking, LONG), killing);

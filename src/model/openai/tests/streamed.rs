@@ -1,5 +1,6 @@
 //! Tests of streamed answers, and of endpoints that do not stream.
 
+use tokio::io::AsyncReadExt as _;
 use tokio::sync::Semaphore;
 
 use super::*;

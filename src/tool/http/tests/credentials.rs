@@ -29,16 +29,7 @@ fn tool_with(method: Method, url: String, headers: &[(&str, &str)]) -> Arc<dyn T
         }),
         ..catalog::Settings::default()
     };
-    let mut mistakes = Mistakes::default();
-    let net = NET.clone();
-    let catalog = Catalog::build(
-        BTreeMap::from([("pay".to_owned(), settings)]),
-        &net,
-        &redactor(),
-        &mut mistakes,
-    );
-    assert_eq!(mistakes.found, []);
-    Arc::clone(catalog.get("pay").unwrap().tool.as_ref().unwrap())
+    built(settings)
 }
 
 const AUTHORIZATION: (&str, &str) = ("Authorization", "Bearer {{credential:jira.token}}");
