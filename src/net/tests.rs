@@ -178,11 +178,8 @@ async fn connection_that_is_never_made_is_not_a_lost_request() {
     let address = listener.local_addr().unwrap();
     // The listener accepts no connection. Once its queue is full, connecting hangs.
     let mut queue = Vec::new();
-    while let Ok(peer) = tokio::time::timeout(
-        Duration::from_millis(50),
-        tokio::net::TcpStream::connect(address),
-    )
-    .await
+    while let Ok(peer) =
+        tokio::time::timeout(Duration::from_millis(50), TcpStream::connect(address)).await
     {
         queue.push(peer.unwrap());
     }

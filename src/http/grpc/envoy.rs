@@ -322,9 +322,7 @@ mod tests {
         fn any_bytes_at_any_depth_are_read_or_refused(bytes: Vec<u8>) {
             let mut message = bytes.clone();
             for number in [field::HTTP, field::REQUEST, field::ATTRIBUTES] {
-                let mut outer = Vec::new();
-                put_bytes(&mut outer, number, &message);
-                message = outer;
+                message = super::message(&[(number, &message)]);
                 if let Ok(checked) = read(&message) {
                     proptest::prop_assert!(checked.body.len() <= bytes.len());
                 }

@@ -63,16 +63,12 @@ impl Peer {
 
     /// Sends a request that may use a kept connection. Answers it on a new connection, and
     /// returns this connection.
-    async fn exchange_on_new_connection(&self) -> tokio::net::TcpStream {
+    async fn exchange_on_new_connection(&self) -> TcpStream {
         self.exchange_on_new(permitted(), KEPT).await
     }
 
     /// Sends a request, answers it on a new connection, and returns this connection.
-    async fn exchange_on_new(
-        &self,
-        permit: SendPermit,
-        connection: ConnectionUse,
-    ) -> tokio::net::TcpStream {
+    async fn exchange_on_new(&self, permit: SendPermit, connection: ConnectionUse) -> TcpStream {
         let (answer, peer) = tokio::join!(self.send(permit, connection), async {
             let (mut peer, _) = self.listener.accept().await.unwrap();
             assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
@@ -84,7 +80,7 @@ impl Peer {
     }
 
     /// Sends a request, answers it on `kept`, and returns the received request.
-    async fn exchange_on(&self, kept: &mut tokio::net::TcpStream) -> String {
+    async fn exchange_on(&self, kept: &mut TcpStream) -> String {
         let (answer, received) = tokio::join!(self.send(permitted(), KEPT), async {
             let mut received = [0; 4096];
             let read = kept.read(&mut received).await.unwrap();
@@ -97,11 +93,7 @@ impl Peer {
     }
 
     /// Sends a request, answers it on `kept` with `answer`, and returns the outcome.
-    async fn outcome_on(
-        &self,
-        kept: &mut tokio::net::TcpStream,
-        answer: &[u8],
-    ) -> Result<Vec<u8>, Failure> {
+    async fn outcome_on(&self, kept: &mut TcpStream, answer: &[u8]) -> Result<Vec<u8>, Failure> {
         let (outcome, ()) = tokio::join!(self.send(permitted(), KEPT), async {
             assert!(kept.read(&mut [0; 4096]).await.unwrap() > 0);
             kept.write_all(answer).await.unwrap();
