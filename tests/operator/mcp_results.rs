@@ -51,7 +51,7 @@ async fn result_of_an_mcp_server_reaches_the_client_byte_for_byte() {
     let review = ["mcp", "lock", "--yes", "--config", "holdpoint.yaml"];
     let reviewed = holdpoint(folder.path(), &review, &[]);
     assert_eq!(reviewed.code, Some(0), "{}", reviewed.err);
-    let served = Served::start(folder.path(), &yaml, &[]);
+    let service = Served::start(folder.path(), &yaml, &[]);
     let params = json!({"name": "up_sum", "arguments": {}});
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
     let key = format!("Bearer {AGENT}");
@@ -60,7 +60,7 @@ async fn result_of_an_mcp_server_reaches_the_client_byte_for_byte() {
         ("content-type", "application/json"),
     ];
     let path = "/mcp/door";
-    let reply = served
+    let reply = service
         .exchange("POST", path, &headers, body.to_string())
         .await;
     // A slow answer is an event of a stream, with the same text.

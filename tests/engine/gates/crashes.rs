@@ -17,9 +17,8 @@ use holdpoint::world::Clock as _;
 
 use super::super::engine_harness::EngineHarness;
 use super::super::random_gates::Replica;
-use super::failures::LONG;
 use super::{
-    LONG, agent, approve, approved, ask, asking, driven, harness, refund, until_at_rest,
+    LONG, agent, approve, approved, ask, asking, driven, harness, refund, small, until_at_rest,
     until_present, until_proposed,
 };
 use crate::store::connection_loss::lossy;
@@ -181,8 +180,11 @@ async fn asker_of_a_living_process_is_present_again_once_its_relay_has_reconnect
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ask_gets_the_result_although_the_answer_to_its_reservation_was_lost() {
     let harness = harness(StoreFixture::postgres().await).await;
-    let small = |wait| proposal("refund", r#"{"order":1,"amount":5}"#, wait);
-    let lost = harness.engine(8).ask(&agent(), &small(LONG)).await.unwrap();
+    let lost = harness
+        .engine(8)
+        .ask(&agent(), &small(1, LONG))
+        .await
+        .unwrap();
     let (task, outcome) = (lost.call.task_id, lost.call.outcome);
     assert_eq!(outcome, Some(Outcome::Succeeded));
     drop(lost);
@@ -197,7 +199,10 @@ async fn ask_gets_the_result_although_the_answer_to_its_reservation_was_lost() {
         ..harness.parts(8)
     });
     way.swallow.store(1, Ordering::SeqCst);
-    let again = engine.ask(&agent(), &small(Duration::ZERO)).await.unwrap();
+    let again = engine
+        .ask(&agent(), &small(1, Duration::ZERO))
+        .await
+        .unwrap();
     assert_eq!(way.swallow.load(Ordering::SeqCst), 0, "the answer was lost");
     assert_eq!((again.call.task_id, again.call.outcome), (task, outcome));
     assert_eq!(harness.tool.count(), 1);

@@ -1,6 +1,7 @@
 //! Tests asks that meet at an equal call: asks on two replicas that come at the same moment, and
 //! asks beside a call that is approved or whose outcome is unknown.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::engine::Engine;
