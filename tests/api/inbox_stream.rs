@@ -33,20 +33,20 @@ pub(super) async fn stream(actor: &Actor<'_>, query: &str) -> Watch {
 }
 
 /// Waits for `coming`. Panics after a minute, because no working step takes that long.
-async fn soon<T>(coming: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(coming: impl Future<Output = T>) -> T {
     timeout(Duration::from_mins(1), coming)
         .await
         .expect("it comes soon")
 }
 
-async fn next(watch: &mut Watch, name: &str) -> Event {
+pub(super) async fn next(watch: &mut Watch, name: &str) -> Event {
     let event = soon(watch.event()).await.expect("the stream goes on");
     assert_eq!(event.name, name, "{}", event.data);
     assert_eq!((event.id, event.data["event"].as_str()), (None, Some(name)));
     event
 }
 
-fn ids(inbox: &Event) -> Vec<&str> {
+pub(super) fn ids(inbox: &Event) -> Vec<&str> {
     let requests = inbox.data["requests"].as_array().unwrap();
     requests
         .iter()
