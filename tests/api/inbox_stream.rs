@@ -14,6 +14,7 @@ use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, TestApp};
 
 const DECIDER: &str = "only-decides-0123456789";
+const EVE: &str = "eve-key-0123456789ab";
 
 fn yaml(approvers: &str) -> String {
     let more = r#"
@@ -80,7 +81,7 @@ on_both! {
         let created = next(&mut watch, "request.created").await;
         assert_eq!(created.data["request"]["request_id"], second.request.as_str());
         assert_eq!(created.data["open"], 2);
-        app.actor("eve-key-0123456789ab").hit(&format!("/resume/{}/approve", first.request)).await;
+        app.actor(EVE).hit(&format!("/resume/{}/approve", first.request)).await;
         let decided = next(&mut watch, "request.gone").await;
         assert_eq!(decided.data["request_id"], first.request.as_str());
         assert_eq!((&decided.data["reason"], &decided.data["open"]), (&json!("decided"), &json!(1)));
@@ -112,7 +113,7 @@ on_both! {
     async fn one_of_two_answers_changes_the_request_for_others_and_ends_it_for_the_answerer(on: On) {
         let app = TestApp::with(on, &yaml("{ groups: [finance], required: 2 }")).await;
         let Held { request, .. } = app.held().await;
-        let (mut bobs, mut eves) = (stream(&app.approver(), "").await, stream(&app.actor("eve-key-0123456789ab"), "").await);
+        let (mut bobs, mut eves) = (stream(&app.approver(), "").await, stream(&app.actor(EVE), "").await);
         next(&mut bobs, "inbox").await;
         next(&mut eves, "inbox").await;
         app.approver().hit(&format!("/resume/{request}/approve")).await;
@@ -222,6 +223,30 @@ on_both! {
         app.stop().await;
     }
 
+    async fn stream_of_a_key_that_loses_its_right_ends_at_the_restart_and_tells_no_more_of_it(on: On) {
+        let mut app = finance(on).await;
+        let held = app.held().await;
+        let (mut eves, mut doras) = (stream(&app.actor(EVE), "").await, stream(&app.actor(DECIDER), "").await);
+        for watch in [&mut eves, &mut doras] {
+            assert_eq!(ids(&next(watch, "inbox").await), [held.request.as_str()]);
+        }
+        // Eve's key leaves the group, and Dora's key is removed.
+        let fewer = |yaml: &str| {
+            let yaml = yaml.replace("groups: [finance], key: \"eve", "key: \"eve");
+            yaml.lines().filter(|line| !line.contains(DECIDER)).fold(String::new(), |text, line| text + line + "\n")
+        };
+        let (eves, doras, ()) = tokio::join!(eves.rest(), doras.rest(), app.restart_with(fewer));
+        assert!(eves.is_empty() && doras.is_empty());
+        assert_eq!(app.actor(DECIDER).get("/v1/events").await.status, 401);
+        let (mut eves, mut bobs) = (stream(&app.actor(EVE), "").await, stream(&app.approver(), "").await);
+        assert_eq!(next(&mut eves, "inbox").await.data["open"], 0);
+        assert_eq!(next(&mut bobs, "inbox").await.data["open"], 1);
+        app.held().await;
+        next(&mut bobs, "request.created").await;
+        app.stop().await;
+        assert!(eves.rest().await.is_empty());
+    }
+
     async fn stream_takes_a_seat_and_needs_a_key_that_reads_or_decides(on: On) {
         let server = "\nserver: { max_streams_per_caller: 1 }\n";
         let creator = "    - { user: cron, tenant: acme, key: \"cron-key-0123456789ab\", may: [create] }\n";
@@ -277,7 +302,7 @@ async fn reader_of_another_replica_hears_the_same_also_when_every_hint_is_lost()
     other.store().mute();
     app.store().mute();
     let second = app.held().await;
-    app.actor("eve-key-0123456789ab")
+    app.actor(EVE)
         .hit(&format!("/resume/{}/approve", first.request))
         .await;
     let mut heard = vec![
