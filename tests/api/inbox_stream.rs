@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdpoint::task::time::Time;
+use holdpoint::world::Clock as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -262,19 +264,24 @@ on_both! {
 }
 
 /// The test runs on `SQLite`, where the service compares the deadline with the clock that the test
-/// moves.
+/// moves. While the event is expected, the clock stands a second after the deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deadline_is_told_although_nothing_has_closed_the_request() {
+async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_request() {
     let clock = Leaping::new();
     let yaml = yaml("{ groups: [finance] }, expires_in: 10m");
     let unswept = EndlessSleep::of(clock.clone(), |time| time == BETWEEN_ROUNDS);
     let app = TestApp::timed(On::Sqlite, &yaml, unswept).await;
-    let Held { request, .. } = app.held().await;
+    let Held { request, body, .. } = app.held().await;
     let mut watch = stream(&app.approver(), "").await;
     assert_eq!(next(&mut watch, "inbox").await.data["open"], 1);
-    clock.leap(Duration::from_mins(9));
+    clock.stop();
+    let deadline = body["pending"][0]["expires_at"].as_str().unwrap();
+    let deadline = Time::parse(deadline).unwrap();
+    let moment = Duration::from_millis(1);
+    clock.leap(deadline.since(clock.now()).saturating_sub(moment));
     assert_eq!(watch.said().await, Some(Said::Comment));
-    clock.leap(Duration::from_secs(61));
+    clock.leap(moment + Duration::from_secs(1));
+    assert_eq!(clock.now().since(deadline), Duration::from_secs(1));
     let told = next(&mut watch, "request.gone").await;
     assert_eq!(told.data, gone(&request, "expired", 0));
     assert_eq!(
@@ -284,6 +291,7 @@ async fn deadline_is_told_although_nothing_has_closed_the_request() {
             .str("/status"),
         "pending"
     );
+    clock.go_on();
     app.stop().await;
 }
 
