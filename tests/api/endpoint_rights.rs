@@ -11,7 +11,7 @@ use crate::support::test_app::{Actor, On, TestApp};
 
 /// The accounts. Alice creates the tasks. She is in the group `support`, which the rule `named`
 /// names.
-const PEOPLE: &str = r#"
+pub(super) const PEOPLE: &str = r#"
 auth:
   api_keys:
     - { user: alice, tenant: acme, groups: [support], key: "alice-key-0123456789" }
@@ -43,20 +43,20 @@ const RULES: [(&str, &str); 6] = [
 ];
 
 /// The two tools that each turn calls, as indexes into [`RULES`].
-const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
+pub(super) const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
 
 /// A caller: the name, the API key and the headers; for each rule in [`RULES`], whether the caller
 /// may decide the rule's requests; and the things that the caller may read.
-struct Person(
-    &'static str,
+pub(super) struct Person(
+    pub &'static str,
     &'static str,
     &'static [(&'static str, &'static str)],
-    [bool; 6],
-    Reads,
+    pub [bool; 6],
+    pub Reads,
 );
 
 #[derive(Clone, Copy, PartialEq)]
-enum Reads {
+pub(super) enum Reads {
     /// The caller owns the task or is an admin, and the key may read.
     Everything,
     /// The caller reads the tree if they may decide one of its requests.
@@ -68,7 +68,7 @@ enum Reads {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum HeDecides {
+pub(super) enum HeDecides {
     /// The caller may decide with this key, under the rules that the [`Person`] lists.
     Here,
     /// The caller may not decide with this key. With another key of the same user, they may decide
@@ -78,16 +78,16 @@ enum HeDecides {
 
 const Y: bool = true;
 const N: bool = false;
-const ALICE: [bool; 6] = [Y, N, N, N, Y, N];
-const BOB: [bool; 6] = [N, Y, N, N, N, N];
-const FINANCE: [bool; 6] = [N, N, Y, Y, Y, N];
-const SUPPORT: [bool; 6] = [N, N, N, N, N, Y];
-const NONE: [bool; 6] = [N; 6];
+pub(super) const ALICE: [bool; 6] = [Y, N, N, N, Y, N];
+pub(super) const BOB: [bool; 6] = [N, Y, N, N, N, N];
+pub(super) const FINANCE: [bool; 6] = [N, N, Y, Y, Y, N];
+pub(super) const SUPPORT: [bool; 6] = [N, N, N, N, N, Y];
+pub(super) const NONE: [bool; 6] = [N; 6];
 const HIS: Reads = Reads::What(HeDecides::Here);
 const WEB: &str = "web-key-0123456789ab";
 
 #[rustfmt::skip]
-const TABLE: &[Person] = &[
+pub(super) const TABLE: &[Person] = &[
     Person("the owner",                 "alice-key-0123456789",  &[],                                             ALICE,   Reads::Everything),
     Person("the owner, reads",          "alice-read-0123456789", &[],                                             NONE,    Reads::Everything),
     Person("the owner, decides",        "alice-decide-01234567", &[],                                             ALICE,   HIS),
@@ -110,7 +110,7 @@ const TABLE: &[Person] = &[
     Person("the owner's namesake",      "other-alice-012345678", &[],                                             NONE,    Reads::OfAnotherTenant),
 ];
 
-fn yaml() -> String {
+pub(super) fn yaml() -> String {
     let mut yaml = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
@@ -134,12 +134,12 @@ agents:
 }
 
 /// A task of one turn, with its two requests: (index into [`RULES`], request id).
-struct RequestSpec {
+pub(super) struct RequestSpec {
     task: String,
-    questions: Vec<(usize, String)>,
+    pub questions: Vec<(usize, String)>,
 }
 
-async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> RequestSpec {
+pub(super) async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> RequestSpec {
     app.model
         .then(calls(&turn.map(|rule| (RULES[rule].0, "{}"))));
     let reply = owner.post("/v1/tasks", &json!({"input": "go"})).await;
@@ -174,7 +174,7 @@ async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> RequestSpec 
     }
 }
 
-fn actor<'a>(app: &'a TestApp, person: &Person) -> Actor<'a> {
+pub(super) fn actor<'a>(app: &'a TestApp, person: &Person) -> Actor<'a> {
     person
         .2
         .iter()

@@ -36,6 +36,32 @@ fn rows(page: &Reply) -> Vec<&str> {
     parts.map(|part| &part[..36]).collect()
 }
 
+/// An entry of the timeline on a task's page.
+pub(super) struct TimelineEntry {
+    pub number: i64,
+    /// Whether the entry is indented, because its event is not of the tree's root.
+    pub is_below: bool,
+    /// The markup of the first line, without the number and the time.
+    pub line: String,
+}
+
+/// Returns the entries of the timeline on a task's page, in the order of the page.
+pub(super) fn timeline(page: &str) -> Vec<TimelineEntry> {
+    let (_, list) = page.split_once("<ol class=\"timeline\">").unwrap();
+    let (list, _) = list.split_once("</ol>").unwrap();
+    let entries = list.split("<li class=\"").skip(1).map(|entry| {
+        let (class, rest) = entry.split_once("\"><p><span class=\"soft\">#").unwrap();
+        let (number, rest) = rest.split_once(' ').unwrap();
+        let (_, line) = rest.split_once("</span> ").unwrap();
+        TimelineEntry {
+            number: number.parse().unwrap(),
+            is_below: class == "below",
+            line: line.split("</p>").next().unwrap().to_owned(),
+        }
+    });
+    entries.collect()
+}
+
 async fn refund(app: &TestApp, amount: u32) -> Held {
     app.model.then(calls(&[(
         "refund",
@@ -206,6 +232,28 @@ on_both! {
         assert!(!shown.text.contains("<script") && !shown.header("content-security-policy").contains("script-src"), "it has ended");
         let early = page(app.owner(), &format!("{path}?before=3")).await;
         assert!(early.text.contains("#2 ") && !early.text.contains("#3 "), "exclusive: {}", early.text);
+        app.stop().await;
+    }
+
+    async fn timeline_of_a_long_journal_is_paged_back_without_a_gap_or_a_repetition(on: On) {
+        let yaml = REFUNDS.replace("{approvers}", "{ groups: [finance] }").replace("forbidden] }", "forbidden], limits: { max_calls: 200 } }");
+        let app = TestApp::with(on, &(yaml + ACCOUNTS)).await;
+        app.model.then(calls(&[("forbidden", "{}"); 200])).then(says("done"));
+        let task = app.owner().header("prefer", "wait=60").post("/v1/tasks", &json!({"input": "go"})).await;
+        assert_eq!(task.str("/status"), "Completed", "{}", task.text);
+        let path = format!("/tasks/{}", task.str("/task_id"));
+        let (mut numbers, mut sizes, mut query) = (Vec::new(), Vec::new(), String::new());
+        for _ in 0..5 {
+            let shown = page(app.owner(), &format!("{path}{query}")).await;
+            let part: Vec<i64> = timeline(&shown.text).iter().map(|entry| entry.number).collect();
+            sizes.push(part.len());
+            numbers = [part, numbers].concat();
+            let Some((_, rest)) = shown.text.split_once("?before=") else { break };
+            query = format!("?before={}", rest.split('"').next().unwrap());
+        }
+        let last = app.database.texts("select cast(max(event_number) as text) from agent_task_item").await;
+        assert_eq!(numbers, (1..=last[0].parse().unwrap()).collect::<Vec<i64>>());
+        assert_eq!(sizes, [200, 200, 5]);
         app.stop().await;
     }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdpoint::task::time::Time;
+use holdpoint::world::Clock as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -14,6 +16,7 @@ use crate::support::leaping_clock::Leaping;
 use crate::support::test_app::{ACCOUNTS, Actor, BOB, Held, OTHER, On, REFUNDS, TestApp};
 
 const DECIDER: &str = "only-decides-0123456789";
+const EVE: &str = "eve-key-0123456789ab";
 
 fn yaml(approvers: &str) -> String {
     let more = r#"
@@ -33,20 +36,20 @@ pub(super) async fn stream(actor: &Actor<'_>, query: &str) -> Watch {
 }
 
 /// Waits for `coming`. Panics after a minute, because no working step takes that long.
-async fn soon<T>(coming: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(coming: impl Future<Output = T>) -> T {
     timeout(Duration::from_mins(1), coming)
         .await
         .expect("it comes soon")
 }
 
-async fn next(watch: &mut Watch, name: &str) -> Event {
+pub(super) async fn next(watch: &mut Watch, name: &str) -> Event {
     let event = soon(watch.event()).await.expect("the stream goes on");
     assert_eq!(event.name, name, "{}", event.data);
     assert_eq!((event.id, event.data["event"].as_str()), (None, Some(name)));
     event
 }
 
-fn ids(inbox: &Event) -> Vec<&str> {
+pub(super) fn ids(inbox: &Event) -> Vec<&str> {
     let requests = inbox.data["requests"].as_array().unwrap();
     requests
         .iter()
@@ -80,7 +83,7 @@ on_both! {
         let created = next(&mut watch, "request.created").await;
         assert_eq!(created.data["request"]["request_id"], second.request.as_str());
         assert_eq!(created.data["open"], 2);
-        app.actor("eve-key-0123456789ab").hit(&format!("/resume/{}/approve", first.request)).await;
+        app.actor(EVE).hit(&format!("/resume/{}/approve", first.request)).await;
         let decided = next(&mut watch, "request.gone").await;
         assert_eq!(decided.data["request_id"], first.request.as_str());
         assert_eq!((&decided.data["reason"], &decided.data["open"]), (&json!("decided"), &json!(1)));
@@ -112,7 +115,7 @@ on_both! {
     async fn one_of_two_answers_changes_the_request_for_others_and_ends_it_for_the_answerer(on: On) {
         let app = TestApp::with(on, &yaml("{ groups: [finance], required: 2 }")).await;
         let Held { request, .. } = app.held().await;
-        let (mut bobs, mut eves) = (stream(&app.approver(), "").await, stream(&app.actor("eve-key-0123456789ab"), "").await);
+        let (mut bobs, mut eves) = (stream(&app.approver(), "").await, stream(&app.actor(EVE), "").await);
         next(&mut bobs, "inbox").await;
         next(&mut eves, "inbox").await;
         app.approver().hit(&format!("/resume/{request}/approve")).await;
@@ -222,6 +225,30 @@ on_both! {
         app.stop().await;
     }
 
+    async fn stream_of_a_key_that_loses_its_right_ends_at_the_restart_and_tells_no_more_of_it(on: On) {
+        let mut app = finance(on).await;
+        let held = app.held().await;
+        let (mut eves, mut doras) = (stream(&app.actor(EVE), "").await, stream(&app.actor(DECIDER), "").await);
+        for watch in [&mut eves, &mut doras] {
+            assert_eq!(ids(&next(watch, "inbox").await), [held.request.as_str()]);
+        }
+        // Eve's key leaves the group, and Dora's key is removed.
+        let fewer = |yaml: &str| {
+            let yaml = yaml.replace("groups: [finance], key: \"eve", "key: \"eve");
+            yaml.lines().filter(|line| !line.contains(DECIDER)).fold(String::new(), |text, line| text + line + "\n")
+        };
+        let (eves, doras, ()) = tokio::join!(eves.rest(), doras.rest(), app.restart_with(fewer));
+        assert!(eves.is_empty() && doras.is_empty());
+        assert_eq!(app.actor(DECIDER).get("/v1/events").await.status, 401);
+        let (mut eves, mut bobs) = (stream(&app.actor(EVE), "").await, stream(&app.approver(), "").await);
+        assert_eq!(next(&mut eves, "inbox").await.data["open"], 0);
+        assert_eq!(next(&mut bobs, "inbox").await.data["open"], 1);
+        app.held().await;
+        next(&mut bobs, "request.created").await;
+        app.stop().await;
+        assert!(eves.rest().await.is_empty());
+    }
+
     async fn stream_takes_a_seat_and_needs_a_key_that_reads_or_decides(on: On) {
         let server = "\nserver: { max_streams_per_caller: 1 }\n";
         let creator = "    - { user: cron, tenant: acme, key: \"cron-key-0123456789ab\", may: [create] }\n";
@@ -237,19 +264,24 @@ on_both! {
 }
 
 /// The test runs on `SQLite`, where the service compares the deadline with the clock that the test
-/// moves.
+/// moves. While the event is expected, the clock stands a second after the deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deadline_is_told_although_nothing_has_closed_the_request() {
+async fn deadline_is_told_within_a_second_although_nothing_has_closed_the_request() {
     let clock = Leaping::new();
     let yaml = yaml("{ groups: [finance] }, expires_in: 10m");
     let unswept = EndlessSleep::of(clock.clone(), |time| time == BETWEEN_ROUNDS);
     let app = TestApp::timed(On::Sqlite, &yaml, unswept).await;
-    let Held { request, .. } = app.held().await;
+    let Held { request, body, .. } = app.held().await;
     let mut watch = stream(&app.approver(), "").await;
     assert_eq!(next(&mut watch, "inbox").await.data["open"], 1);
-    clock.leap(Duration::from_mins(9));
+    clock.stop();
+    let deadline = body["pending"][0]["expires_at"].as_str().unwrap();
+    let deadline = Time::parse(deadline).unwrap();
+    let moment = Duration::from_millis(1);
+    clock.leap(deadline.since(clock.now()).saturating_sub(moment));
     assert_eq!(watch.said().await, Some(Said::Comment));
-    clock.leap(Duration::from_secs(61));
+    clock.leap(moment + Duration::from_secs(1));
+    assert_eq!(clock.now().since(deadline), Duration::from_secs(1));
     let told = next(&mut watch, "request.gone").await;
     assert_eq!(told.data, gone(&request, "expired", 0));
     assert_eq!(
@@ -259,6 +291,7 @@ async fn deadline_is_told_although_nothing_has_closed_the_request() {
             .str("/status"),
         "pending"
     );
+    clock.go_on();
     app.stop().await;
 }
 
@@ -277,7 +310,7 @@ async fn reader_of_another_replica_hears_the_same_also_when_every_hint_is_lost()
     other.store().mute();
     app.store().mute();
     let second = app.held().await;
-    app.actor("eve-key-0123456789ab")
+    app.actor(EVE)
         .hit(&format!("/resume/{}/approve", first.request))
         .await;
     let mut heard = vec![

@@ -22,6 +22,7 @@ mod hostile_texts;
 mod human_requests;
 mod idempotency;
 mod inbox_pages;
+mod inbox_rights;
 mod inbox_stream;
 mod links;
 mod lists;

@@ -1,19 +1,28 @@
-//! Tests `/metrics`: the values after two tasks, and how long the service reuses its counts of
-//! tasks.
+//! Tests `/metrics`: the values after tasks, messages, standing decisions and asks at a gate, and how
+//! long the service reuses its counts of tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::served_binary::{Folder, Served, fakes};
-use crate::support::fake_chat_completions::{calls, says};
+use crate::notify::NEW;
+use crate::support::fake_chat_completions::{FakeModel, calls, says};
+use crate::support::fake_receiver::FakeReceiver;
 use crate::support::test_app::{On, TestApp, refunds};
+use crate::support::{eventually, until};
+
+/// Returns the value of a series; `None` if there is no such series.
+fn value<T: std::str::FromStr>(metrics: &str, series: &str) -> Option<T> {
+    let mut lines = metrics.lines();
+    lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cycle_is_counted_under_the_metric_names_of_the_contract() {
@@ -102,6 +111,148 @@ auth: { api_keys: [ { user: alice, tenant: acme, key: "agent-key-0123456789", ma
         !metrics.contains("Mk7qZ") && !log.contains("Mk7qZ"),
         "{metrics}\n{log}"
     );
+}
+
+/// The receiver of `up` answers only after the test has seen that the attempt at `down` has failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_is_timed_from_its_commit_to_its_delivery_and_an_undelivered_one_is_not() {
+    let (model, hook, folder) = (
+        FakeModel::start().await,
+        FakeReceiver::start().await,
+        Folder::new(),
+    );
+    hook.answers_by(|message| (if message.path == "/up" { 204 } else { 500 }, Vec::new()));
+    hook.close_to(|message| message.path == "/up");
+    let entry = |name: &str| {
+        format!(
+            "    - {{ name: {name}, webhook: {{ url: '{}/{name}', secrets: ['{NEW}'] }}, events: [task.completed] }}\n",
+            hook.url
+        )
+    };
+    let yaml = format!(
+        "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
+agents: {{ a: {{ model: m }} }}
+notify:
+  to:
+{}{}",
+        model.base_url,
+        entry("up"),
+        entry("down")
+    );
+    let served = Served::start(folder.path(), &yaml, &[]);
+    let begun = Instant::now();
+    assert_eq!(served.task("go").await["status"], "Completed");
+    hook.reached(2).await;
+    let arrived = Instant::now();
+    let failed = "holdpoint_deliveries_total{outcome=\"failed\",target=\"down\"}";
+    let has_failed = async || value(&served.get("/metrics").await, failed) == Some(1);
+    until("the failed attempt is counted", has_failed).await;
+    let held_back = arrived.elapsed();
+    hook.open();
+    let count =
+        |target: &str| format!("holdpoint_delivery_lag_seconds_count{{target=\"{target}\"}}");
+    let metrics = eventually("the delivery is timed", async || {
+        let metrics = served.get("/metrics").await;
+        (value(&metrics, &count("up")) == Some(1)).then_some(metrics)
+    });
+    let metrics = metrics.await;
+    let lag: f64 = value(
+        &metrics,
+        "holdpoint_delivery_lag_seconds_sum{target=\"up\"}",
+    )
+    .unwrap();
+    let bounds = held_back.as_secs_f64()..=begun.elapsed().as_secs_f64();
+    assert!(bounds.contains(&lag), "{lag} seconds, {bounds:?}");
+    assert_eq!(value::<u64>(&metrics, &count("down")), None, "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_that_a_standing_decision_lets_through_is_counted_under_its_rule() {
+    let (model, tool, folder) = fakes().await;
+    let yaml = format!(
+        "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
+agents: {{ a: {{ model: m, tools: [refund] }} }}
+tools: {{ refund: {{ http: {{ url: '{}/refund' }}, parameters: {{ type: object, properties: {{ amount: {{ type: number }} }} }} }} }}
+policy:
+  - {{ name: large, tools: [refund], decide: hold, remember: {{ when: 'args.amount <= 500.0', for: [owner], most: 4h, uses: 3 }} }}
+",
+        model.base_url, tool.url
+    );
+    let served = Served::start(folder.path(), &yaml, &[]);
+    for _ in 0..3 {
+        let refund = calls(&[("refund", r#"{"amount":120}"#)]);
+        model.then(refund).then(says("done"));
+    }
+    let held = served.task("go").await;
+    let request = held["pending"][0]["request_id"].as_str().unwrap();
+    let wish = json!({"action": "approve", "remember": {"for": "owner", "expires_in": "1h"}});
+    let approved = served.post(&format!("/resume/{request}"), &wish).await;
+    assert_eq!(approved["status"], "Completed", "{approved}");
+    let series = "holdpoint_grants_used_total{rule=\"large\"}";
+    let used = async || value::<u64>(&served.get("/metrics").await, series);
+    assert_eq!(used().await, None, "a person approved the first call");
+    for expected in 1..=2 {
+        assert_eq!(served.task("again").await["status"], "Completed");
+        assert_eq!(used().await, Some(expected));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asks_at_a_gate_are_counted_and_timed_and_those_that_wait_are_shown() {
+    let folder = Folder::new();
+    let yaml = r#"
+models: { m: { provider: openai, model: x, base_url: "http://127.0.0.1:9/v1" } }
+agents: { a: { model: m } }
+tools: { Bash: { external: {}, parameters: { type: object, properties: { command: { type: string } }, required: [command] } } }
+gates: { coding: { description: Agents., tools: [Bash] } }
+policy:
+  - { name: quick, tools: [Bash], when: "args.command == \"ls\"", decide: allow }
+  - { name: never, tools: [Bash], when: "args.command == \"rm\"", decide: deny }
+"#;
+    let served = Served::start(folder.path(), yaml, &[]);
+    let ask = async |command: &str, wait: &str| {
+        let body = json!({"tool": "Bash", "arguments": {"command": command}});
+        let headers = [("content-type", "application/json"), ("prefer", wait)];
+        let path = "/v1/gate/calls";
+        let answer = served.exchange("POST", path, &headers, body.to_string());
+        answer.await.str("/decision")
+    };
+    assert_eq!(ask("ls", "wait=10").await, "allow");
+    assert_eq!(ask("rm", "wait=10").await, "deny");
+    assert_eq!(ask("make", "wait=0").await, "pending");
+    let decide = async {
+        let waiting =
+            async || value::<u64>(&served.get("/metrics").await, "holdpoint_gate_waiting");
+        until("one ask waits", async || waiting().await == Some(1)).await;
+        let began = Instant::now();
+        let request = eventually("its request is open", async || {
+            let listed: Value = serde_json::from_str(&served.get("/v1/requests").await).unwrap();
+            let mut requests = listed["requests"].as_array().unwrap().iter();
+            let own = |one: &&Value| one["tool_calls"][0]["arguments"]["command"] == "cat";
+            let found = requests.find(own)?;
+            Some(found["request_id"].as_str().unwrap().to_owned())
+        });
+        let path = format!("/resume/{}/reject", request.await);
+        let waited = began.elapsed();
+        served.post(&path, &json!({})).await;
+        waited
+    };
+    let (decision, waited) = tokio::join!(ask("cat", "wait=60"), decide);
+    assert_eq!(decision, "deny");
+    let metrics = served.get("/metrics").await;
+    for (series, expected) in [
+        ("calls_total{decision=\"allow\",gate=\"coding\"}", 1),
+        ("calls_total{decision=\"deny\",gate=\"coding\"}", 2),
+        ("calls_total{decision=\"pending\",gate=\"coding\"}", 1),
+        ("ask_seconds_count{door=\"rest\",gate=\"coding\"}", 4),
+        ("waiting", 0),
+    ] {
+        let found = value(&metrics, &format!("holdpoint_gate_{series}"));
+        assert_eq!(found, Some(expected), "{series}\n{metrics}");
+    }
+    let sum = "holdpoint_gate_ask_seconds_sum{door=\"rest\",gate=\"coding\"}";
+    let seconds: f64 = value(&metrics, sum).unwrap();
+    assert!(seconds >= waited.as_secs_f64(), "{seconds} of {waited:?}");
 }
 
 /// The machine's clock, but with an uptime in milliseconds that the test sets.

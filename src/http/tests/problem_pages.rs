@@ -46,6 +46,8 @@ async fn page_of_a_form_that_is_not_taken_leads_back_to_its_request() {
         let signed_out = ask(&app, "POST", &path, &[HTML, form], "").await;
         assert_eq!(signed_out.status, 401);
         assert!(!signed_out.text.contains(&back), "{}", signed_out.text);
+        let sign_in = format!("href=\"/sign-in?next={}\"", path.replace('/', "%2F"));
+        assert!(signed_out.text.contains(&sign_in), "{}", signed_out.text);
     }
 }
 

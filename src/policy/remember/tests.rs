@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::RuleRemember;
-use crate::policy::fixture::{judge, judge_along, rule, tools};
+use crate::policy::fixture::{judge, judge_along, known, rule, tools};
 use crate::policy::{Decide, Policy, Rule, RuleApprovers};
 use crate::task::grant::{GrantScope, Offer};
 use crate::task::tool_spec::{Effect, ToolSpec};
@@ -70,9 +70,13 @@ fn offer(policy: &Policy, amount: f64) -> Option<Offer> {
 
 fn of_same(policy: &Policy, args: &Value) -> Option<Offer> {
     let tool = repeatable().into_iter().find(|tool| tool.name == "refund");
+    of_tool(policy, &tool.unwrap(), args)
+}
+
+fn of_tool(policy: &Policy, tool: &ToolSpec, args: &Value) -> Option<Offer> {
     let path = ["billing".to_owned()];
     let judged = policy.judge(&crate::policy::JudgementInput {
-        tool: &tool.unwrap(),
+        tool,
         args,
         agent_path: &path,
         user: &"alice".into(),
@@ -194,6 +198,29 @@ fn offer_covers_the_same_arguments_or_the_calls_of_the_condition() {
     assert_eq!(ten, fifty);
     assert_eq!(ten.uses, 3);
     assert_eq!(offer(&policy, 50.01), None, "beyond the condition");
+}
+
+#[test]
+fn offer_for_a_command_covers_no_command_that_begins_with_it_and_no_other_tool() {
+    let shells = ["sh", "sh_as_root"].map(|name| ToolSpec {
+        name: name.to_owned(),
+        effect: Effect::Idempotent,
+        ..known("shell")
+    });
+    let (policy, mistakes) = built(&[remembering("r", &["sh*"], "", same())], &shells);
+    assert!(mistakes.is_empty(), "{:?}", mistakes.found);
+    let basis = |tool: &ToolSpec, command: &str| {
+        let offer = of_tool(&policy, tool, &json!({"command": command}));
+        offer.unwrap().basis
+    };
+    let [shell, other] = &shells;
+    let approved = basis(shell, "ls");
+    assert_eq!(basis(shell, "ls"), approved);
+    let chained = "ls && ".repeat(51) + "rm -rf /";
+    for longer in ["lsof", "ls -la", "ls; rm -rf /", chained.as_str()] {
+        assert_ne!(basis(shell, longer), approved, "{longer}");
+    }
+    assert_ne!(basis(other, "ls"), approved);
 }
 
 #[test]

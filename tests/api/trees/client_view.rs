@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::super::approval_cycle::on_both;
+use super::super::inbox_pages::timeline;
 use super::super::request_kinds::items;
 use super::{
     approve, begin, call, done, give, id, lawful, of, only, open, outcomes, paused, pays, play,
@@ -36,7 +37,96 @@ async fn spent(app: &TestApp, root: &str) -> (i64, i64) {
     (tokens, asked)
 }
 
+/// An event of a tree, as the journal has it.
+struct JournalEvent {
+    number: i64,
+    agent: String,
+    is_first_of_task: bool,
+    item: Value,
+}
+
+/// Returns the events of a tree in the order of the journal.
+async fn journal(app: &TestApp, root: &str) -> Vec<JournalEvent> {
+    let sql = format!(
+        "select cast(i.event_number as text) || ' ' || t.agent || ' ' || cast(i.seq as text) || ' ' || i.body
+           from agent_task_item i join agent_task t on t.task_id = i.task_id
+          where i.root_task_id = {} order by i.event_number",
+        app.database.id(root)
+    );
+    let rows = app.database.texts(&sql).await;
+    let events = rows.iter().map(|row| {
+        let parts: Vec<_> = row.splitn(4, ' ').collect();
+        JournalEvent {
+            number: parts[0].parse().unwrap(),
+            agent: parts[1].to_owned(),
+            is_first_of_task: parts[2] == "1",
+            item: serde_json::from_str(parts[3]).unwrap(),
+        }
+    });
+    events.collect()
+}
+
+/// Returns the beginning of the line that a timeline has for an event. The tree's root is the
+/// supervisor.
+fn line(event: &JournalEvent) -> String {
+    let path = match event.agent.as_str() {
+        "supervisor" => "",
+        "analyst" => "<bdi>supervisor › analyst</bdi>: ",
+        "clerk" => "<bdi>supervisor › analyst › clerk</bdi>: ",
+        "scribe" => "<bdi>supervisor › scribe</bdi>: ",
+        other => panic!("no agent {other}"),
+    };
+    let word = |name: &str| event.item[name].as_str().unwrap();
+    let words = match word("type") {
+        "task_status" if event.is_first_of_task => "Started.".to_owned(),
+        "task_status" => match word("status") {
+            "Running" => "Continues.".to_owned(),
+            "Paused" => "Waits for a person.".to_owned(),
+            ended => format!("{ended}."),
+        },
+        "user_message" => "<bdi>Message of the user alice</bdi>".to_owned(),
+        "assistant_message" => "The agent answers.".to_owned(),
+        "judged" => "Judged: ".to_owned(),
+        "sub_agent_started" => {
+            let (child, agent) = (word("child_task_id"), word("agent"));
+            format!("<a href=\"/tasks/{child}\">Hands work over to the agent {agent}.</a>")
+        }
+        "intervention_requested" => "A person is asked: approval ".to_owned(),
+        "decision" => "<bdi>Approved by alice.</bdi> ".to_owned(),
+        "tool_started" => format!("<bdi>{} was started.</bdi>", word("name")),
+        "tool_result" => format!("<bdi>{}: done</bdi>", word("name")),
+        other => panic!("no item {other}"),
+    };
+    path.to_owned() + &words
+}
+
 on_both! {
+    async fn timeline_of_a_tree_is_the_journal_of_all_its_tasks_in_order(on: On) {
+        let app = trees(on, "").await;
+        let analyst = give("analyst", &[turn(&[pays("clerk", 17)]), json!("analyst: paid")]);
+        let scribe = give("scribe", &[json!("scribe: noted")]);
+        let root = paused(&app, &[turn(&[analyst, scribe]), json!("all done")]).await;
+        let root_id = root.str("/task_id");
+        let end = approve(&app.owner(), &open(&root)[0].1).await;
+        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+        let journal = journal(&app, &root_id).await;
+        let numbers: Vec<i64> = journal.iter().map(|event| event.number).collect();
+        let shown = async |task: &str| app.owner().header("accept", "text/html").get(&format!("/tasks/{task}")).await.text;
+        let page = shown(&root_id).await;
+        let entries = timeline(&page);
+        assert_eq!(entries.iter().map(|entry| entry.number).collect::<Vec<_>>(), numbers, "{page}");
+        assert_eq!(numbers, (1..=numbers.len()).map(|number| i64::try_from(number).unwrap()).collect::<Vec<_>>());
+        for (entry, event) in entries.iter().zip(&journal) {
+            assert_eq!(entry.is_below, event.agent != "supervisor", "{}", entry.line);
+            assert!(entry.line.starts_with(&line(event)), "#{}: {} instead of {}", event.number, entry.line, line(event));
+        }
+        let analyst = shown(&id(&only(&app, &root_id, "analyst").await)).await;
+        let part = journal.iter().filter(|event| ["analyst", "clerk"].contains(&event.agent.as_str()));
+        let part: Vec<i64> = part.map(|event| event.number).collect();
+        assert_eq!(timeline(&analyst).iter().map(|entry| entry.number).collect::<Vec<_>>(), part, "{analyst}");
+        app.stop().await;
+    }
+
     async fn request_of_a_sub_agent_is_shown_at_its_root(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &analyst_asks()).await;

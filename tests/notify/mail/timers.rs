@@ -1,5 +1,6 @@
 //! Tests that reminders and escalations are sent at their time if the question still waits.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{ALICE, BOB, BY_MAIL, HOUR, MINUTE, Post};
@@ -8,9 +9,66 @@ use crate::notify::{NEW, Scene, on_both};
 const AFTER: &str =
     "    - { name: still, mail: { to: approvers }, when: { after: 2h }, tenants: [acme] }";
 const BEFORE: &str = "    - { name: last-call, mail: { to: approvers }, when: { before_expiry: 1h }, tenants: [acme] }";
+/// An entry that mails the members of a group about questions that have waited for two hours.
+const LEADS: &str = "    - { name: leads, mail: { to: { groups: [leads] } }, when: { after: 2h }, tenants: [acme] }";
 const HOOK: &str = r#"    - { name: leads, webhook: { url: "{hook}/leads", secrets: ["{new}"] }, when: { after: 2h }, tenants: [acme] }"#;
 
+/// Changes the configuration so that only the group finance decides, and that the group leads has
+/// six members. bob and gina may decide. erin is not in the group finance, fred's key may not
+/// decide, dora has no key, and alice owns the task. carol may decide and is not in the group leads.
+fn with_leads(yaml: String) -> String {
+    let changes = [
+        (
+            "{ owner: true, groups: [finance] }",
+            "{ groups: [finance] }",
+        ),
+        ("[support], key", "[support, finance, leads], key"),
+        ("[finance], key: \"bob", "[finance, leads], key: \"bob"),
+        (
+            "carol, tenant: acme, key",
+            "carol, tenant: acme, groups: [finance], key",
+        ),
+        ("[finance], email: dora", "[finance, leads], email: dora"),
+        ("  people:\n", MORE_PEOPLE),
+    ];
+    changes.into_iter().fold(yaml, |yaml, (before, after)| {
+        assert!(yaml.contains(before), "{before}: {yaml}");
+        yaml.replace(before, after)
+    })
+}
+
+const MORE_PEOPLE: &str = r#"    - { user: erin, tenant: acme, groups: [leads], key: "erin-key-0123456789a" }
+    - { user: fred, tenant: acme, groups: [finance, leads], key: "fred-key-0123456789a", may: [read] }
+    - { user: gina, tenant: acme, groups: [finance, leads], key: "gina-key-0123456789a" }
+  people:
+    - { user: erin, tenant: acme, email: erin@acme.com }
+    - { user: fred, tenant: acme, email: fred@acme.com }
+    - { user: gina, tenant: acme, email: gina@acme.com }
+"#;
+
 on_both! {
+    async fn escalation_reaches_the_members_of_its_group_who_may_decide_then_and_nobody_else(on) {
+        let mut post = Post::with(on, LEADS, with_leads).await;
+        let held = post.app.held().await;
+        let waiting = post.until(|found| !found.is_empty()).await;
+        let mut people: Vec<_> = waiting.iter().map(|one| one["person"].as_str().unwrap()).collect();
+        people.sort_unstable();
+        assert_eq!(people, ["bob", "gina"]);
+        // Gina leaves the group that decides.
+        let left = |yaml: &str| yaml.replace("groups: [finance, leads], key: \"gina", "groups: [leads], key: \"gina");
+        post.app.restart_with(left).await;
+        post.leap(119 * MINUTE);
+        post.counted(&[("due", 2)]).await;
+        assert_eq!(post.server.all().len(), 0);
+        post.leap(2 * MINUTE);
+        let found = post.until(|found| found.iter().all(|one| one["state"] != "due")).await;
+        let ended: BTreeSet<_> = found.iter().map(|one| (one["person"].as_str().unwrap(), one["state"].as_str().unwrap())).collect();
+        assert_eq!(ended, BTreeSet::from([("bob", "sent"), ("gina", "dropped")]));
+        let mails = post.server.all();
+        assert_eq!((mails.len(), mails[0].to.as_str()), (1, BOB));
+        assert_eq!(mails[0].header("References"), format!("<{}@acme.com>", held.request));
+    }
+
     async fn question_that_still_waits_is_told_of_after_its_time_and_not_before(on) {
         let post = Post::start(on, AFTER).await;
         let held = post.app.held().await;

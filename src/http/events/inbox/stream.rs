@@ -166,3 +166,6 @@ fn gone_event(row: &RequestRow, reason: GoneReason, open: usize) -> InboxGoneEve
         open,
     }
 }
+
+#[cfg(test)]
+mod tests;
