@@ -53,11 +53,11 @@ impl Authenticator for Keys {
     }
 }
 
-fn with(permissions: Permissions) -> Option<Caller> {
-    Some(Caller {
+fn with(permissions: Permissions) -> Caller {
+    Caller {
         permissions,
         ..sample::approver()
-    })
+    }
 }
 
 /// Returns the rights that a caller may lose: the name, the caller afterwards, and whether the
@@ -78,15 +78,15 @@ fn losses() -> [(&'static str, Option<Caller>, bool); 7] {
         ),
         (
             "the right to decide",
-            with(Permissions {
+            Some(with(Permissions {
                 decide: false,
                 ..all
-            }),
+            })),
             true,
         ),
         (
             "the right to read",
-            with(Permissions { read: false, ..all }),
+            Some(with(Permissions { read: false, ..all })),
             true,
         ),
         (
