@@ -1,5 +1,7 @@
 """The real Envoy asks the built service before it lets calls of MCP tools through to an upstream that counts them."""
 
+import base64
+import hmac
 import http.client
 import json
 import os
@@ -12,23 +14,38 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 LIMIT = 60
-GATEWAY, OWNER = "edge-key-0123456789a", "alice-key-0123456789"
+GATEWAY, OWNER, ADMIN = "edge-key-0123456789a", "alice-key-0123456789", "root-key-01234567890"
 CONFIG = """
 gates:
   billing:
     tools: [Bash]
     report: optional
     hold: 1s
-    ext_authz: { user_header: x-user }
+    ext_authz: { user_header: x-user, groups_header: x-groups }
 tools:
   Bash: { description: A shell., external: {}, parameters: { type: object, properties: { command: { type: string } }, required: [command] } }
 policy:
   - { name: quick, tools: [Bash], when: "args.command == \\"ls\\"", decide: allow }
+  - { name: never, tools: [Bash], when: "args.command == \\"dd\\"", decide: deny, reason: "Not this one." }
+  - { name: ops, tools: [Bash], when: "args.command == \\"reboot\\" && \\"ops\\" in user.groups", decide: allow }
 auth:
   api_keys:
     - { user: alice, tenant: acme, key: "alice-key-0123456789" }
+    - { user: root, tenant: acme, key: "root-key-01234567890", admin: true, may: [read] }
     - { user: edge, tenant: acme, key: "edge-key-0123456789a", act_as: true, may: [gate] }
 """
+# The key of the tokens that the gateway verifies.
+TOKENS = b"a-key-for-tokens-0123456789abcde"
+
+
+def base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def token(user: str, key: bytes = TOKENS) -> str:
+    claims = {"iss": "acme", "sub": user, "exp": int(time.time()) + 600}
+    head = ".".join(base64url(json.dumps(part).encode()) for part in ({"alg": "HS256", "kid": "k"}, claims))
+    return f"{head}.{base64url(hmac.digest(key, head.encode(), 'sha256'))}"
 
 
 def free_port() -> int:
@@ -99,40 +116,68 @@ def cluster(name, port, http2=False):
     }
 
 
-def envoy_config(port, upstream, service, timeout):
-    kind = "type.googleapis.com/envoy.extensions.filters"
-    authz = {
-        "name": "envoy.filters.http.ext_authz",
-        "typed_config": {
-            "@type": f"{kind}.http.ext_authz.v3.ExtAuthz", "failure_mode_allow": False, "transport_api_version": "V3",
-            "with_request_body": {"max_request_bytes": 4096, "allow_partial_message": False, "pack_as_bytes": True},
-            "grpc_service": {
-                "envoy_grpc": {"cluster_name": "holdpoint"}, "timeout": timeout,
-                "initial_metadata": [{"key": "authorization", "value": f"Bearer {GATEWAY}"}, {"key": "holdpoint-gate", "value": "billing"}],
-            },
+FILTERS = "type.googleapis.com/envoy.extensions.filters"
+
+
+def http_filter(name, kind, **settings):
+    return {"name": f"envoy.filters.http.{name}", "typed_config": {"@type": f"{FILTERS}.http.{name}.v3.{kind}", **settings}}
+
+
+def authz(timeout):
+    return http_filter(
+        "ext_authz", "ExtAuthz", failure_mode_allow=False, transport_api_version="V3",
+        with_request_body={"max_request_bytes": 4096, "allow_partial_message": False, "pack_as_bytes": True},
+        grpc_service={
+            "envoy_grpc": {"cluster_name": "holdpoint"}, "timeout": timeout,
+            "initial_metadata": [{"key": "authorization", "value": f"Bearer {GATEWAY}"}, {"key": "holdpoint-gate", "value": "billing"}],
         },
+    )
+
+
+def mutation(*changes):
+    return http_filter("header_mutation", "HeaderMutation", mutations={"request_mutations": changes})
+
+
+def always_alice():
+    """The gateway verifies the client: here, whoever it is, it is Alice of ops."""
+    set_to = lambda key, value: {"append": {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
+    return [mutation(set_to("x-user", "alice"), set_to("x-groups", "ops"))]
+
+
+def user_of_the_token():
+    """The gateway removes the client's own headers and sets the user to the claim of a verified token, if there is a token."""
+    keys = {"keys": [{"kty": "oct", "alg": "HS256", "kid": "k", "k": base64url(TOKENS)}]}
+    provider = {
+        "issuer": "acme", "local_jwks": {"inline_string": json.dumps(keys)},
+        "claim_to_headers": [{"header_name": "x-user", "claim_name": "sub"}],
     }
-    router = {"name": "envoy.filters.http.router", "typed_config": {"@type": f"{kind}.http.router.v3.Router"}}
-    # The gateway verifies the client: here, whoever it is, it is Alice.
-    user = {"header": {"key": "x-user", "value": "alice"}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
-    mutation = {
-        "name": "envoy.filters.http.header_mutation",
-        "typed_config": {
-            "@type": f"{kind}.http.header_mutation.v3.HeaderMutation",
-            "mutations": {"request_mutations": [{"append": user}]},
-        },
-    }
+    requires = {"requires_any": {"requirements": [{"provider_name": "acme"}, {"allow_missing": {}}]}}
+    rules = [{"match": {"prefix": "/"}, "requires": requires}]
+    verifies = http_filter("jwt_authn", "JwtAuthentication", providers={"acme": provider}, rules=rules)
+    return [mutation({"remove": "x-user"}, {"remove": "x-groups"}), verifies]
+
+
+def listener(port, *filters):
     manager = {
-        "@type": f"{kind}.network.http_connection_manager.v3.HttpConnectionManager", "stat_prefix": "in", "codec_type": "AUTO",
+        "@type": f"{FILTERS}.network.http_connection_manager.v3.HttpConnectionManager", "stat_prefix": "in", "codec_type": "AUTO",
         "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [
             {"match": {"prefix": "/"}, "route": {"cluster": "upstream"}}]}]},
-        "http_filters": [mutation, authz, router],
+        "http_filters": [*filters, http_filter("router", "Router")],
     }
-    listener = {
+    return {
+        "name": str(port),
         "address": {"socket_address": {"address": "127.0.0.1", "port_value": port}},
         "filter_chains": [{"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}],
     }
-    return {"static_resources": {"listeners": [listener], "clusters": [cluster("upstream", upstream), cluster("holdpoint", service, True)]}}
+
+
+def envoy_config(ports, upstream, service):
+    listeners = [
+        listener(ports["usual"], *always_alice(), authz("20s")),
+        listener(ports["slow"], *always_alice(), authz("0.9s")),
+        listener(ports["tokens"], *user_of_the_token(), authz("20s")),
+    ]
+    return {"static_resources": {"listeners": listeners, "clusters": [cluster("upstream", upstream), cluster("holdpoint", service, True)]}}
 
 
 def call(command, **more):
@@ -144,8 +189,8 @@ def case(name):
     print(f"ok: {name}", flush=True)
 
 
-def tests(port, slow, service_port, service):
-    ask = lambda body, **headers: send(port, "POST", "/mcp", body, {"content-type": "application/json", **headers})
+def tests(ports, service_port, service):
+    ask = lambda body, port=ports["usual"], **headers: send(port, "POST", "/mcp", body, {"content-type": "application/json", **headers})
     status, body = ask(call("ls"), **{"holdpoint-call": "forged", "holdpoint-key": "secret", "x-user": "mallory"})
     assert (status, body) == (200, b"up"), (status, body)
     passed = Upstream.seen[-1]["headers"]["holdpoint-call"]
@@ -159,6 +204,13 @@ def tests(port, slow, service_port, service):
     assert status == 200 and gate["state"] == "pending" and len(Upstream.seen) == count
     case("a held call is answered with 200 and a pending result")
 
+    status, body = ask(call("dd"))
+    denied = json.loads(body)
+    assert status == 200 and denied["id"] == 7 and denied["result"]["isError"], (status, body)
+    assert denied["result"]["content"][0]["text"] == "The call of Bash was denied: Not this one. It has not run.", body
+    assert denied["result"]["_meta"]["holdpoint/gate"]["rule"] == "never" and len(Upstream.seen) == count
+    case("a call that a rule denies is answered with 200 and the rule's reason, and reaches no upstream")
+
     key = {"authorization": f"Bearer {OWNER}"}
     shown = json.loads(send(service_port, "GET", f"/resume/{gate['request_id']}", headers=key)[1])
     assert "edit" not in shown["allowed_actions"] and shown["can_decide"], shown
@@ -168,13 +220,16 @@ def tests(port, slow, service_port, service):
     assert json.loads(ask(call("rm"))[1])["result"]["_meta"]["holdpoint/gate"]["state"] == "pending"
     case("after the approval the same call passes once")
 
-    status, body = send(slow, "POST", "/mcp", call("slow"), {"content-type": "application/json"})
+    status, body = ask(call("slow"), ports["slow"])
     assert status == 200 and b"HELD" in body, (status, body)
     case("a short timeout of Envoy gets a pending result in time")
 
     assert ask("x" * 4096)[0] == 400 and ask("x" * 4097)[0] == 413
     assert ask("[]")[0] == 400 and ask("")[0] == 400
     case("a body over Envoy's limit is 413, one that is no call is 400")
+
+    assert ask(call("reboot")) == (200, b"up")
+    claims(lambda command="ls", **more: ask(call(command), ports["tokens"], **{"x-user": "mallory", "x-groups": "ops", **more}), service_port)
 
     count = len(Upstream.seen)
     service.kill()
@@ -183,14 +238,45 @@ def tests(port, slow, service_port, service):
     case("without the service nothing passes")
 
 
+def claims(ask, service_port):
+    """The client says that it is Mallory of ops."""
+
+    def user():
+        task = Upstream.seen[-1]["headers"]["holdpoint-call"]
+        status, body = send(service_port, "GET", f"/v1/tasks/{task}", headers={"authorization": f"Bearer {ADMIN}"})
+        assert status == 200, body
+        return json.loads(body)["user_id"]
+
+    for name in ("bob", "carol"):
+        assert ask(authorization=f"Bearer {token(name)}") == (200, b"up")
+        assert user() == name and Upstream.seen[-1]["headers"]["x-user"] == name, Upstream.seen[-1]
+    case("the user is the claim of the verified token, in place of the client's own header")
+
+    count = len(Upstream.seen)
+    held = json.loads(ask("reboot", authorization=f"Bearer {token('bob')}")[1])["result"]["_meta"]["holdpoint/gate"]
+    assert held["state"] == "pending" and len(Upstream.seen) == count, held
+    case("the client's own groups are removed")
+
+    assert ask() == (200, b"up")
+    assert user() == "edge" and "x-user" not in Upstream.seen[-1]["headers"], Upstream.seen[-1]
+    case("without a token the client's own header is removed, and the call is of the gateway's key")
+
+    count = len(Upstream.seen)
+    assert ask(authorization=f"Bearer {token('bob', b'another-key-for-tokens-012345678')}")[0] == 401
+    assert len(Upstream.seen) == count
+    case("a token that the gateway cannot verify never reaches the service")
+
+
 def main():
     upstream = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     started = []
     with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder)
-        service_port, port, slow = free_port(), free_port(), free_port()
+        here, service_port = Path(folder), free_port()
+        ports = {name: free_port() for name in ("usual", "slow", "tokens")}
         (here / "holdpoint.yaml").write_text(CONFIG)
+        config = here / "envoy.json"
+        config.write_text(json.dumps(envoy_config(ports, upstream.server_port, service_port)))
         try:
             with (here / "service.log").open("w") as log:
                 command = [os.environ["GATEWAYS_SERVICE"], "serve", "--config", "holdpoint.yaml", "--listen", f"127.0.0.1:{service_port}"]
@@ -198,15 +284,13 @@ def main():
             started.append(service)
             until(lambda: is_ready(service_port) or service.poll() is not None, "the service")
             assert service.poll() is None, (here / "service.log").read_text()
-            for number, (listen, timeout) in enumerate([(port, "20s"), (slow, "0.9s")]):
-                config = here / f"envoy{number}.json"
-                config.write_text(json.dumps(envoy_config(listen, upstream.server_port, service_port, timeout)))
-                with (here / f"envoy{number}.log").open("w") as log:
-                    command = [os.environ["GATEWAYS_ENVOY"], "-c", str(config), "--base-id", str(os.getpid() % 9000 * 2 + number), "--concurrency", "1"]
-                    started.append(subprocess.Popen(command, stdout=log, stderr=log))
-                until(lambda: answers(listen, "/") or started[-1].poll() is not None, "Envoy")
-                assert started[-1].poll() is None, (here / f"envoy{number}.log").read_text()[-3000:]
-            tests(port, slow, service_port, service)
+            with (here / "envoy.log").open("w") as log:
+                command = [os.environ["GATEWAYS_ENVOY"], "-c", str(config), "--base-id", str(os.getpid() % 9000), "--concurrency", "1"]
+                envoy = subprocess.Popen(command, stdout=log, stderr=log)
+            started.append(envoy)
+            until(lambda: all(answers(port, "/") for port in ports.values()) or envoy.poll() is not None, "Envoy")
+            assert envoy.poll() is None, (here / "envoy.log").read_text()[-3000:]
+            tests(ports, service_port, service)
         finally:
             for process in started:
                 process.kill()

@@ -419,19 +419,15 @@ pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Prob
     Ok(fields)
 }
 
+/// Returns whether a request states the type `wanted`. A gateway that passes the request on may state
+/// the type once more. A second, different type makes the body ambiguous.
 fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
-    let mut types = headers.get_all(CONTENT_TYPE).iter();
-    let (Some(found), None) = (types.next(), types.next()) else {
-        return false;
-    };
-    let essence = found
-        .to_str()
-        .unwrap_or("")
-        .split(';')
-        .next()
-        .unwrap_or("")
-        .trim();
-    essence.eq_ignore_ascii_case(wanted)
+    let mut types = headers.get_all(CONTENT_TYPE).iter().peekable();
+    types.peek().is_some()
+        && types.all(|found| {
+            let essence = found.to_str().unwrap_or("").split(';').next();
+            essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case(wanted))
+        })
 }
 
 fn without_nul(value: Value) -> Result<Value, Problem> {

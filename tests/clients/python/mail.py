@@ -47,8 +47,9 @@ secrets: {{ keys: [ {{ id: k1, key: "{base64.b64encode(os.urandom(32)).decode()}
 notify:
   links: {{ may: decide }}
   mail: {{ url: "{{url}}", user: "{USER}", password: "${{SMTP_PASSWORD}}", from: "Holdpoint <{FROM}>" }}
-  to: [ {{ name: by-mail, mail: {{ to: approvers }}, gather: 0s }} ]
+  to: [ {{entries}} ]
 """
+BY_MAIL = "{ name: by-mail, mail: { to: approvers }, gather: 0s }"
 
 
 class Post:
@@ -133,13 +134,14 @@ class Place:
         self.folder, self.binary, self.demo = folder, binary, demo
         self.trusted = trusted
         self.log = folder / "service.log"
+        self.entries = BY_MAIL
 
     def write(self, url: str) -> Path:
         path = self.folder / "holdpoint.yaml"
         held = "need a human. }"
         assert held in self.demo
         demo = self.demo.replace(held, "need a human., approvers: { groups: [finance] } }")
-        path.write_text(demo + SETTINGS.replace("{url}", url))
+        path.write_text(demo + SETTINGS.replace("{url}", url).replace("{entries}", self.entries))
         return path
 
     def command(self, *arguments: str) -> dict:

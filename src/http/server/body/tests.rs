@@ -66,6 +66,20 @@ async fn body_needs_its_content_type_unless_it_is_empty() {
     );
 }
 
+#[tokio::test]
+async fn body_whose_type_is_stated_twice_is_read_only_if_both_are_its_type() {
+    for (second, is_read) in [
+        ("application/json", true),
+        ("Application/JSON; charset=utf-8", true),
+        ("text/plain", false),
+        ("", false),
+    ] {
+        let mut twice = posted("application/json", "{}");
+        twice.headers.append(CONTENT_TYPE, second.parse().unwrap());
+        assert_eq!(read(&twice).await.is_ok(), is_read, "{second}");
+    }
+}
+
 /// The runtime of this test has one thread. If a large body were parsed on that thread, the test
 /// would hang.
 #[tokio::test]
