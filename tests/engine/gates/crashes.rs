@@ -189,13 +189,9 @@ async fn ask_gets_the_result_although_the_answer_to_its_reservation_was_lost() {
     assert_eq!(outcome, Some(Outcome::Succeeded));
     drop(lost);
     let way = lossy(&harness.fixture, RESERVATION).await;
-    let settings = Settings {
-        url: Secret::new(way.url.clone()),
-        ..Settings::default()
-    };
     let clock = harness.fixture.clock.clone();
     let engine = Engine::new(EngineParts {
-        store: Store::open(&settings, clock).await.unwrap(),
+        store: way.store(clock).await,
         ..harness.parts(8)
     });
     way.swallow.store(1, Ordering::SeqCst);
