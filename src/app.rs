@@ -190,8 +190,8 @@ impl Replica {
         let edge = Arc::new(Edge::new(&settings, &ids, &handlers));
         let agents = &components.agents;
         let opening = database::open_with_definitions(&config, &clock, database, agents);
-        let serve = || Serving::start(listeners, share.connections, agents, &edge, &clock);
-        let (store, serving) = serve_while(opening, serve, address).await?;
+        let mut serving = Serving::new(listeners, share.connections, agents, &edge, &clock);
+        let store = serve_while(opening, &mut serving, address).await?;
         let engine = components.engine(&config, &store, &roster, &clock, &ids);
         let metrics = with_receivers(metrics.map_or_else(Metrics::new, Ok)?, &config);
         let gauges = gauges(&store, &clock, &handlers);
@@ -263,19 +263,19 @@ impl Replica {
     }
 }
 
-/// Opens the database. Begins to serve as soon as the database is open, or after [`START_GRACE`].
+/// Opens the database. If it is not open after [`START_GRACE`], `serving` begins meanwhile.
 async fn serve_while(
     opening: impl Future<Output = anyhow::Result<Store>>,
-    serve: impl FnOnce() -> Serving,
+    serving: &mut Serving,
     address: SocketAddr,
-) -> anyhow::Result<(Store, Serving)> {
+) -> anyhow::Result<Store> {
     let mut opening = pin!(opening);
     if let Ok(opened) = tokio::time::timeout(START_GRACE, &mut opening).await {
-        return Ok((opened?, serve()));
+        return opened;
     }
-    let serving = serve();
+    serving.begin();
     tracing::info!(%address, "the service listens, and is not ready until its database is open");
-    Ok((opening.await?, serving))
+    opening.await
 }
 
 #[expect(

@@ -63,19 +63,21 @@ async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// The servers of a replica that starts. Until [`Serving::open`], they answer that the service is
-/// not ready. Dropping the value ends them.
+/// The servers of a replica that starts. From [`Serving::begin`] to [`Serving::open`], they answer
+/// that the service is not ready; before, connections wait in the backlog of the listeners.
+/// Dropping the value ends the servers.
 pub(super) struct Serving {
     main: watch::Sender<Router>,
     metrics: watch::Sender<Router>,
-    servers: JoinHandle<()>,
+    waiting: Vec<(TcpListener, Server)>,
+    servers: Option<JoinHandle<()>>,
     closed: DropGuard,
 }
 
 impl Serving {
-    /// Serves with at most `max_connections` connections. If a gate in `agents` can be reached over
-    /// gRPC, the main server also accepts HTTP/2, which gRPC needs.
-    pub(super) fn start(
+    /// Prepares servers for at most `max_connections` connections. If a gate in `agents` can be
+    /// reached over gRPC, the main server also accepts HTTP/2, which gRPC needs.
+    pub(super) fn new(
         listeners: Listeners,
         max_connections: u32,
         agents: &Agents,
@@ -91,28 +93,41 @@ impl Serving {
         let (main, metrics) = starting::routers(edge);
         let (main, metrics) = (watch::Sender::new(main), watch::Sender::new(metrics));
         let http2 = grpc::is_open(agents).then(PingTimes::default);
-        let mut servers = vec![(listeners.main, server(&main, max_connections, http2))];
+        let mut waiting = vec![(listeners.main, server(&main, max_connections, http2))];
         if let Some(listener) = listeners.metrics {
-            servers.push((listener, server(&metrics, MAX_METRICS_CONNECTIONS, None)));
+            waiting.push((listener, server(&metrics, MAX_METRICS_CONNECTIONS, None)));
         }
-        let closed = CancellationToken::new();
         Self {
             main,
             metrics,
-            servers: spawn_servers(servers, closed.clone()),
-            closed: closed.drop_guard(),
+            waiting,
+            servers: None,
+            closed: CancellationToken::new().drop_guard(),
         }
     }
 
-    /// Replaces the routers that answer "not ready" by these routers, also on open connections.
-    /// Returns the task of the servers, and the token that ends them.
+    /// Starts the servers, which answer "not ready".
+    pub(super) fn begin(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let closed = self.closed.token().clone();
+        self.servers = Some(spawn_servers(waiting, closed));
+    }
+
+    /// Replaces the routers that answer "not ready" by these routers, also on open connections, and
+    /// starts the servers unless they run already. Returns the task of the servers, and the token
+    /// that ends them.
     pub(super) fn open(
-        self,
+        mut self,
         (main, metrics): (Router, Router),
     ) -> (JoinHandle<()>, CancellationToken) {
         drop(self.main.send_replace(main));
         drop(self.metrics.send_replace(metrics));
-        (self.servers, self.closed.disarm())
+        let servers = self.servers.take();
+        let servers = servers.unwrap_or_else(|| {
+            let closed = self.closed.token().clone();
+            spawn_servers(std::mem::take(&mut self.waiting), closed)
+        });
+        (servers, self.closed.disarm())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests the service before its database is open: what it answers, what it says, and what becomes
 //! of a connection once the service is ready.
 
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 
 use serde_json::Value;
@@ -121,6 +122,28 @@ async fn service_that_waits_for_its_database_lives_is_not_ready_and_ends_on_sigt
             "{log}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_connects_while_a_service_starts_waits_for_its_database() {
+    let (folder, address) = (Folder::new(), closed_port().to_string());
+    std::fs::write(folder.path().join("holdpoint.yaml"), SMALL).unwrap();
+    let to = address.clone();
+    let first = std::thread::spawn(move || {
+        let mut connection = loop {
+            match std::net::TcpStream::connect(&to) {
+                Ok(connection) => break connection,
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        let request = "GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        connection.write_all(request.as_bytes()).unwrap();
+        std::io::read_to_string(connection).unwrap()
+    });
+    let serve = ["serve", "--listen", &address];
+    let _served = Served::with(folder.path(), &serve, &[]);
+    let answer = first.join().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
