@@ -29,6 +29,7 @@ use rustls::ClientConfig;
 use url::{Host, Url};
 
 use crate::task::time::Time;
+use crate::world::complete_within;
 use kept_connections::KeptConnections;
 pub use single_exchange::{ConnectionUse, NOT_PERMITTED, ResponseSink, SendPermit};
 use tls::Tls;
@@ -220,9 +221,9 @@ pub(crate) fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
 /// Fails with any [`Failure`]. A timeout while connecting is `Lost`, although nothing was sent.
 /// The callers need no finer distinction, because they send only requests that may be repeated.
 pub async fn send_request(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
-    match tokio::time::timeout(within, request.send()).await {
-        Ok(sent) => sent.map_err(|error| Failure::from_error(&error)),
-        Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
+    match complete_within(within, request.send()).await {
+        Some(sent) => sent.map_err(|error| Failure::from_error(&error)),
+        None => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
     }
 }
 
@@ -276,9 +277,9 @@ pub async fn next_bytes(
     response: &mut Response,
     within: Duration,
 ) -> Result<Option<Bytes>, Failure> {
-    match tokio::time::timeout(within, response.chunk()).await {
-        Ok(read) => read.map_err(|error| lost_failure(&error)),
-        Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
+    match complete_within(within, response.chunk()).await {
+        Some(read) => read.map_err(|error| lost_failure(&error)),
+        None => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
     }
 }
 

@@ -5,9 +5,11 @@
 #[cfg(test)]
 pub(crate) mod captured;
 
+use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use crate::task::time::Time;
@@ -54,6 +56,41 @@ impl Clock for SystemClock {
     async fn sleep(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
+}
+
+/// A timer that fires later than this shows that the process was suspended over the deadline.
+const MAX_LATENESS: Duration = Duration::from_secs(1);
+/// How long work may go on after such a timer. This suffices to read input that already waits.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Awaits `work` until `deadline`. Returns `None` if the work is not complete by then.
+///
+/// After a suspension, the timer may fire before Tokio has seen the input that arrived meanwhile.
+/// So if the timer fires more than [`MAX_LATENESS`] late, the work may go on for [`GRACE`].
+pub(crate) async fn complete_by<T>(deadline: Instant, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    if let Ok(output) = timeout_at(deadline, work.as_mut()).await {
+        return Some(output);
+    }
+    let end = grace_end(deadline, Instant::now())?;
+    timeout_at(end, work).await.ok()
+}
+
+/// Like [`complete_by`], with the deadline `within` from now.
+pub(crate) async fn complete_within<T>(
+    within: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    match Instant::now().checked_add(within) {
+        Some(deadline) => complete_by(deadline, work).await,
+        None => Some(work.await),
+    }
+}
+
+/// Returns the end of the grace after a timer; `None` if the timer fired on time.
+fn grace_end(deadline: Instant, fired_at: Instant) -> Option<Instant> {
+    let lateness = fired_at.saturating_duration_since(deadline);
+    (lateness > MAX_LATENESS).then(|| fired_at + GRACE)
 }
 
 /// Creates `UUIDv7`s from the machine's clock and random bytes. Within a process, each id is
@@ -133,6 +170,39 @@ impl Mistakes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn timer_has_a_grace_only_if_it_fires_more_than_a_second_late() {
+        let deadline = Instant::now();
+        for on_time in [0, 1, 1_000] {
+            let fired_at = deadline + Duration::from_millis(on_time);
+            assert_eq!(grace_end(deadline, fired_at), None, "{on_time} ms");
+        }
+        let fired_at = deadline + Duration::from_millis(1_001);
+        let end = fired_at + Duration::from_secs(1);
+        assert_eq!(grace_end(deadline, fired_at), Some(end));
+    }
+
+    /// Tokio's timers fire while the work yields for the first time.
+    #[tokio::test]
+    async fn work_that_reads_its_input_after_a_suspension_is_complete_in_time() {
+        let reads = async {
+            std::thread::sleep(Duration::from_millis(1_200));
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+        };
+        assert_eq!(complete_by(Instant::now(), reads).await, Some(()));
+    }
+
+    #[tokio::test]
+    async fn work_that_is_silent_after_a_suspension_ends_with_its_grace() {
+        let silent = async {
+            std::thread::sleep(Duration::from_millis(1_200));
+            std::future::pending::<()>().await;
+        };
+        assert_eq!(complete_by(Instant::now(), silent).await, None);
+    }
 
     #[test]
     fn random_bytes_are_never_the_same_twice() {

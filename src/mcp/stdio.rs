@@ -22,6 +22,7 @@ use crate::secret::{Redactor, Secret};
 use crate::task::elicitation::Resume;
 use crate::tool::guard;
 use crate::tool::shell::GuardCommand;
+use crate::world::complete_by;
 
 /// How long the service goes on waiting for the answer after a call has timed out.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
@@ -226,13 +227,13 @@ impl Stdio {
                     continue;
                 }
             }
-            return match tokio::time::timeout_at(until, pending.answer()).await {
-                Ok(Some(answer)) => {
+            return match complete_by(until, pending.answer()).await {
+                Some(Some(answer)) => {
                     call.store_raw_result(&answer, pending.raw.as_deref(), call.redactor);
                     outcome(answer, call.redactor)
                 }
-                Ok(None) => Outcome::Unknown(ANSWER_LOST.to_owned()),
-                Err(_) => {
+                Some(None) => Outcome::Unknown(ANSWER_LOST.to_owned()),
+                None => {
                     let redactor = call.redactor.clone();
                     call.late.put(Box::pin(async move {
                         let answered =
@@ -432,10 +433,10 @@ impl Stdio {
             .write(&request.text(session.revision), until, || true)
             .await;
         wrote.map_err(|_| unwritten_reason(until))?;
-        match tokio::time::timeout_at(until, pending.answer()).await {
-            Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Err(ANSWER_LOST.to_owned()),
-            Err(_) => Err(NO_ANSWER_IN_TIME.to_owned()),
+        match complete_by(until, pending.answer()).await {
+            Some(Some(answer)) => Ok(answer),
+            Some(None) => Err(ANSWER_LOST.to_owned()),
+            None => Err(NO_ANSWER_IN_TIME.to_owned()),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Wraps a connection that carries one request at a time. Before each request, a [`SendGate`] is
 //! armed. At the first write of the request, the gate asks for the permit to send. Invariant: no
 //! byte of the request is written before the permit is given. After the permit,
-//! [`SendGate::has_begun`] returns true.
+//! [`SendGate::has_begun`] returns true. After the exchange's deadline, the gate lets no more bytes
+//! through, because a process that was suspended over the deadline must only read when it wakes.
 //!
 //! On a reused connection, the wrapper first checks that the socket is silent. If the peer has
 //! closed the connection, or has sent bytes that belong to no request, the first write fails, and
@@ -19,6 +20,7 @@ use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 pub(super) type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
@@ -34,6 +36,8 @@ struct State {
     /// The function that permits or refuses the present request. The first write of the request
     /// takes the function out, so the function is called at most once.
     may_send: Mutex<Option<MaySend>>,
+    /// The time after which no byte is written; `None` before the first request.
+    deadline: Mutex<Option<Instant>>,
     /// Whether an earlier request has used the connection.
     is_reused: AtomicBool,
     begun: AtomicBool,
@@ -42,10 +46,11 @@ struct State {
 
 impl SendGate {
     /// Prepares the gate for the next request.
-    pub(super) fn arm(&self, may_send: MaySend) {
+    pub(super) fn arm(&self, may_send: MaySend, deadline: Instant) {
         let is_reused = self.0.begun.swap(false, Ordering::SeqCst);
         self.0.is_reused.store(is_reused, Ordering::SeqCst);
         self.0.refused.store(false, Ordering::SeqCst);
+        *self.lock_deadline() = Some(deadline);
         *self.lock() = Some(may_send);
     }
 
@@ -67,6 +72,13 @@ impl SendGate {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_deadline(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.0
+            .deadline
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn check(&self, stream: &Stream) -> io::Result<()> {
         if !self.has_begun()
             && let Some(may_send) = self.lock().take()
@@ -81,11 +93,16 @@ impl SendGate {
             };
             flag.store(true, Ordering::SeqCst);
         }
-        if self.has_begun() {
-            Ok(())
-        } else {
-            Err(io::ErrorKind::PermissionDenied.into())
+        if !self.has_begun() {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
+        if self
+            .lock_deadline()
+            .is_some_and(|deadline| deadline < Instant::now())
+        {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
     }
 }
 

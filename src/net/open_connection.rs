@@ -62,7 +62,7 @@ impl OpenConnection {
     }
 
     /// Sends a request, and passes the response to `sink` while it arrives. `may_send` is called
-    /// once, right before the first byte is written.
+    /// once, right before the first byte is written. After `deadline`, nothing more is written.
     ///
     /// # Errors
     /// Fails with [`Failure::Lost`] if no complete response arrived. [`OpenConnection::gate`] says
@@ -71,12 +71,13 @@ impl OpenConnection {
         &mut self,
         request: http::Request<Body>,
         may_send: MaySend,
+        deadline: Instant,
         sink: &mut impl ResponseSink,
     ) -> Result<Received, Failure> {
         let Some(driver) = &mut self.driver else {
             return Err(Failure::Lost(CONNECTION_LOST));
         };
-        self.gate.arm(may_send);
+        self.gate.arm(may_send, deadline);
         let sender = &mut self.sender;
         let answered = async move {
             let sent = sender.send_request(request).await;

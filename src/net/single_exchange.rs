@@ -27,6 +27,7 @@ use super::{
     BodyLimits, BufferedResponse, CONNECT_TIMEOUT, CONNECTION_LOST, Failure, NO_ANSWER_IN_TIME,
     NO_CONNECTION_IN_TIME, NOT_BUILT, NOT_RESOLVED, Net, causes, connect_failure, io_kind,
 };
+use crate::world::complete_by;
 
 pub(super) type Connector =
     HttpsConnector<HttpConnector<MapErr<GaiResolver, fn(io::Error) -> Unresolved>>>;
@@ -215,14 +216,14 @@ impl Net {
             is_reused = false;
         }
         loop {
-            let exchange = connection.exchange(request, Arc::clone(&permit.may_send), sink);
-            let exchanged = timeout_at(deadline, exchange).await;
-            let failure = match exchanged {
-                Ok(Ok(received)) => return self.received(key, connection, received, is_reused),
+            let may_send = Arc::clone(&permit.may_send);
+            let exchange = connection.exchange(request, may_send, deadline, sink);
+            let failure = match complete_by(deadline, exchange).await {
+                Some(Ok(received)) => return self.received(key, connection, received, is_reused),
                 _ if connection.gate().is_refused() => Failure::NotSent(NOT_PERMITTED),
                 _ if !connection.gate().has_begun() => Failure::NotSent(CLOSED_BEFORE_WRITE),
-                Ok(Err(failure)) => failure,
-                Err(_) => Failure::Lost(NO_ANSWER_IN_TIME),
+                Some(Err(failure)) if Instant::now() < deadline => failure,
+                Some(Err(_)) | None => Failure::Lost(NO_ANSWER_IN_TIME),
             };
             let key = key.as_ref().filter(|_| std::mem::take(&mut is_reused));
             let (Some(key), false) = (key, failure == Failure::NotSent(NOT_PERMITTED)) else {

@@ -369,6 +369,65 @@ async fn connection_that_the_peer_closes_before_the_permit_was_not_sent_on() {
     assert!(matches!(answer, Err(Failure::NotSent(_))), "{answer:?}");
 }
 
+/// Blocks the runtime until more than a second after the deadline of an exchange that has `within`,
+/// as a suspension of the process would. When this future is ready, the timers have fired.
+async fn stand_still_over(within: Duration) {
+    std::thread::sleep(within + Duration::from_millis(1_200));
+    tokio::task::yield_now().await;
+}
+
+#[tokio::test]
+async fn answer_is_taken_after_the_process_was_suspended_over_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (net, within) = (Net::new().unwrap(), Duration::from_secs(1));
+    let room = |_: StatusCode| BodyLimits {
+        enough_bytes: 2,
+        max_bytes: 2,
+    };
+    let own = ConnectionUse::Own;
+    let (answer, ()) = tokio::join!(
+        net.send_single(request(&url), within, permitted(), own, room),
+        async {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
+            stand_still_over(within).await;
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            peer.write_all(answer).await.unwrap();
+        }
+    );
+    assert_eq!(answer.unwrap().body, b"ok");
+}
+
+/// The request is larger than the buffers of both sockets together.
+#[tokio::test]
+async fn rest_of_a_request_is_not_written_after_the_process_was_suspended_over_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (net, within) = (Net::new().unwrap(), Duration::from_secs(1));
+    let mut call = request(&url);
+    *call.method_mut() = reqwest::Method::POST;
+    *call.body_mut() = Some(vec![b'x'; 64 << 20].into());
+    let room = |_: StatusCode| BodyLimits {
+        enough_bytes: 2,
+        max_bytes: 2,
+    };
+    let own = ConnectionUse::Own;
+    let (answer, received) = tokio::join!(
+        net.send_single(call, within, permitted(), own, room),
+        async {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            peer.read_exact(&mut [0]).await.unwrap();
+            stand_still_over(within).await;
+            tokio::io::copy(&mut peer, &mut tokio::io::sink())
+                .await
+                .unwrap()
+        }
+    );
+    assert_eq!(answer, Err(Failure::Lost(NO_ANSWER_IN_TIME)));
+    assert!(received < 64 << 20, "{received}");
+}
+
 #[test]
 fn redirect_is_a_status_of_3xx_other_than_304() {
     for status in [300, 301, 302, 303, 307, 308] {

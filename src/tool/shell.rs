@@ -28,6 +28,7 @@ use super::{AttemptPermit, Invocation, Tool, ToolAnswer, measure_attempt, output
 use crate::net::NOT_PERMITTED;
 use crate::secret::Redactor;
 use crate::task::tool_spec::ToolSpec;
+use crate::world::complete_within;
 
 mod settings;
 
@@ -182,17 +183,17 @@ impl ShellTool {
             return Outcome::NotStarted("its guard could not be started".to_owned());
         }
         let mut group = None;
-        let reported = tokio::time::timeout(
+        let reported = complete_within(
             self.settings.timeout + REPORT_GRACE,
             read_report(report, order.keep, &mut group),
         );
         let outcome = match reported.await {
-            Ok(Ok(outcome)) => outcome,
+            Some(Ok(outcome)) => outcome,
             // The guard ended before it reported the process group, so the command never began.
-            Ok(Err(_)) if group.is_none() => {
+            Some(Err(_)) if group.is_none() => {
                 Outcome::NotStarted("its guard ended early".to_owned())
             }
-            Ok(Err(_)) | Err(_) => Outcome::Lost,
+            Some(Err(_)) | None => Outcome::Lost,
         };
         drop(input);
         let may_run = matches!(outcome, Outcome::Lost);
