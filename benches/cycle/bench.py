@@ -19,8 +19,9 @@ import time
 import urllib.request
 
 import gate
+import gate_waits
 import messages
-from machine import CountingProxy, Load, Postgres, Process, free_port, memory_of, status_of
+from machine import MOST_FOREIGN_CORES, CountingProxy, Load, Postgres, Process, free_port, memory_of, status_of
 from tables import spread, table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -34,10 +35,9 @@ READS = [
     "/inbox", "/inbox/decided", "/tasks",
 ]
 INPUT = "Please refund order A-1001, the customer was charged twice (42.50 EUR)."
-# A run is refused over these limits: the change of the fake model's CPU time for a cycle between rounds (with --gate, of
-# a bare handler's for a call), and the processors that other processes used.
+# A run is refused over this limit, too: the change of the fake model's CPU time for a cycle between rounds (with --gate,
+# of a bare handler's for a call).
 MOST_DRIFT = 0.15
-MOST_FOREIGN_CORES = 0.3
 
 
 def options():
@@ -52,6 +52,7 @@ def options():
     parser.add_argument("--growth", type=int, default=0, metavar="ROWS", help="also a database with ROWS paused tasks")
     parser.add_argument("--messages", action="store_true", help="webhooks and streams of the inbox instead of ceilings")
     parser.add_argument("--gate", action="store_true", help="calls at a gate against bare handlers, with the goals (default --conc 1,64)")
+    parser.add_argument("--gate-waits", action="store_true", help="gates behind proxies and gateways, with waiting clients and many rows, with the goals")
     parser.add_argument("--seconds", type=float, metavar="S", help="the length of a measurement (default 3)")
     parser.add_argument("--rounds", type=int, metavar="N", help="the number of rounds (default 3)")
     parser.add_argument("--json", metavar="FILE", help="also write every measurement to a file")
@@ -61,6 +62,8 @@ def options():
         parser.error("--replicas needs Postgres")
     if chosen.gate and (chosen.sqlite or chosen.messages or chosen.ceilings or chosen.growth or chosen.replicas > 1):
         parser.error("--gate has its own ceilings on Postgres, and no other mode beside it")
+    if chosen.gate_waits and (chosen.gate or chosen.sqlite or chosen.messages or chosen.ceilings or chosen.growth or chosen.conc or "," in chosen.binary):
+        parser.error("--gate-waits measures one service on Postgres with its own baselines, and no other mode beside it")
     chosen.warmup = 0.3 if chosen.smoke else 1.0
     chosen.seconds = chosen.seconds or (0.7 if chosen.smoke else 3.0)
     chosen.rounds = chosen.rounds or (1 if chosen.smoke else 3)
@@ -430,8 +433,8 @@ def describe(services, is_built):
     }
 
 
-def run(chosen, folder):
-    programs = build(os.path.join(HERE, "Cargo.toml"), "release")
+def services_of(chosen):
+    """The services to measure, by name, and a description of the run."""
     services = {}
     for each in filter(None, chosen.binary.split(",")):
         name, _, path = each.rpartition("=")
@@ -439,8 +442,13 @@ def run(chosen, folder):
     is_built = not services
     if is_built:
         services = {"holdpoint": os.path.join(build(os.path.join(ROOT, "Cargo.toml"), "dist"), "holdpoint")}
+    return services, describe(services, is_built)
+
+
+def run(chosen, folder):
+    programs = build(os.path.join(HERE, "Cargo.toml"), "release")
+    services, about = services_of(chosen)
     found = variants(chosen, services)
-    about = describe(services, is_built)
     bench = Bench(chosen, folder, programs)
     measured, counted, reads = [], {}, {}
     try:
@@ -480,6 +488,8 @@ def main():
     folder = tempfile.mkdtemp(prefix="holdpoint-bench-")
     os.chmod(folder, 0o711)  # the account of Postgres passes through
     try:
+        if chosen.gate_waits:
+            sys.exit(gate_waits.run(chosen, folder, *services_of(chosen)))
         about, services, found, measured, counted, reads = run(chosen, folder)
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
         sys.exit(f"bench: {error}")

@@ -4,6 +4,7 @@ The service and the bare handlers of src/ceiling/gate.rs answer the same request
 gate.yaml.
 """
 
+import operator
 import statistics
 
 from tables import spread, table
@@ -41,14 +42,16 @@ FIGURES = {
 }
 
 
+IS_MET = {"≤": operator.le, "<": operator.lt, "≥": operator.ge}
+
+
 def judged(values, goal, digits):
     """The spread of a figure, and whether its median meets the goal."""
     text = spread(values, digits)
     if not goal:
         return text
     sign, bound = goal
-    middle = statistics.median(values)
-    is_met = middle <= bound if sign == "≤" else middle >= bound
+    is_met = IS_MET[sign](statistics.median(values), bound)
     return f"{text} ({sign} {bound:,}: {'met' if is_met else 'not met'})"
 
 

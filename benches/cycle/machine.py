@@ -15,6 +15,8 @@ import urllib.error
 import urllib.request
 
 TICKS = os.sysconf("SC_CLK_TCK")
+# A run is refused if other processes used more processors.
+MOST_FOREIGN_CORES = 0.3
 
 
 def free_port():
