@@ -18,7 +18,9 @@ use url::Url;
 
 use super::clean::Cleaner;
 use super::problem::{error_text_in, mentions_streaming, names_stream_parameter};
-use super::protocol::{AttemptOutcome, EarlierThinking, PieceEmitter, Protocol, RefusedPart};
+use super::protocol::{
+    AttemptOutcome, EarlierThinking, PieceEmitter, Protocol, RefusedPart, retryable,
+};
 use super::settings::Settings;
 use super::{Answer, AttemptEnd, ModelClient, ModelError, PieceSink, Prompt, retry};
 use crate::net::{self, Failure, Net};
@@ -165,8 +167,7 @@ impl<P: Protocol> Endpoint<P> {
     }
 
     /// Sends one request. Returns the [`AttemptOutcome`], which says whether the client asks again,
-    /// and the [`AttemptEnd`] for logs. The [`AttemptEnd`] has the HTTP status. If no answer began,
-    /// it has the reason instead.
+    /// and the [`AttemptEnd`] for logs.
     async fn attempt(
         &self,
         body: Bytes,
@@ -180,30 +181,27 @@ impl<P: Protocol> Endpoint<P> {
             .body(body);
         let response = match net::send_request(request, self.timeout).await {
             Ok(response) => response,
-            Err(failure @ (Failure::NotSent(reason) | Failure::Lost(reason))) => {
+            Err(Failure::NotSent(reason) | Failure::Lost(reason)) => {
                 let attempt_end = AttemptEnd {
                     status: None,
                     reason: Some(reason),
                 };
-                return (
-                    AttemptOutcome::Retry(failure.to_string(), None),
-                    attempt_end,
-                );
+                return (retryable(reason), attempt_end);
             }
         };
         let status = response.status().as_u16();
-        let attempt = if response.status().is_success() {
-            self.read(response, emitter).await
+        let (attempt, reason) = if response.status().is_success() {
+            let attempt = self.read(response, emitter).await;
+            let reason = attempt.loggable_reason();
+            (attempt, reason)
         } else {
-            self.read_refusal(status, response).await
+            (self.read_refusal(status, response).await, None)
         };
-        (
-            attempt,
-            AttemptEnd {
-                status: Some(status),
-                reason: None,
-            },
-        )
+        let attempt_end = AttemptEnd {
+            status: Some(status),
+            reason,
+        };
+        (attempt, attempt_end)
     }
 
     async fn read_refusal(&self, status: u16, response: Response) -> AttemptOutcome {
@@ -224,11 +222,11 @@ impl<P: Protocol> Endpoint<P> {
             why.push_str(&error_text);
         }
         if retry::is_retryable(status) {
-            return AttemptOutcome::Retry(why, wait);
+            return AttemptOutcome::Retry(why.into(), wait);
         }
         match refused_part::<P>(status, &body, &error_text) {
-            Some(refused) => AttemptOutcome::RetrySimpler(why, refused),
-            None => AttemptOutcome::Failed(why),
+            Some(refused) => AttemptOutcome::RetrySimpler(why.into(), refused),
+            None => AttemptOutcome::Failed(why.into()),
         }
     }
 

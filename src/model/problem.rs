@@ -108,9 +108,9 @@ pub(super) fn classify_error(error: &Value, cleaner: &Cleaner) -> AttemptOutcome
     let text = cleaner.problem(&message_of(error));
     let why = format!("it reported an error: {text}");
     if blames_request {
-        AttemptOutcome::Failed(why)
+        AttemptOutcome::Failed(why.into())
     } else {
-        AttemptOutcome::Retry(why, None)
+        AttemptOutcome::Retry(why.into(), None)
     }
 }
 

@@ -2,6 +2,7 @@
 //! reading an answer. Implementations are pure (no I/O and no clock), so that an answer depends
 //! only on the received bytes.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -108,26 +109,39 @@ pub(super) enum RefusedPart {
     PossiblyStreaming,
 }
 
-/// The outcome of one attempt. The strings are problem texts for people.
+/// The outcome of one attempt. The texts are problems for people. A borrowed text has fixed words,
+/// so it may be logged; an owned text may quote the endpoint.
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
     Answered(Box<Answer>),
     /// The attempt may succeed when it is repeated. The duration is the wait that the endpoint
     /// asked for; `None` if the endpoint asked for no wait.
-    Retry(String, Option<Duration>),
+    Retry(Cow<'static, str>, Option<Duration>),
     /// The endpoint refused a part of the request. A request without this part may succeed.
-    RetrySimpler(String, RefusedPart),
+    RetrySimpler(Cow<'static, str>, RefusedPart),
     /// The attempt would also fail when it is repeated.
-    Failed(String),
+    Failed(Cow<'static, str>),
+}
+
+impl AttemptOutcome {
+    /// Returns why a response with a success status was no usable answer, in fixed words.
+    pub(super) fn loggable_reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Answered(_) => None,
+            Self::Retry(why, _) | Self::RetrySimpler(why, _) | Self::Failed(why) => match why {
+                Cow::Borrowed(why) => Some(*why),
+                Cow::Owned(_) => Some("it reported an error"),
+            },
+        }
+    }
 }
 
 /// The maximum number of calls in an answer. An answer with more calls is rejected and not read any
 /// further.
 pub(super) const MAX_CALLS: usize = 256;
 
-pub(super) fn too_many_calls() -> String {
-    format!("it asked for more than {MAX_CALLS} calls")
-}
+/// The problem of an answer with more than [`MAX_CALLS`] calls.
+pub(super) const TOO_MANY_CALLS: &str = "it asked for more than 256 calls";
 
 /// Returns the length of a value in bytes: of the text itself for a text, otherwise of its JSON.
 pub(super) fn byte_length(value: &Value) -> usize {
@@ -135,8 +149,8 @@ pub(super) fn byte_length(value: &Value) -> usize {
     value.as_str().map_or_else(json_length, str::len)
 }
 
-pub(super) fn retryable(why: &str) -> AttemptOutcome {
-    AttemptOutcome::Retry(why.to_owned(), None)
+pub(super) fn retryable(why: &'static str) -> AttemptOutcome {
+    AttemptOutcome::Retry(why.into(), None)
 }
 
 /// Emits the pieces of one answer to a sink. All attempts at the answer share the emitter.

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use self::script::{LastAuthor, MatchInput, Rule, Script};
-use super::protocol::{MAX_CALLS, too_many_calls};
+use super::protocol::{MAX_CALLS, TOO_MANY_CALLS};
 use super::{Answer, AnswerCall, AttemptEnd, ModelClient, ModelError, PieceSink, Prompt};
 use crate::task::item::{FinishReason, PartType, Usage};
 use crate::task::text::without_nul;
@@ -182,9 +182,8 @@ impl Scripted {
         );
         if calls.len() > MAX_CALLS {
             let detail = format!(
-                "Model `{}` gave no usable answer: {}.",
-                self.name,
-                too_many_calls()
+                "Model `{}` gave no usable answer: {TOO_MANY_CALLS}.",
+                self.name
             );
             return Err(ModelError::new(detail));
         }

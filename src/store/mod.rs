@@ -215,7 +215,7 @@ impl Store {
             ] {
                 db.count_written(over, values)
                     .await
-                    .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
+                    .map_err(|failure| OpenError::Refused(failure.error.to_string()))?;
             }
         }
         let (feed, tasks, stop) = (

@@ -167,8 +167,8 @@ pub enum OpenError {
         /// The reason why the database was not reached.
         reason: String,
     },
-    /// The database answers but refuses the connection, for example because of a wrong password or
-    /// because the database does not exist.
+    /// The database answers but refuses the connection or a statement, for example because of a
+    /// wrong password, because the database does not exist, or because the disk is full.
     #[error("the database refuses: {0}")]
     Refused(String),
     /// Postgres may lose confirmed commits, because the setting named here is off.

@@ -2,6 +2,7 @@
 
 mod deltas;
 mod event_names;
+mod outages;
 mod post_streams;
 mod resumption;
 mod shared_reads;

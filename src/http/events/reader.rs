@@ -67,6 +67,21 @@ impl EventReader {
         rendered::read(http, self.part, self.seen, &mut self.journals).await
     }
 
+    /// Checks that the database still has every event up to the position.
+    ///
+    /// # Errors
+    /// `Corrupt` if the last event of the tree is before the position; `Unavailable` when the
+    /// database does not answer.
+    pub(super) async fn require_seen(&self, http: &Http) -> Result<(), ReadError> {
+        let root = http.store.task(self.part.root).await?;
+        if root.is_none_or(|root| root.next_event < self.seen) {
+            return Err(ReadError::Corrupt(
+                "an event that was sent is gone".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
     /// Appends an event to `text`, and moves the position to the event.
     ///
     /// # Errors

@@ -3,8 +3,10 @@
 //! of the body, so a stream with a slow client buffers at most the text of one read.
 //!
 //! A stream ends when its source has no more events, when its lifetime is over, on shutdown, when
-//! the caller may no longer read, and on a read error.
+//! the caller may no longer read, and when stored data cannot be read. While the database does not
+//! answer, a stream stays open and repeats what has failed.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use super::sse::SseBuffer;
 use super::stream_limiter::StreamPermit;
 use crate::http::Http;
 use crate::http::server::guard::authenticate;
-use crate::http::server::problem::Problem;
+use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::store::ReadError;
 
@@ -29,6 +31,8 @@ const RETRY_MS: u32 = 1000;
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 /// The interval between two checks whether the caller may still read.
 const ACCESS_CHECK_INTERVAL: Duration = Duration::from_mins(1);
+/// The delay before a read or a check is repeated that failed because the database did not answer.
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Watcher {
@@ -97,10 +101,20 @@ impl OpenStream {
     /// The deadlines are the end of the stream's lifetime, the next check of the caller, and the
     /// end of [`MAX_SILENCE`]. Writes a comment when [`MAX_SILENCE`] has passed without a write.
     pub(super) async fn wait<T>(&mut self, news: impl Future<Output = T>) -> Option<T> {
+        let check_at = self.checked_at + ACCESS_CHECK_INTERVAL;
+        self.wait_until(check_at, news).await
+    }
+
+    /// Waits for [`RETRY_DELAY`], or until shutdown or another deadline of the stream, as
+    /// [`Self::wait`] does. The check of the caller is no deadline here: it may be what has failed.
+    async fn pause(&mut self) {
+        let retry_at = self.http.clock.uptime() + RETRY_DELAY;
+        self.wait_until(retry_at, pending::<()>()).await;
+    }
+
+    async fn wait_until<T>(&mut self, at: Duration, news: impl Future<Output = T>) -> Option<T> {
         let now = self.http.clock.uptime();
-        let next = (self.last_write + MAX_SILENCE)
-            .min(self.checked_at + ACCESS_CHECK_INTERVAL)
-            .min(self.ends_at());
+        let next = (self.last_write + MAX_SILENCE).min(at).min(self.ends_at());
         tokio::select! {
             biased;
             () = self.http.shutdown.cancelled() => return None,
@@ -117,19 +131,9 @@ impl OpenStream {
         self.opened_at + self.http.settings.stream_life
     }
 
-    /// Ends the stream because of `error`. The client then connects again. If the cause of the
-    /// error persists, the client gets a problem as the response.
-    pub(super) fn fail(&mut self, error: &ReadError) {
-        self.ended = true;
-        match error {
-            ReadError::Unavailable => {
-                tracing::debug!("an event stream was ended: the database does not answer");
-            }
-            // The error may quote stored text, which must not be logged.
-            ReadError::Corrupt(_) => {
-                tracing::error!("an event stream was ended: stored data cannot be read");
-            }
-        }
+    fn is_over(&self) -> bool {
+        let is_old = self.http.clock.uptime() >= self.ends_at();
+        self.ended || is_old || self.http.shutdown.is_cancelled()
     }
 }
 
@@ -137,7 +141,8 @@ impl OpenStream {
 pub(super) trait EventSource: Send + Sized + 'static {
     fn stream(&mut self) -> &mut OpenStream;
 
-    /// Writes further events, or waits until there may be further events.
+    /// Writes further events, or waits until there may be further events. Is called again after
+    /// [`ReadError::Unavailable`], and then goes on after the last event that it has written.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or an event cannot be understood.
@@ -165,28 +170,45 @@ async fn next(source: &mut impl EventSource) -> Option<String> {
             stream.last_write = stream.http.clock.uptime();
             return Some(stream.text.take());
         }
-        let is_over = stream.ended || stream.http.shutdown.is_cancelled();
-        if is_over || !may_continue(source).await {
+        if stream.is_over() {
             return None;
         }
-        if let Err(error) = source.advance().await {
-            source.stream().fail(&error);
+        match check_and_advance(source).await {
+            Ok(()) => {}
+            Err(ReadError::Unavailable) => {
+                let stream = source.stream();
+                if stream.text.is_empty() {
+                    stream.pause().await;
+                }
+            }
+            // The error may quote stored text, which must not be logged.
+            Err(ReadError::Corrupt(_)) => {
+                tracing::error!("an event stream was ended: stored data cannot be read");
+                source.stream().ended = true;
+            }
         }
     }
 }
 
-/// Returns whether the stream's lifetime has time left and the caller may still read. The caller is
-/// checked at most once every `ACCESS_CHECK_INTERVAL`. If the check itself fails, returns `false`:
-/// the client can connect again, and the new connection is checked.
-async fn may_continue(source: &mut impl EventSource) -> bool {
-    let stream = source.stream();
-    let now = stream.http.clock.uptime();
-    if now >= stream.ends_at() {
-        return false;
+/// Calls [`EventSource::advance`]. If a check of the caller is due, makes the check first, and ends
+/// the stream if the caller may no longer read.
+///
+/// # Errors
+/// [`ReadError`] as `advance`; `Unavailable` also if the check cannot be made because the database
+/// does not answer. Then `advance` is not called, and the check stays due.
+async fn check_and_advance(source: &mut impl EventSource) -> Result<(), ReadError> {
+    let now = source.stream().http.clock.uptime();
+    if now >= source.stream().checked_at + ACCESS_CHECK_INTERVAL {
+        match source.may_read().await {
+            Ok(true) => source.stream().checked_at = now,
+            Err(problem) if problem.code == Code::Unavailable => {
+                return Err(ReadError::Unavailable);
+            }
+            Ok(false) | Err(_) => {
+                source.stream().ended = true;
+                return Ok(());
+            }
+        }
     }
-    if now < stream.checked_at + ACCESS_CHECK_INTERVAL {
-        return true;
-    }
-    stream.checked_at = now;
-    source.may_read().await.unwrap_or_default()
+    source.advance().await
 }

@@ -33,6 +33,9 @@ pub(crate) struct TaskStream {
     /// The deltas that wait until the stream has sent every item in the prompt of their model call.
     waiting_deltas: Vec<Arc<Delta>>,
     is_listening: bool,
+    /// Whether the last read failed. The next one then checks that the database has all events
+    /// that were sent.
+    is_recovering: bool,
 }
 
 impl TaskStream {
@@ -54,10 +57,12 @@ impl TaskStream {
             head: Some(head),
             waiting_deltas: Vec::new(),
             is_listening: false,
+            is_recovering: false,
         }
     }
 
     /// Reads the first events. Returns `false` if there is no event to send and the task has ended.
+    /// If the read fails after an event, the stream sends what it has, and reads again.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the first event cannot be understood.
@@ -65,8 +70,8 @@ impl TaskStream {
         let before = self.reader.seen;
         match self.read().await {
             Err(error) if self.reader.seen == before => Err(error),
-            Err(error) => {
-                self.stream.fail(&error);
+            Err(_) => {
+                self.recover();
                 Ok(true)
             }
             Ok(count) => Ok(count > 0 || !self.stream.ended),
@@ -134,6 +139,22 @@ impl TaskStream {
         Ok(events.len())
     }
 
+    /// Reads the next portion. After an outage, the database may be a standby that lacks the last
+    /// events, so a failed read is followed by a check.
+    async fn read_on(&mut self) -> Result<(), ReadError> {
+        if self.is_recovering {
+            self.reader.require_seen(&self.stream.http).await?;
+            self.is_recovering = false;
+        }
+        self.read().await.map(|_| ())
+    }
+
+    /// Makes the next call of [`Self::advance`] read, because the last one failed.
+    fn recover(&mut self) {
+        self.is_listening = false;
+        self.is_recovering = true;
+    }
+
     /// Waits for a notification, a delta, or the next deadline.
     async fn wait(&mut self) -> Result<(), ReadError> {
         match self.stream.wait(self.listener.next()).await {
@@ -179,11 +200,15 @@ impl EventSource for TaskStream {
     }
 
     async fn advance(&mut self) -> Result<(), ReadError> {
-        if self.is_listening {
+        let advanced = if self.is_listening {
             self.wait().await
         } else {
-            self.read().await.map(|_| ())
+            self.read_on().await
+        };
+        if advanced.is_err() {
+            self.recover();
         }
+        advanced
     }
 
     async fn may_read(&mut self) -> Result<bool, Problem> {

@@ -44,7 +44,7 @@ fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, CollectingSin
         AttemptOutcome::Answered(answer) => Ok(*answer),
         AttemptOutcome::Retry(why, _)
         | AttemptOutcome::RetrySimpler(why, _)
-        | AttemptOutcome::Failed(why) => Err(why),
+        | AttemptOutcome::Failed(why) => Err(why.into_owned()),
     };
     (answer, heard)
 }

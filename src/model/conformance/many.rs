@@ -88,7 +88,7 @@ fn whole(provider: Provider, calls: usize) -> String {
 fn counted(attempt: AttemptOutcome) -> Result<usize, String> {
     match attempt {
         AttemptOutcome::Answered(answer) => Ok(answer.calls.len()),
-        AttemptOutcome::Failed(why) => Err(why),
+        AttemptOutcome::Failed(why) => Err(why.into_owned()),
         AttemptOutcome::Retry(why, _) | AttemptOutcome::RetrySimpler(why, _) => {
             panic!("it would be asked again: {why}")
         }

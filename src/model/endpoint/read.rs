@@ -7,13 +7,13 @@ use std::time::Duration;
 use reqwest::Response;
 
 use super::{AttemptOutcome, Endpoint, Failure, PieceEmitter, Protocol, net};
-use crate::model::protocol::{StreamReader, StreamState};
+use crate::model::protocol::{StreamReader, StreamState, retryable};
 use crate::net::sse::{Decoder, is_event_stream};
 use crate::task::text::from_bytes;
 
 /// The maximum length of an answer, in bytes. An unstreamed body may have this length, and so may
 /// each event of a stream. It is also the limit for the message that the reader of a stream
-/// collects from all events.
+/// collects from all events. The text of [`too_long`] names it.
 pub(in crate::model) const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 pub(super) const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 /// The maximum length of a stream, in bytes. A stream is much longer than the answer that it adds
@@ -33,10 +33,7 @@ fn looks_like_stream(body: &str) -> bool {
 }
 
 pub(super) fn too_long() -> AttemptOutcome {
-    AttemptOutcome::Failed(format!(
-        "its answer is longer than {} MiB",
-        MAX_ANSWER_BYTES / 1024 / 1024
-    ))
+    AttemptOutcome::Failed("its answer is longer than 8 MiB".into())
 }
 
 /// Reads one streamed answer: decodes its events and passes them to the protocol's reader.
@@ -102,7 +99,7 @@ impl<P: Protocol> Endpoint<P> {
         match self.read_up_to(response, MAX_ANSWER_BYTES).await {
             Ok((_, true)) => too_long(),
             Ok((bytes, false)) => self.parse_body(&bytes, emitter),
-            Err(failure) => AttemptOutcome::Retry(failure.to_string(), None),
+            Err(Failure::NotSent(why) | Failure::Lost(why)) => retryable(why),
         }
     }
 
@@ -143,7 +140,7 @@ impl<P: Protocol> Endpoint<P> {
                         None => stream.reader.finish(emitter),
                     };
                 }
-                Err(failure) => return AttemptOutcome::Retry(failure.to_string(), None),
+                Err(Failure::NotSent(why) | Failure::Lost(why)) => return retryable(why),
             }
         }
     }

@@ -30,6 +30,8 @@ struct InboxStream {
     filter: InboxFilter,
     follower: InboxFollower,
     view: InboxView,
+    /// Whether the stream has to read the inbox again before it tells further changes.
+    is_stale: bool,
 }
 
 /// Opens an inbox stream for the caller of `watcher`. The stream's first event lists the requests
@@ -51,6 +53,7 @@ pub(crate) async fn open(
         filter,
         follower,
         view: InboxView::default(),
+        is_stale: false,
     };
     stream.write_inbox().await?;
     Ok(stream_response(stream.body()))
@@ -123,20 +126,24 @@ impl EventSource for InboxStream {
     }
 
     async fn advance(&mut self) -> Result<(), ReadError> {
-        match self.stream.wait(self.follower.next()).await {
-            Some(Some(changes)) => {
-                for row in &changes.rows {
-                    self.write_change(row)?;
+        if !self.is_stale {
+            match self.stream.wait(self.follower.next()).await {
+                Some(Some(changes)) => {
+                    for row in &changes.rows {
+                        self.write_change(row)?;
+                    }
+                    // If the row of a shown request cannot be read, only a new read of the inbox
+                    // tells whether the request still waits.
+                    let lost = |id: RequestId| changes.unreadable.contains(&id);
+                    self.is_stale = self.view.is_outdated() || self.view.ids().any(lost);
                 }
-                // If the row of a shown request cannot be read, only a new read of the inbox tells
-                // whether the request still waits.
-                let lost = |id: RequestId| changes.unreadable.contains(&id);
-                if self.view.is_outdated() || self.view.ids().any(lost) {
-                    self.write_inbox().await?;
-                }
+                Some(None) => self.is_stale = true,
+                None => {}
             }
-            Some(None) => self.write_inbox().await?,
-            None => {}
+        }
+        if self.is_stale {
+            self.write_inbox().await?;
+            self.is_stale = false;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use crate::http::Http;
 use crate::http::events::lock;
+use crate::http::events::stream::RETRY_DELAY;
 use crate::store::{InboxListener, OpenRequest, Page, ReadError, RequestRow};
 use crate::task::id::RequestId;
 use crate::task::status::RequestStatus;
@@ -27,8 +28,6 @@ use crate::task::time::Time;
 
 /// How often the reader searches for changes whose notification was lost.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(15);
-/// The delay before the reader retries a failed read.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The minimum delay between two reads of overdue requests. If a deadline has passed by the
 /// process's clock but not yet by the database's clock, the request is read again after this delay.
 const MIN_OVERDUE_DELAY: Duration = Duration::from_millis(200);

@@ -76,8 +76,10 @@ fn read<'p>(
     }
     match end.unwrap_or_else(|| reading.finish(&mut emitter)) {
         AttemptOutcome::Answered(answer) => Ok(*answer),
-        AttemptOutcome::Retry(why, _) => Err((why, true)),
-        AttemptOutcome::Failed(why) | AttemptOutcome::RetrySimpler(why, _) => Err((why, false)),
+        AttemptOutcome::Retry(why, _) => Err((why.into_owned(), true)),
+        AttemptOutcome::Failed(why) | AttemptOutcome::RetrySimpler(why, _) => {
+            Err((why.into_owned(), false))
+        }
     }
 }
 

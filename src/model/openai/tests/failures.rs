@@ -49,6 +49,27 @@ async fn model_call_gives_up_after_its_retries_with_the_reason() {
 }
 
 #[tokio::test]
+async fn unusable_success_has_a_reason_for_the_log_without_text_of_the_endpoint() {
+    let stream = "content-type: text/event-stream\r\n";
+    let reported = r#"{"error":{"message":"overloaded with a private text"}}"#;
+    for (answer, reason) in [
+        (
+            http("200 OK", "", "<html>private</html>"),
+            "its answer is not complete JSON",
+        ),
+        (
+            http("200 OK", stream, ""),
+            "its answer ended without a finish_reason",
+        ),
+        (http("200 OK", "", reported), "it reported an error"),
+    ] {
+        let (answer, _, _) = ask(vec![answer; 5]).await;
+        let end = answer.unwrap_err().attempt_end;
+        assert_eq!((end.status, end.reason), (Some(200), Some(reason)));
+    }
+}
+
+#[tokio::test]
 async fn refusal_is_final_at_once_and_shows_no_secret() {
     let said = r#"{"error":{"message":"bad key sk-very-secret\u0000","code":"invalid_api_key"}}"#;
     for status in [

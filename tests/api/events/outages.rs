@@ -1,0 +1,106 @@
+//! Tests of event streams that are open while the database is away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::super::inbox_stream::{next, stream};
+use crate::support::database::Database;
+use crate::support::event_stream::{Event, Said, names, numbers};
+use crate::support::forwarder::Forwarder;
+use crate::support::leaping_clock::Leaping;
+use crate::support::test_app::{ALICE, Actor, TestApp, refunds};
+
+/// A time in which a stream reads at least once: a read waits 3 s for a connection.
+const OUTAGE: Duration = Duration::from_secs(8);
+
+async fn cancel(app: &TestApp, task: &str) {
+    let canceled = app.owner().hit(&format!("/v1/tasks/{task}/cancel")).await;
+    assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
+}
+
+fn signed_in<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
+    app.nobody().header("cookie", cookie)
+}
+
+/// Asserts that these are the events of a canceled task, each once.
+fn is_whole(events: &[Event]) {
+    assert_eq!(names(events).last(), Some(&"task.canceled"));
+    let found = numbers(events);
+    let all: Vec<i64> = (1..).take(found.len()).collect();
+    assert_eq!(found, all);
+}
+
+/// The second replica reaches the database all the time, and commits during the outage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_goes_on_after_a_database_outage_with_every_event_once() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at(line.url()).await;
+    let other = TestApp::at(database.url()).await;
+    let (held, kept) = (app.held().await, app.held().await);
+    let mut watch = app.owner().watch(&held.task, None).await;
+    let mut quiet = app.owner().watch(&kept.task, None).await;
+    let mut told = watch.until("caught_up").await;
+    let mut told_of_kept = quiet.until("caught_up").await;
+    line.cut();
+    cancel(&other, &held.task).await;
+    let during = timeout(OUTAGE, watch.event()).await;
+    assert!(during.is_err(), "it stays open: {during:?}");
+    line.mend();
+    told.extend(watch.rest().await);
+    is_whole(&told);
+    // Nothing was committed about this task during the outage.
+    cancel(&other, &kept.task).await;
+    told_of_kept.extend(quiet.rest().await);
+    is_whole(&told_of_kept);
+    other.stop().await;
+    app.stop().await;
+}
+
+/// The check of the caller is due after a minute, while the database is away. One session has ended
+/// by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_sends_no_event_before_a_check_that_an_outage_delayed() {
+    let clock = Leaping::new();
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let yaml = refunds("{ owner: true }");
+    let app = TestApp::at_timed(line.url(), &yaml, Arc::<Leaping>::clone(&clock)).await;
+    let other = TestApp::at(database.url()).await;
+    let held = app.held().await;
+    let (leaves, stays) = (app.sign_in(ALICE).await, app.sign_in(ALICE).await);
+    let mut leaving = signed_in(&app, &leaves).watch(&held.task, None).await;
+    let mut staying = signed_in(&app, &stays).watch(&held.task, None).await;
+    let mut inbox = stream(&signed_in(&app, &stays), "").await;
+    leaving.until("caught_up").await;
+    staying.until("caught_up").await;
+    assert_eq!(inbox.said().await, Some(Said::Retry(1000)));
+    next(&mut inbox, "inbox").await;
+    line.cut();
+    signed_in(&other, &leaves).hit("/sign-out").await;
+    assert_eq!(
+        signed_in(&other, &leaves)
+            .watch(&held.task, None)
+            .await
+            .status,
+        401
+    );
+    cancel(&other, &held.task).await;
+    clock.stop();
+    for _ in 0..5 {
+        clock.leap(Duration::from_secs(16));
+        for watch in [&mut leaving, &mut staying, &mut inbox] {
+            assert_eq!(watch.said().await, Some(Said::Comment), "it stays open");
+        }
+    }
+    line.mend();
+    clock.go_on();
+    assert!(leaving.rest().await.is_empty(), "its session has ended");
+    let rest = staying.rest().await;
+    assert_eq!(names(&rest).last(), Some(&"task.canceled"));
+    next(&mut inbox, "request.gone").await;
+    other.stop().await;
+    app.stop().await;
+}
