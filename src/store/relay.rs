@@ -33,7 +33,7 @@ const SEND_INTERVAL: Duration = Duration::from_millis(25);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum pause between two attempts to take the lock of this process. No attempt succeeds
 /// behind a pooler that assigns connections by transaction.
-const MAX_LOCK_PAUSE: Duration = Duration::from_mins(1);
+const MAX_LOCK_PAUSE: Duration = Duration::from_secs(5);
 /// The time between two announcements of this replica's subscriptions. The other replicas keep a
 /// subscription for `SUBSCRIPTION_TTL`.
 const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(SUBSCRIPTION_TTL.as_secs() / 3);

@@ -59,6 +59,9 @@ struct Waiter<'w> {
     /// Whether the client names the call by key or id. Every ask that names the call gets the
     /// call's result. Of the asks that do not name the call, only a single ask gets the result.
     is_named: bool,
+    /// Whether the ask has named or proposed its call from the start. Only such an ask gets the
+    /// call's permit again by the name of its runner.
+    is_repeatable: bool,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
     /// Whether the session of the current round comes from a driver that this ask has started.
@@ -128,6 +131,7 @@ impl Engine {
                 replica_commits: None,
                 ask,
                 is_named,
+                is_repeatable: is_named || !continues,
                 continues,
                 own_drive: false,
             };
@@ -226,7 +230,7 @@ impl Waiter<'_> {
         self.guard.resolve_presence(&session);
         // A runner gets its permit again by its name, but only for its own call. An ask that
         // continues an equal call does not get the permit of an earlier ask.
-        let runner = if self.has_own_call() { &self.ask.1 } else { "" };
+        let runner = if self.is_repeatable { &self.ask.1 } else { "" };
         let viewer = Viewer::Asker(self.ask.0, runner);
         let call = self.engine.gate_call(&session, viewer).await?;
         match (call.state, call.decision) {
@@ -407,9 +411,14 @@ impl Waiter<'_> {
     }
 
     /// Whether the row has the presence of another asker, which this ask must not end. A client
-    /// names a call by id to go on with its own earlier ask, so that the presence is its own.
+    /// names a call, by its id or key, to go on with its own earlier ask. So the presence is its
+    /// own. Under a key, this holds only if the ask has stored no presence that another ask has
+    /// replaced since, and no other connection of this process waits for the call.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
-        let is_same_client = matches!(self.proposal.identity, Identity::Call(_));
+        let is_same_client = match self.proposal.identity {
+            Identity::Call(_) => true,
+            _ => self.is_named && !self.guard.has_presence() && !self.guard.is_shared(),
+        };
         !is_same_client && present_until(session).is_some_and(|until| !self.guard.owns(until))
     }
 

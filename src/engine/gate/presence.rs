@@ -80,6 +80,14 @@ impl AskerGuard {
         })
     }
 
+    /// Whether another connection of this process waits for the call.
+    pub(super) fn is_shared(&self) -> bool {
+        let askers = self.engine.askers.lock();
+        askers
+            .get(&self.task)
+            .is_some_and(|awaited| awaited.connections > 1)
+    }
+
     /// Commits that the asker is present for the time `lasts`, and the session's idempotency key.
     /// The commit runs in the background and holds the guard. So if the asker leaves meanwhile, the
     /// guard still learns which presence it must end.

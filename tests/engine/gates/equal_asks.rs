@@ -173,7 +173,7 @@ both! {
         until_idle(&engines[0]).await;
         engines[1].shut_down(LONG).await;
         let over = (&mut asks[1]).await.unwrap().unwrap().call;
-        let polled = engines[0].ask(&agent(), &one(Duration::ZERO)).await.unwrap().call;
+        let polled = engines[2].ask(&agent(), &one(Duration::ZERO)).await.unwrap().call;
         for call in [over, polled] {
             assert_eq!((call.task_id, call.state), (task, GateState::Pending));
         }
