@@ -165,4 +165,5 @@ def main():
             service.wait()
 
 
-main()
+if __name__ == "__main__":
+    main()

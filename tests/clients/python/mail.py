@@ -158,28 +158,36 @@ class Place:
         return done
 
     @contextmanager
-    def serve(self, url: str) -> Iterator[httpx.Client]:
-        config, port = self.write(url), free_port()
-        listen = ["--listen", f"127.0.0.1:{port}", "--database-url", f"sqlite://{self.folder}/holdpoint.db"]
-        with self.log.open("w") as log:
-            process = subprocess.Popen(
-                **self.command("serve", "--config", str(config), *listen), stdout=log, stderr=log
-            )
+    def process(self, url: str, port: int, database: str, **variables: str) -> Iterator[subprocess.Popen]:
+        """Runs the service until the end of the block."""
+        config = self.write(url)
+        arguments = ["--listen", f"127.0.0.1:{port}", "--database-url", database]
+        command = self.command("serve", "--config", str(config), *arguments)
+        command["env"].update(variables)
+        with self.log.open("a") as log:
+            process = subprocess.Popen(**command, stdout=log, stderr=log)
+
+        def ready() -> bool:
+            assert process.poll() is None, self.log.read_text()
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}/readyz", trust_env=False).is_success
+            except httpx.TransportError:
+                return False
+
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
-
-                def ready() -> bool:
-                    assert process.poll() is None, self.log.read_text()
-                    try:
-                        return client.get("/readyz").is_success
-                    except httpx.TransportError:
-                        return False
-
-                until("the service is ready", ready)
-                yield client
+            until("the service is ready", ready)
+            yield process
         finally:
             process.terminate()
             process.wait()
+
+    @contextmanager
+    def serve(self, url: str) -> Iterator[httpx.Client]:
+        port, database = free_port(), f"sqlite://{self.folder}/holdpoint.db"
+        address = f"http://127.0.0.1:{port}"
+        with self.process(url, port, database):
+            with httpx.Client(base_url=address, timeout=30, trust_env=False) as client:
+                yield client
 
 
 def ask(client: httpx.Client, order: int) -> str:

@@ -3,7 +3,10 @@
 import asyncio
 import json
 import os
+import re
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
 
@@ -71,6 +74,18 @@ def plain() -> None:
     assert runs == [{"order": 1, "amount": 121}], runs
 
 
+def guide() -> None:
+    """The versions in docs/gate.md are the tested ones."""
+    here = Path(__file__).parent
+    page = (here.parents[2] / "docs" / "gate.md").read_text()
+    python = dict(re.findall(r"^pip install (\S+?)==(\S+)", page, re.MULTILINE))
+    assert python == {name: version(name) for name in ("langchain", "openai-agents")}, python
+    node = dict(re.findall(r"(\S+)@(\S+)", "".join(re.findall(r"^npm install .*", page, re.MULTILINE))))
+    tested = json.loads((here.parent / "node" / "package.json").read_text())["dependencies"]
+    assert node == {name: tested[name] for name in ("ai", "zod")}, node
+
+
+guide()
 for test in (plain, langchain, openai):
     test()
     print(f"{test.__name__}: allowed, approved, rejected", file=sys.stdout, flush=True)
