@@ -119,7 +119,7 @@ impl Engine {
                 Some(task) => Proposed::Continues(task),
                 None => self.propose(caller, &agent, proposal, ask.clone()).await?,
             };
-            let waiter = |guard, listener, continues| Waiter {
+            let waiter = |guard, listener, continues: bool| Waiter {
                 engine: self,
                 caller,
                 proposal,
