@@ -59,9 +59,9 @@ struct Waiter<'w> {
     /// Whether the client names the call by key or id. Every ask that names the call gets the
     /// call's result. Of the asks that do not name the call, only a single ask gets the result.
     is_named: bool,
-    /// Whether the ask has named or proposed its call from the start. Only such an ask gets the
-    /// call's permit again by the name of its runner.
-    is_repeatable: bool,
+    /// The runner by whose name the ask gets the call's permit again; `""` if the ask has neither
+    /// named nor proposed the call from the start.
+    permit_runner: String,
     /// Whether this ask continues a stored call instead of proposing a new call.
     continues: bool,
     /// Whether the session of the current round comes from a driver that this ask has started.
@@ -129,9 +129,11 @@ impl Engine {
                 guard,
                 local_commits: Some(listener),
                 replica_commits: None,
+                permit_runner: (is_named || !continues)
+                    .then(|| ask.1.clone())
+                    .unwrap_or_default(),
                 ask,
                 is_named,
-                is_repeatable: is_named || !continues,
                 continues,
                 own_drive: false,
             };
@@ -230,8 +232,7 @@ impl Waiter<'_> {
         self.guard.resolve_presence(&session);
         // A runner gets its permit again by its name, but only for its own call. An ask that
         // continues an equal call does not get the permit of an earlier ask.
-        let runner = if self.is_repeatable { &self.ask.1 } else { "" };
-        let viewer = Viewer::Asker(self.ask.0, runner);
+        let viewer = Viewer::Asker(self.ask.0, &self.permit_runner);
         let call = self.engine.gate_call(&session, viewer).await?;
         match (call.state, call.decision) {
             (GateState::Settled, _) => self.answer_settled(session, call).await,
@@ -415,10 +416,8 @@ impl Waiter<'_> {
     /// own. Under a key, this holds only if the ask has stored no presence that another ask has
     /// replaced since, and no other connection of this process waits for the call.
     fn has_other_asker(&self, session: &TaskSession) -> bool {
-        let is_same_client = match self.proposal.identity {
-            Identity::Call(_) => true,
-            _ => self.is_named && !self.guard.has_presence() && !self.guard.is_shared(),
-        };
+        let is_same_client = matches!(self.proposal.identity, Identity::Call(_))
+            || (self.is_named && !self.guard.has_presence() && !self.guard.is_shared());
         !is_same_client && present_until(session).is_some_and(|until| !self.guard.owns(until))
     }
 
