@@ -129,9 +129,7 @@ impl Engine {
                 guard,
                 local_commits: Some(listener),
                 replica_commits: None,
-                permit_runner: (is_named || !continues)
-                    .then(|| ask.1.clone())
-                    .unwrap_or_default(),
+                permit_runner: permit_runner(&ask.1, is_named || !continues),
                 ask,
                 is_named,
                 continues,
@@ -466,6 +464,12 @@ impl Waiter<'_> {
         let remaining = self.end.saturating_duration_since(Instant::now());
         remaining + self.proposal.returns_within.max(PRESENCE_GRACE)
     }
+}
+
+/// Returns the runner's name if the ask has its call from the start, else `""`.
+fn permit_runner(runner: &str, has_call: bool) -> String {
+    let name = if has_call { runner } else { "" };
+    name.to_owned()
 }
 
 /// Returns the result of a round in which a commit of this ask failed with `error`.
