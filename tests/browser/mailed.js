@@ -4,13 +4,12 @@
 
 import assert from "node:assert/strict";
 import readline from "node:readline/promises";
-import { chromium } from "playwright-core";
-import { executablePath, launched, main, newPage, send } from "./world.js";
+import { launched, main, newPage, send } from "./world.js";
 
 const link = process.argv[4];
 const lines = readline.createInterface({ input: process.stdin });
 const says = (text) => console.log(JSON.stringify(text));
-const browser = await launched(chromium, executablePath);
+const browser = await launched();
 try {
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled: false });
   const opened = await page.goto(link);

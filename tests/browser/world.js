@@ -60,10 +60,8 @@ export async function request(id) {
   return (await fetch(`${service}/resume/${id}`)).json();
 }
 
-// Runs the tests in a browser without access to outside hosts, while the endpoint of the tools
-// listens.
-export async function inBrowser(tests) {
-  await new Promise((ready) => endpoint.listen(Number(toolPort), "127.0.0.1", ready));
+// Launches a browser without access to outside hosts.
+export async function launched() {
   const args = [
     "--no-sandbox",
     "--disable-gpu",
@@ -73,7 +71,13 @@ export async function inBrowser(tests) {
     "--disable-component-update",
     "--disable-sync",
   ];
-  const browser = await chromium.launch({ executablePath, args });
+  return chromium.launch({ executablePath, args });
+}
+
+// Runs the tests in a browser while the endpoint of the tools listens.
+export async function inBrowser(tests) {
+  await new Promise((ready) => endpoint.listen(Number(toolPort), "127.0.0.1", ready));
+  const browser = await launched();
   try {
     await tests(browser);
   } finally {
