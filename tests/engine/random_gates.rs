@@ -326,8 +326,8 @@ async fn lives(fixture: StoreFixture, count: usize) {
         (seen.expired, 6),
         (seen.doubtful, 10),
         (seen.edits, 60),
-        (seen.changes, 9),
-        (seen.held_anew, 90),
+        (seen.changes, 12),
+        (seen.held_anew, 200),
     ];
     let enough = wanted.iter().all(|(seen, lives)| *seen >= count / lives);
     assert!(enough, "the lives prove nothing: {seen:?}");

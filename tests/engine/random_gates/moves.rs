@@ -24,7 +24,7 @@ const POLLS: u32 = 400;
 
 impl World<'_> {
     pub(super) async fn step(&mut self) {
-        match self.dice.below(26) {
+        match self.dice.below(30) {
             0..=8 => self.asks().await,
             9..=10 => self.leaves().await,
             11..=15 => self.decides().await,
