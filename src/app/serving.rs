@@ -108,9 +108,12 @@ impl Serving {
 
     /// Starts the servers, which answer "not ready".
     pub(super) fn begin(&mut self) {
+        self.servers = Some(self.spawn());
+    }
+
+    fn spawn(&mut self) -> JoinHandle<()> {
         let waiting = std::mem::take(&mut self.waiting);
-        let closed = self.closed.token().clone();
-        self.servers = Some(spawn_servers(waiting, closed));
+        spawn_servers(waiting, self.closed.token().clone())
     }
 
     /// Replaces the routers that answer "not ready" by these routers, also on open connections, and
@@ -122,11 +125,7 @@ impl Serving {
     ) -> (JoinHandle<()>, CancellationToken) {
         drop(self.main.send_replace(main));
         drop(self.metrics.send_replace(metrics));
-        let servers = self.servers.take();
-        let servers = servers.unwrap_or_else(|| {
-            let closed = self.closed.token().clone();
-            spawn_servers(std::mem::take(&mut self.waiting), closed)
-        });
+        let servers = self.servers.take().unwrap_or_else(|| self.spawn());
         (servers, self.closed.disarm())
     }
 }

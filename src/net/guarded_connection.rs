@@ -33,15 +33,21 @@ pub(super) struct SendGate(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// The function that permits or refuses the present request. The first write of the request
-    /// takes the function out, so the function is called at most once.
-    may_send: Mutex<Option<MaySend>>,
-    /// The time after which no byte is written; `None` before the first request.
-    deadline: Mutex<Option<Instant>>,
+    limits: Mutex<Limits>,
     /// Whether an earlier request has used the connection.
     is_reused: AtomicBool,
     begun: AtomicBool,
     refused: AtomicBool,
+}
+
+/// The conditions for a write of the present request.
+#[derive(Default)]
+struct Limits {
+    /// The function that permits or refuses the request. The first write of the request takes the
+    /// function out, so the function is called at most once.
+    may_send: Option<MaySend>,
+    /// The time after which no byte is written; `None` before the first request.
+    deadline: Option<Instant>,
 }
 
 impl SendGate {
@@ -50,8 +56,10 @@ impl SendGate {
         let is_reused = self.0.begun.swap(false, Ordering::SeqCst);
         self.0.is_reused.store(is_reused, Ordering::SeqCst);
         self.0.refused.store(false, Ordering::SeqCst);
-        *self.lock_deadline() = Some(deadline);
-        *self.lock() = Some(may_send);
+        *self.lock() = Limits {
+            may_send: Some(may_send),
+            deadline: Some(deadline),
+        };
     }
 
     /// Returns whether the first write was permitted. If so, the peer may have received a part of
@@ -65,23 +73,14 @@ impl SendGate {
         self.0.refused.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<MaySend>> {
-        self.0
-            .may_send
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_deadline(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.0
-            .deadline
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Limits> {
+        self.0.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self, stream: &Stream) -> io::Result<()> {
+        let mut limits = self.lock();
         if !self.has_begun()
-            && let Some(may_send) = self.lock().take()
+            && let Some(may_send) = limits.may_send.take()
         {
             if self.0.is_reused.load(Ordering::SeqCst) && !is_silent(stream) {
                 return Err(io::ErrorKind::BrokenPipe.into());
@@ -96,10 +95,8 @@ impl SendGate {
         if !self.has_begun() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        if self
-            .lock_deadline()
-            .is_some_and(|deadline| deadline < Instant::now())
-        {
+        let deadline = limits.deadline;
+        if deadline.is_some_and(|deadline| deadline < Instant::now()) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(())

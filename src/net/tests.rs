@@ -15,6 +15,16 @@ use tokio::time::Instant;
 
 use super::*;
 
+/// A complete answer that keeps the connection open.
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// Returns the listener of a fake endpoint, and its URL.
+async fn listening() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    (listener, url)
+}
+
 /// Answers each connection with the next of `answers`, then closes the connection. Returns the URL,
 /// and a handle whose output is the list of received requests.
 async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>>) {
@@ -144,8 +154,7 @@ async fn answer_that_ends_early_is_lost_and_not_repeated() {
 
 #[tokio::test]
 async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (listener, url) = listening().await;
     let net = Net::new().unwrap();
     let in_time = Duration::from_millis(50);
     let room = |_| BodyLimits {
@@ -236,8 +245,7 @@ async fn call_without_a_permit_writes_nothing_to_its_open_connection() {
 }
 
 async fn refused_call_writes_nothing(refused: SendPermit) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (listener, url) = listening().await;
     let net = Net::new().unwrap();
     let room = |_: StatusCode| BodyLimits {
         enough_bytes: 1,
@@ -264,8 +272,7 @@ async fn refused_call_writes_nothing(refused: SendPermit) {
 
 #[tokio::test]
 async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_then() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (listener, url) = listening().await;
     let (net, within) = (Net::new().unwrap(), Duration::from_secs(2));
     let room = |_: StatusCode| BodyLimits {
         enough_bytes: 2,
@@ -283,8 +290,7 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
             assert!(early.is_err(), "bytes before the permit");
             permit.send(Instant::now()).unwrap();
             assert!(peer.read(&mut received).await.unwrap() > 0);
-            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-            peer.write_all(answer).await.unwrap();
+            peer.write_all(ANSWER).await.unwrap();
         }
     );
     assert_eq!(answer.unwrap().body, b"ok");
@@ -294,8 +300,7 @@ async fn request_waits_for_its_permit_on_an_open_connection_and_its_time_begins_
 /// takes many writes.
 #[tokio::test]
 async fn permit_is_asked_for_at_the_write_and_not_before() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (listener, url) = listening().await;
     let net = Net::new().unwrap();
     let asked = Arc::new(AtomicUsize::new(0));
     let (count, before) = (Arc::clone(&asked), Arc::clone(&asked));
@@ -328,8 +333,7 @@ async fn permit_is_asked_for_at_the_write_and_not_before() {
             while received < 4 << 20 {
                 received += peer.read(&mut buffer).await.unwrap();
             }
-            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-            peer.write_all(answer).await.unwrap();
+            peer.write_all(ANSWER).await.unwrap();
             received
         }
     );
@@ -344,8 +348,7 @@ async fn permit_is_asked_for_at_the_write_and_not_before() {
 
 #[tokio::test]
 async fn connection_that_the_peer_closes_before_the_permit_was_not_sent_on() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (listener, url) = listening().await;
     let net = Net::new().unwrap();
     let (closed, decided) = tokio::sync::oneshot::channel();
     let leave = leave(async { decided.await.ok() }, false);
@@ -378,8 +381,7 @@ async fn stand_still_over(within: Duration) {
 
 #[tokio::test]
 async fn answer_is_taken_after_the_process_was_suspended_over_the_deadline() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (listener, url) = listening().await;
     let (net, within) = (Net::new().unwrap(), Duration::from_secs(1));
     let room = |_: StatusCode| BodyLimits {
         enough_bytes: 2,
@@ -392,8 +394,7 @@ async fn answer_is_taken_after_the_process_was_suspended_over_the_deadline() {
             let (mut peer, _) = listener.accept().await.unwrap();
             assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
             stand_still_over(within).await;
-            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-            peer.write_all(answer).await.unwrap();
+            peer.write_all(ANSWER).await.unwrap();
         }
     );
     assert_eq!(answer.unwrap().body, b"ok");
@@ -402,8 +403,7 @@ async fn answer_is_taken_after_the_process_was_suspended_over_the_deadline() {
 /// The request is larger than the buffers of both sockets together.
 #[tokio::test]
 async fn rest_of_a_request_is_not_written_after_the_process_was_suspended_over_the_deadline() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let (listener, url) = listening().await;
     let (net, within) = (Net::new().unwrap(), Duration::from_secs(1));
     let mut call = request(&url);
     *call.method_mut() = reqwest::Method::POST;

@@ -3,8 +3,6 @@
 use super::*;
 use crate::net::kept_connections::KeptConnections;
 
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-
 /// The answer of a peer that closes an idle connection.
 const STRAY: &[u8] = b"HTTP/1.1 408 Late\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno";
 
@@ -24,8 +22,7 @@ impl Peer {
 
     /// `keep_time` is how long the service keeps a connection.
     async fn keeping_for(keep_time: Duration) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (listener, url) = listening().await;
         let kept = KeptConnections::keeping_for(keep_time);
         let net = Net {
             kept,
