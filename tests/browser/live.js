@@ -7,7 +7,7 @@ import { spawn } from "node:child_process";
 import crypto from "node:crypto";
 import fs from "node:fs";
 import { chromium } from "playwright-core";
-import { endpoint, executablePath, fits, launched, listen, main, newPage, readable, send, service, shot, toolPort } from "./world.js";
+import { endpoint, eventually, executablePath, fits, launched, listen, main, newPage, readable, send, service, shot, toolPort } from "./world.js";
 
 const [, , , , , program, config, folder] = process.argv;
 const ALICE_KEY = crypto.randomBytes(18).toString("base64url");
@@ -61,12 +61,6 @@ const refund = () => asked('refund_payment\n{"order":17,"amount":120}');
 const approve = (request) => call("POST", `/resume/${request.request_id}/approve`, undefined, { prefer: "respond-async" });
 const live = (page, part) => page.locator(`#live-${part}`);
 const says = (locator, text) => locator.filter({ hasText: text }).waitFor();
-
-// Waits until `holds` is true, at most 30 seconds.
-async function eventually(holds, what) {
-  const until = Date.now() + 30_000;
-  while (!(await holds())) assert.ok(Date.now() < until, what);
-}
 
 // Opens the page of a request and signs in there as Alice.
 async function openPage(browser, request, options = {}) {
